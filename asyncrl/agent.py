@@ -1,0 +1,141 @@
+"""What an algorithm promises: to act, to share its model, to learn.
+
+An agent knows nothing of processes, sockets or files. Actors run its `Policy` part, the learner
+runs all of it:
+
+    act = policy.act(obs)                    # actor, for all its environments at once
+    record = agent.opt(batch)                # learner
+    info = agent.model_info(); policy.sync_model(info)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, SupportsFloat
+
+from asyncrl.env import EnvSpec
+from asyncrl.messages import ModelInfo
+from asyncrl.recorder import Record
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, Params
+
+__all__ = [
+    "Act",
+    "Agent",
+    "AgentConfig",
+    "Policy",
+    "PolicyContext",
+    "SyncModel",
+    "evaluation_mode",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What a policy answers: actions, and any columns it wants stored beside them."""
+
+    action: Array
+    extras: Columns = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyContext:
+    """Where a policy will act; exploration may differ from actor to actor."""
+
+    seed: int
+    """For every random choice the policy makes."""
+
+    actor_id: int = 0
+    n_actors: int = 1
+    n_envs: int = 1
+    """Environments this policy acts in at once."""
+
+
+class SyncModel(Protocol):
+    """Hands its parameters over, and takes others'."""
+
+    def model_info(self) -> ModelInfo:
+        """Return a snapshot that no later `opt` changes."""
+        ...
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Take all of `info.params`, or raise `ConfigError` and change nothing."""
+        ...
+
+
+class Policy(SyncModel, Protocol):
+    """Chooses actions for a batch of observations; `n_envs` rows of them at a time."""
+
+    def act(self, obs: Array) -> Act:
+        """Choose an action for each row of `obs`; explores if and only if `training`."""
+        ...
+
+    @property
+    def training(self) -> bool:
+        """Whether `act` explores."""
+        ...
+
+    def train(self, mode: bool = True) -> object:
+        """Switch exploration on or off, as `torch.nn.Module.train` does."""
+        ...
+
+    def record(self) -> Record:
+        """Numbers about acting, for instance `exploration_rate`; may be empty."""
+        ...
+
+
+class Agent(Policy, Protocol):
+    """A policy that learns."""
+
+    def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
+        """Do one optimisation step on a batch of `ReplayBuffer.sample` and tell about it.
+
+        The values may be tensors still on their device: the trainer calls `float` on them only
+        for the steps it records, so that the others never wait for the device.
+        """
+        ...
+
+    def state(self) -> Params:
+        """Return everything needed to go on learning, as named arrays (a copy)."""
+        ...
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`; raise `CheckpointError`, and change nothing, if it does not fit."""
+        ...
+
+
+class AgentConfig(Protocol):
+    """Builds the two sides of one algorithm. A frozen dataclass, so that it travels and is saved."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
+        """Make the learner's agent."""
+        ...
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
+        """Make an actor's policy: no optimizer, no targets."""
+        ...
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return the columns that this algorithm's `Act.extras` holds."""
+        ...
+
+
+def evaluation_mode(policy: Policy) -> _EvaluationMode:
+    """Switch exploration off inside a `with` block and restore the former mode after it."""
+    return _EvaluationMode(policy)
+
+
+class _EvaluationMode:
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._was_training = policy.training
+
+    def __enter__(self) -> Policy:
+        self._was_training = self._policy.training
+        self._policy.train(False)
+        return self._policy
+
+    def __exit__(self, *_: object) -> None:
+        self._policy.train(self._was_training)
+

@@ -1,0 +1,115 @@
+"""What actors need of an environment: several of it, stepped together.
+
+`envs/` turns Gymnasium's environments and vector environments into this contract; nothing else
+in asyncrl knows Gymnasium, and nothing at all knows about autoreset modes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from asyncrl.types import Array, BoolArray
+
+__all__ = ["BatchEnv", "BoxSpec", "DiscreteSpec", "EnvSpec", "EnvStep", "MakeBatchEnv"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxSpec:
+    """An array of fixed shape, with bounds where there are any (else infinite)."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: Array
+    high: Array
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, BoxSpec)
+            and (self.shape, self.dtype) == (other.shape, other.dtype)
+            and np.array_equal(self.low, other.low)
+            and np.array_equal(self.high, other.high)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteSpec:
+    """One of `n` choices. Policies count from 0; `envs/` adds an environment's own `start`."""
+
+    n: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one action."""
+        return ()
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtype of one action."""
+        return "int64"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """Observation and action of one environment."""
+
+    observation: BoxSpec
+    action: BoxSpec | DiscreteSpec
+
+
+class EnvStep(NamedTuple):
+    """What B environments answered to one batch of actions; arrays are the caller's to keep."""
+
+    obs: Array
+    """(B, ...) to act on next; where an episode ended, the first one of the next episode."""
+
+    reward: Array
+    """(B,) float32."""
+
+    terminated: BoolArray
+    truncated: BoolArray
+    """(B,); both may be true."""
+
+    final_obs: Array
+    """(B, ...) the true successor of the observation acted on. The same array as `obs` when no
+    episode ended."""
+
+    stepped: BoolArray | None = None
+    """(B,) False where the environment only reset and no transition took place; None if nowhere."""
+
+
+class BatchEnv(Protocol):
+    """B environments of one kind, stepped together."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one of them."""
+        ...
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        ...
+
+    def reset(self, seed: int) -> Array:
+        """Start all episodes anew, reproducibly, and return (B, ...) observations."""
+        ...
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them. Raises `EnvironmentFault` on NaN, infinity or a wrong shape."""
+        ...
+
+    def close(self) -> None:
+        """Release what they hold; may be called again."""
+        ...
+
+
+MakeBatchEnv = Callable[[], BatchEnv]
+"""Builds a batch of environments in the process that will step it."""
+

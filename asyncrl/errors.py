@@ -1,0 +1,74 @@
+"""Every exception that asyncrl raises on purpose.
+
+AsyncRLError
+├── ConfigError (ValueError)     a setting that cannot work; raised before anything is started
+├── EnvironmentFault             an environment broke its contract (NaN, wrong shape, ...)
+├── ActorFailed                  an actor failed and will not come back; carries its own traceback
+├── TransportError
+│   ├── TransportClosed          the link was closed under a caller
+│   ├── Refused                  the learner turned this actor away, and says why
+│   └── PeerSilent               the other side said nothing for longer than allowed
+├── WireError                    bytes that are not a message of ours
+├── NonFiniteModel               a parameter became NaN or infinite
+└── CheckpointError              a checkpoint could not be written, or is not whole
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActorFailed",
+    "AsyncRLError",
+    "CheckpointError",
+    "ConfigError",
+    "EnvironmentFault",
+    "NonFiniteModel",
+    "PeerSilent",
+    "Refused",
+    "TransportClosed",
+    "TransportError",
+    "WireError",
+]
+
+
+class AsyncRLError(Exception):
+    """Root of every error that asyncrl raises on purpose."""
+
+
+class ConfigError(AsyncRLError, ValueError):
+    """A setting, or a combination of settings, that cannot work."""
+
+
+class EnvironmentFault(AsyncRLError):
+    """An environment broke its contract: NaN, wrong shape, wrong space."""
+
+
+class ActorFailed(AsyncRLError):
+    """An actor failed for good; the message carries the actor's own traceback."""
+
+
+class TransportError(AsyncRLError):
+    """Moving messages between actors and learner failed."""
+
+
+class TransportClosed(TransportError):
+    """The link was closed while it was in use."""
+
+
+class Refused(TransportError):
+    """The learner turned this actor away; the message says why."""
+
+
+class PeerSilent(TransportError):
+    """The other side has said nothing for longer than allowed."""
+
+
+class WireError(AsyncRLError):
+    """Bytes that are not one of our messages."""
+
+
+class NonFiniteModel(AsyncRLError):
+    """A parameter or a loss became NaN or infinite; nothing of it was published or saved."""
+
+
+class CheckpointError(AsyncRLError):
+    """A checkpoint could not be written, or is not whole."""

@@ -1,0 +1,110 @@
+"""Scoring a policy on environments of its own. Does not know who trains it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from asyncrl.agent import Policy, evaluation_mode
+from asyncrl.env import BatchEnv
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+
+__all__ = ["EpisodeEvaluator", "EpisodeEvaluatorConfig", "Evaluation", "Evaluator"]
+
+
+class Evaluation(NamedTuple):
+    """A score, higher is better, and what else is worth recording."""
+
+    score: float
+    record: Record
+
+
+class Evaluator(Protocol):
+    """Policy in, score out; the same policy gets the same score each time."""
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        """Score a policy in evaluation mode and leave its mode as it was."""
+        ...
+
+    def close(self) -> None:
+        """Release environments; may be called again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeEvaluatorConfig:
+    """How `EpisodeEvaluator` plays."""
+
+    episodes: int = 10
+    """Episodes whose mean return is the score; the same ones in each evaluation."""
+
+    max_episode_steps: int = 100_000
+    """An episode is cut here, so that an evaluation of an endless environment ends."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ConfigError(f"evaluation.episodes must be at least 1, got {self.episodes}")
+        if self.max_episode_steps < 1:
+            raise ConfigError(
+                f"evaluation.max_episode_steps must be at least 1, got {self.max_episode_steps}"
+            )
+
+
+class EpisodeEvaluator:
+    """Mean return of a fixed set of episodes.
+
+    Environment i of the batch plays episodes i, i + B, i + 2B, ... from a fixed seed, so longer
+    episodes do not make shorter ones count more often.
+    """
+
+    def __init__(self, env: BatchEnv, config: EpisodeEvaluatorConfig, seed: int) -> None:
+        self._env = env
+        self._config = config
+        self._seed = seed
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        """Play the episodes with exploration off."""
+        with evaluation_mode(policy):
+            returns, lengths = self._play(policy)
+        score = float(np.mean(returns))
+        return Evaluation(
+            score,
+            {
+                "eval_reward": score,
+                "eval/return_min": float(np.min(returns)),
+                "eval/return_max": float(np.max(returns)),
+                "eval/return_std": float(np.std(returns)),
+                "eval/length_mean": float(np.mean(lengths)),
+            },
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._env.close()
+
+    def _play(self, policy: Policy) -> tuple[list[float], list[int]]:
+        env, wanted = self._env, self._config.episodes
+        quota = np.full(env.n_envs, wanted // env.n_envs)
+        quota[: wanted % env.n_envs] += 1
+        total, steps = np.zeros(env.n_envs), np.zeros(env.n_envs, np.int64)
+        returns: list[float] = []
+        lengths: list[int] = []
+        obs = env.reset(self._seed)
+        while quota.any():
+            out = env.step(policy.act(obs).action)
+            obs = out.obs
+            stepped = 1 if out.stepped is None else out.stepped
+            total += out.reward * stepped
+            steps += stepped
+            ended = out.terminated | out.truncated | (steps >= self._config.max_episode_steps)
+            for i in np.flatnonzero(ended):
+                if quota[i]:
+                    quota[i] -= 1
+                    returns.append(float(total[i]))
+                    lengths.append(int(steps[i]))
+            total[ended] = 0.0
+            steps[ended] = 0
+        return returns, lengths

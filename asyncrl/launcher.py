@@ -1,0 +1,80 @@
+"""How an actor comes to life, and how one hears of its end. Does not know what actors do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.messages import Peer
+
+__all__ = ["ActorBody", "ActorExit", "Launcher", "Progress", "ProgressReport"]
+
+
+class Progress(Protocol):
+    """Where a running actor leaves word that it is alive; costs less than a microsecond."""
+
+    def turn(self, produced: int) -> None:
+        """Note the end of one turn, and the transitions produced so far."""
+        ...
+
+    def waiting(self, waiting: bool) -> None:
+        """Note that the actor waits for the learner, and so makes no turns; or no longer does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """What an actor has left word of, readable also after it was killed."""
+
+    turns: int
+    produced: int
+    waiting: bool
+
+
+ActorBody = Callable[[Progress], None]
+"""What an actor runs. It is pickled by cloudpickle, and returns to end the actor well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorExit:
+    """The end of one actor's process."""
+
+    peer: Peer
+    code: int
+    """0 if the body returned; 1 if it raised; minus the signal's number if one ended it."""
+
+    text: str = ""
+    """The actor's own traceback, or where its threads stood when it crashed; may be empty."""
+
+    error: str = ""
+    """Class and message of the exception that the body raised, in one line; else empty."""
+
+    last: ProgressReport = ProgressReport(0, 0, waiting=False)
+
+
+class Launcher(Protocol):
+    """Brings actors to life; owned by one thread, which is the only one to call it."""
+
+    def launch(self, peer: Peer, body: ActorBody) -> None:
+        """Start an actor and return at once."""
+        ...
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        """Return the actors that have ended, each once; wait at most `timeout_s` for one."""
+        ...
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        """Return what a living actor has left word of."""
+        ...
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
+        """End an actor and all it has started at once; its exit follows in `exits`.
+
+        `with_stacks` first has it write down where its threads stand, if it still can.
+        """
+        ...
+
+    def close(self) -> None:
+        """Kill what is left, release everything; may be called again."""
+        ...

@@ -1,0 +1,1 @@
+"""Ways to bring actors to life."""

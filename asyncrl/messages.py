@@ -1,0 +1,110 @@
+"""What crosses a process border: frozen classes, and nothing about bytes (`wire.py`) or sockets.
+
+An actor says `Hello`, then `Experience` and `ActorReport`; an evaluating process says `Hello`,
+then `EvaluationReport`. The learner answers with `ModelInfo`, and with acknowledgements and the
+request to finish, which the transport keeps to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from asyncrl.types import ActorId, Columns, ModelVersion, Params
+
+__all__ = [
+    "ActorReport",
+    "EvaluationReport",
+    "Experience",
+    "Hello",
+    "Message",
+    "ModelInfo",
+    "Peer",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Who speaks: a slot, and which of its lives."""
+
+    actor_id: ActorId
+    incarnation: int
+    """0 for the first process in this slot, one more with each restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """The first message of every actor: what it will send, checked before it may send any."""
+
+    peer: Peer
+    schema_hash: str
+    """Of the segments this actor sends; empty for an evaluator, which sends none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """Whole segments, as columns of shape (segments, rows, ...)."""
+
+    peer: Peer
+    seq: int
+    """1 for the first message of an incarnation; no gaps."""
+
+    columns: Columns
+    length: Columns
+    """`rows`: filled rows of each segment; `start`: those that only give context, at the front."""
+
+    transitions: int
+    """Transitions that enter the ledger with this message."""
+
+    produced: int
+    """Transitions this incarnation has produced so far, these included."""
+
+    model_version: ModelVersion
+    """The newest model that acted in this message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorReport:
+    """An actor's own numbers, from time to time and once more, `final`, when it ends."""
+
+    peer: Peer
+    produced: int
+    """Transitions of this incarnation so far, sent or not."""
+
+    env_steps: int
+    episodes: int
+    shares: Mapping[str, float]
+    """Seconds spent since the last report in `env`, `policy`, `wait` and `send`."""
+
+    episode_returns: tuple[float, ...] = ()
+    """Of the episodes that ended since the last report."""
+
+    episode_lengths: tuple[int, ...] = ()
+    policy: Mapping[str, float] = field(default_factory=dict)
+    """What the policy says of itself, for instance its exploration rate."""
+
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationReport:
+    """The score of one published model."""
+
+    peer: Peer
+    model_version: ModelVersion
+    score: float
+    record: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """An immutable snapshot of a model's parameters."""
+
+    version: ModelVersion
+    params: Params
+    env_steps: int = 0
+    """Environment steps of the whole run when it was taken; schedules count in these."""
+
+
+Message = Hello | Experience | ActorReport | EvaluationReport
+"""What a learner's link delivers."""

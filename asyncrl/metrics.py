@@ -1,0 +1,103 @@
+"""The one list of what a run records: names, units, meaning. Computes nothing.
+
+A name with `<id>` or `<name>` stands for one metric per actor, or per quantity of the agent's or
+the user's own. A test compares this list with what runs emit.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["METRICS", "Metric", "describe"]
+
+
+class Metric(NamedTuple):
+    """One line of the list."""
+
+    unit: str
+    meaning: str
+
+
+METRICS: dict[str, Metric] = {
+    # Where the run is; every record carries these three.
+    "env_steps": Metric("env steps", "steps of all training environments so far"),
+    "opt_steps": Metric("opt steps", "optimisation steps so far"),
+    "wall_s": Metric("s", "wall-clock time since training began"),
+    # Rates, each over the time since the record before.
+    "fps": Metric("env steps/s", "environment steps of all actors together"),
+    "opt_steps_per_sec": Metric("opt steps/s", "optimisation steps"),
+    "samples_total": Metric("transitions", "transitions stored in replay so far"),
+    "samples_per_sec": Metric("transitions/s", "transitions stored in replay"),
+    "samples_per_opt_steps": Metric("transitions", "stored for each optimisation step, whole run"),
+    "samples_per_insert": Metric("1", "how often a stored transition was sampled, whole run"),
+    # Returns.
+    "episodes": Metric("episodes", "training episodes ended so far"),
+    "episode/return_mean": Metric("reward", "of training episodes since the record before"),
+    "episode/return_max": Metric("reward", "the best of them"),
+    "episode/length_mean": Metric("env steps", "their length"),
+    "eval_reward": Metric("reward", "score of an evaluation: mean greedy return"),
+    "eval/return_min": Metric("reward", "the worst of its episodes"),
+    "eval/return_max": Metric("reward", "the best of its episodes"),
+    "eval/return_std": Metric("reward", "spread of its episodes"),
+    "eval/length_mean": Metric("env steps", "length of its episodes"),
+    "eval/model_version": Metric("opt steps", "the model that was evaluated"),
+    "eval/best": Metric("reward", "the best score so far"),
+    # How old the policy behind the sampled data is, in the newest sampled batch.
+    "lag/versions_mean": Metric("opt steps", "learner's opt steps minus those of the acting model"),
+    "lag/versions_max": Metric("opt steps", "the oldest in the batch"),
+    "lag/seconds_mean": Metric("s", "time since the acting model was published"),
+    "lag/seconds_max": Metric("s", "the oldest in the batch"),
+    # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
+    "ledger/produced": Metric("transitions", "made by actors, living and dead"),
+    "ledger/stored": Metric("transitions", "inserted into replay"),
+    "ledger/dropped": Metric("transitions", "received and not stored: duplicates, stale actors"),
+    "ledger/lost": Metric("transitions", "made by actors that died before sending them"),
+    "ledger/in_flight": Metric("transitions", "on their way"),
+    "replay/size": Metric("transitions", "may be sampled now"),
+    # Where the learner's time went since the record before; they add up to 1.
+    "share/learner_wait": Metric("1", "waiting until the limiter allows a sample"),
+    "share/learner_sample": Metric("1", "sampling a batch"),
+    "share/learner_opt": Metric("1", "optimising"),
+    "share/learner_publish": Metric("1", "taking and handing out model snapshots"),
+    "share/learner_record": Metric("1", "making records"),
+    "share/learner_eval": Metric("1", "evaluating, where that stops the learner"),
+    "share/learner_save": Metric("1", "saving checkpoints"),
+    "share/learner_other": Metric("1", "the rest of the loop"),
+    # Where the actors' time went, mean over actors; they add up to 1.
+    "share/actor_env": Metric("1", "stepping environments"),
+    "share/actor_policy": Metric("1", "choosing actions"),
+    "share/actor_send": Metric("1", "turning steps into segments and sending them"),
+    "share/actor_wait": Metric("1", "waiting for the learner: for credit or for a model"),
+    # Milliseconds for one call, mean since the record before; absent if there was none.
+    "ms/recv": Metric("ms", "taking messages off the socket, in the receiving thread"),
+    "ms/push": Metric("ms", "copying one message into replay, in the receiving thread"),
+    "ms/sample": Metric("ms", "sampling a batch"),
+    "ms/opt": Metric("ms", "an optimisation step"),
+    "ms/publish": Metric("ms", "publishing a model (sync)"),
+    "ms/eval": Metric("ms", "an evaluation that stopped the learner"),
+    "ms/record": Metric("ms", "making a record"),
+    "ms/save": Metric("ms", "saving a checkpoint"),
+    # Per actor.
+    "actor/<id>/env_steps": Metric("env steps", "by this slot so far, over all its restarts"),
+    "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),
+    "actor/<id>/episodes": Metric("episodes", "ended in this slot so far"),
+    "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
+    "actor/<id>/<name>": Metric("", "what the policy says of itself, e.g. `exploration_rate`"),
+    # The machine.
+    "system/cpu_percent": Metric("%", "of one core, by learner and actors together"),
+    "system/rss_bytes": Metric("bytes", "resident memory of the learner"),
+    # The agent and the user.
+    "agent/<name>": Metric("", "what `Agent.opt` returned: `loss`, `q_mean`, `grad_norm`, ..."),
+    "record/dropped": Metric("records", "not written, because a recorder was too slow"),
+}
+
+
+def describe(name: str) -> Metric | None:
+    """Return the line that a recorded name belongs to, or None if it is not in the list."""
+    if name in METRICS:
+        return METRICS[name]
+    for pattern, metric in METRICS.items():
+        if "<" in pattern and re.fullmatch(re.sub(r"<\w+>", r"[^/]+", pattern), name):
+            return metric
+    return None

@@ -1,0 +1,31 @@
+"""Numbers over time: what a record is, and who keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+__all__ = ["Record", "Recorder"]
+
+Record = Mapping[str, float]
+"""Flat metric names and their values. Names and units are listed in `metrics.py`."""
+
+
+class Recorder(Protocol):
+    """Keeps records. Called from one thread; may block, for `BackgroundRecorder` stands before it.
+
+    The order of calls is `start` once, `write` any number of times, `close` once with how the
+    run ended. `close` is called also when the run failed, and calling it again does nothing.
+    """
+
+    def start(self, config: Mapping[str, object]) -> None:
+        """Take note of the run's whole configuration, nested, as plain values."""
+        ...
+
+    def write(self, record: Record) -> None:
+        """Keep one record. It carries `env_steps`, `opt_steps` and `wall_s` for the axes."""
+        ...
+
+    def close(self, *, failed: bool) -> None:
+        """Write out what is pending and release files; `failed` marks a run that raised."""
+        ...

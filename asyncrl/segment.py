@@ -1,0 +1,120 @@
+"""Segments: consecutive rows of one environment, stored once, readable on their own.
+
+A row is one observation and what was done there; the next observation is the next row's. The
+true last observation of an episode is a row too, flagged `END`, in which only `obs` and `flags`
+mean anything:
+
+    row      0      1      2      3      4      5
+    obs      o0     o1     o2     o3*    o0'    o1'      o3* is where the episode ended
+    action   a0     a1     a2     -      a0'    a1'
+    reward   r1     r2     r3     -      r1'    r2'
+    flags    0      0      TERM   END    0      0
+
+A segment holds `length` rows that may be sampled and `lookahead` more, which repeat at the start
+of the environment's next segment and give these their n-step returns. A shorter segment, sent
+when an actor finishes, closes with an `END` row, so every transition has its successor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["END", "TERMINATED", "TRUNCATED", "ColumnSpec", "SegmentConfig", "SegmentSchema"]
+
+TERMINATED = np.uint8(1)
+"""The environment ended the episode in this transition: nothing follows, bootstrap with 0."""
+
+TRUNCATED = np.uint8(2)
+"""Something outside ended the episode in this transition: bootstrap from the next row."""
+
+END = np.uint8(4)
+"""No transition: the observation after an episode's last one, or after an actor's last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """One column: its name, and dtype and shape of one row."""
+
+    name: str
+    dtype: str
+    """A numpy name: `float32`, `uint8`, ..."""
+
+    shape: tuple[int, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.dtype(self.dtype).itemsize * prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentConfig:
+    """How an actor cuts its stream of rows."""
+
+    length: int = 16
+    """Rows of a segment that may be sampled. Longer ones cost less, and arrive later."""
+
+    max_message_bytes: int = 4 << 20
+    """A message is sent when one more segment would make it larger than this."""
+
+    flush_interval_s: float = 1.0
+    """A message that is not full is sent after this time all the same; 0 waits until it is."""
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigError(f"segment.length must be at least 1 row, got {self.length}")
+        if self.max_message_bytes < 1:
+            raise ConfigError(
+                f"segment.max_message_bytes must be positive, got {self.max_message_bytes}"
+            )
+        if self.flush_interval_s < 0:
+            raise ConfigError(
+                f"segment.flush_interval_s must be 0 (off) or more, got {self.flush_interval_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSchema:
+    """The columns and the extent of every segment of a run; both sides must agree on it."""
+
+    columns: tuple[ColumnSpec, ...]
+    length: int
+    lookahead: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole segment."""
+        return self.length + self.lookahead
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes of a whole segment."""
+        return self.rows * sum(column.row_bytes for column in self.columns)
+
+    def hash(self) -> str:
+        """Return a short name that differs whenever two schemas do."""
+        text = repr((self.length, self.lookahead, [(c.name, c.dtype, c.shape) for c in self.columns]))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_schema(
+    columns: Iterable[ColumnSpec], *, length: int, lookahead: int
+) -> SegmentSchema:
+    """Build a schema and check that its columns are distinct and fixed in size."""
+    columns = tuple(columns)
+    names = [column.name for column in columns]
+    if len(set(names)) != len(names):
+        raise ConfigError(f"column names must differ, got {names}")
+    if missing := {"obs", "flags"} - set(names):
+        raise ConfigError(f"a segment needs the columns {sorted(missing)}; it has {names}")
+    for column in columns:
+        if np.dtype(column.dtype).hasobject:
+            raise ConfigError(f"column {column.name!r}: dtype {column.dtype} cannot be stored")
+    return SegmentSchema(columns=columns, length=length, lookahead=lookahead)

@@ -1,0 +1,98 @@
+"""Moving messages between actors and learner, with backpressure. Does not read columns.
+
+A transport is an address that can be sent to another process. Links belong to the thread that
+made them, except for the calls that say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from asyncrl.messages import (
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    Message,
+    ModelInfo,
+    Peer,
+)
+
+__all__ = ["ActorLink", "LearnerLink", "Topic", "Transport"]
+
+Topic = Literal["act", "evaluate"]
+"""Which models a peer wants: every published one, or those that are to be evaluated."""
+
+
+class ActorLink(Protocol):
+    """An actor's end. After `Hello`, no call blocks for longer than its `timeout_s`."""
+
+    def hello(self, message: Hello) -> None:
+        """Introduce oneself. A learner that does not agree makes a later call raise `Refused`."""
+        ...
+
+    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+        """Send, or return False if there was no credit in time (reports need none)."""
+        ...
+
+    def latest_model(
+        self, topic: Topic, newer_than: int, timeout_s: float = 0.0
+    ) -> ModelInfo | None:
+        """Return the newest model if its version is above `newer_than`; never an older one."""
+        ...
+
+    def stopping(self) -> bool:
+        """Whether the learner has asked its actors to finish."""
+        ...
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all that was sent is acknowledged; False if it was not in time."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the link; may be called again."""
+        ...
+
+
+class LearnerLink(Protocol):
+    """The learner's end; `poll` and `acknowledge` belong to the receiving thread."""
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
+        ...
+
+    def acknowledge(self, peer: Peer, seq: int) -> None:
+        """Give back the credit of all this peer's messages up to `seq`."""
+        ...
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        """Turn a peer away."""
+        ...
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        """Make this the newest model of a topic, at once replacing any older one. Any thread."""
+        ...
+
+    def wake(self) -> None:
+        """Make a `poll` that is waiting return. Any thread."""
+        ...
+
+    def stop_actors(self) -> None:
+        """Ask every actor, also those that connect later, to finish. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the link; may be called again."""
+        ...
+
+
+class Transport(Protocol):
+    """An address; `connect` is called in the actor's process."""
+
+    def listen(self) -> LearnerLink:
+        """Open the learner's end. Called once."""
+        ...
+
+    def connect(self, peer: Peer) -> ActorLink:
+        """Open an actor's end."""
+        ...
