@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asyncrl.types import ActorId, Columns, ModelVersion, Params
+from asyncrl.types import ActorId, Columns, IntArray, ModelVersion, Params
 
 __all__ = [
     "ActorReport",
@@ -50,8 +50,8 @@ class Experience:
     """1 for the first message of an incarnation; no gaps."""
 
     columns: Columns
-    length: Columns
-    """`rows`: filled rows of each segment; `start`: those that only give context, at the front."""
+    rows: IntArray
+    """(segments,) how many rows of each are filled."""
 
     transitions: int
     """Transitions that enter the ledger with this message."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["END", "TERMINATED", "TRUNCATED", "ColumnSpec", "SegmentConfig", "SegmentSchema"]
+__all__ = ["END", "TERMINATED", "TRUNCATED", "ColumnSpec", "SegmentConfig", "SegmentSchema", "make_schema"]
 
 TERMINATED = np.uint8(1)
 """The environment ended the episode in this transition: nothing follows, bootstrap with 0."""
