@@ -59,6 +59,9 @@ class Experience:
     produced: int
     """Transitions this incarnation has produced so far, these included."""
 
+    env_steps: int
+    """Environment steps behind them."""
+
     model_version: ModelVersion
     """The newest model that acted in this message."""
 
