@@ -1,0 +1,104 @@
+"""What each actor has done, over all its lives; turns actors' reports into records."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asyncrl.messages import ActorReport, Peer
+from asyncrl.recorder import Record
+from asyncrl.types import ActorId
+
+__all__ = ["ActorRow", "ActorTable"]
+
+
+@dataclass(slots=True)
+class ActorRow:
+    """One slot."""
+
+    env_steps: int = 0
+    episodes: int = 0
+    restarts: int = 0
+    steps_per_s: float = 0.0
+    policy: dict[str, float] = field(default_factory=dict)
+
+
+class ActorTable:
+    """One row for each slot. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[ActorId, ActorRow] = {}
+        self._last: dict[Peer, ActorReport] = {}
+        self._seconds: Counter[str] = Counter()
+        self._total_seconds: Counter[str] = Counter()
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+
+    def on_report(self, report: ActorReport) -> None:
+        """Take in what an actor says of itself."""
+        with self._lock:
+            row = self._rows.setdefault(report.peer.actor_id, ActorRow())
+            last = self._last.get(report.peer)
+            steps = report.env_steps - (last.env_steps if last else 0)
+            row.env_steps += steps
+            row.episodes += report.episodes - (last.episodes if last else 0)
+            if seconds := sum(report.shares.values()):
+                row.steps_per_s = steps / seconds
+            row.policy = dict(report.policy)
+            self._last[report.peer] = report
+            self._seconds.update(report.shares)
+            self._total_seconds.update(report.shares)
+            self._returns += report.episode_returns
+            self._lengths += report.episode_lengths
+
+    def on_restart(self, actor_id: ActorId) -> None:
+        """Note that a slot was refilled."""
+        with self._lock:
+            self._rows.setdefault(actor_id, ActorRow()).restarts += 1
+
+    def rows(self) -> dict[ActorId, ActorRow]:
+        """Return the rows by slot."""
+        with self._lock:
+            return dict(sorted(self._rows.items()))
+
+    def shares(self) -> dict[str, float]:
+        """Return where the actors' time went over the whole run; adds up to 1."""
+        with self._lock:
+            return _shares(self._total_seconds)
+
+    def take(self) -> Record:
+        """Return the metrics since the last call, and those of the whole run."""
+        with self._lock:
+            record: dict[str, float] = {
+                "episodes": float(sum(row.episodes for row in self._rows.values()))
+            }
+            if self._returns:
+                record["episode/return_mean"] = float(np.mean(self._returns))
+                record["episode/return_max"] = float(np.max(self._returns))
+                record["episode/length_mean"] = float(np.mean(self._lengths))
+            for phase, share in _shares(self._seconds).items():
+                record[f"share/actor_{phase}"] = share
+            for actor_id, row in sorted(self._rows.items()):
+                record |= _row_record(f"actor/{actor_id}", row)
+            self._returns, self._lengths = [], []
+            self._seconds.clear()
+            return record
+
+
+def _row_record(prefix: str, row: ActorRow) -> Record:
+    return {
+        f"{prefix}/env_steps": float(row.env_steps),
+        f"{prefix}/env_steps_per_s": row.steps_per_s,
+        f"{prefix}/episodes": float(row.episodes),
+        f"{prefix}/restarts": float(row.restarts),
+        **{f"{prefix}/{name}": value for name, value in row.policy.items()},
+    }
+
+
+def _shares(seconds: Counter[str]) -> dict[str, float]:
+    total = sum(seconds.values())
+    return {phase: value / total for phase, value in seconds.items()} if total else {}

@@ -1,0 +1,99 @@
+"""Where every transition went: produced = stored + dropped + lost + in flight. Counts only."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+from asyncrl.messages import Peer
+
+__all__ = ["Balance", "Ledger"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The ledger at one moment, in transitions."""
+
+    produced: int
+    stored: int
+    dropped: int
+    lost: int
+
+    @property
+    def in_flight(self) -> int:
+        """On their way from a living actor."""
+        return self.produced - self.stored - self.dropped - self.lost
+
+
+@dataclass(slots=True)
+class _Account:
+    produced: int = 0
+    received: int = 0
+    env_steps: int = 0
+    ended: bool = False
+
+
+class Ledger:
+    """Keeps one account for each life of each actor. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._accounts: dict[Peer, _Account] = {}
+        self._dropped: Counter[str] = Counter()
+        self._stored = 0
+
+    def on_received(self, peer: Peer, *, transitions: int, produced: int, env_steps: int) -> None:
+        """Note a message that arrived, before it is stored or dropped."""
+        with self._lock:
+            account = self._accounts.setdefault(peer, _Account())
+            account.received += transitions
+            account.produced = max(account.produced, produced)
+            account.env_steps = max(account.env_steps, env_steps)
+
+    def on_produced(self, peer: Peer, *, produced: int, env_steps: int = 0) -> None:
+        """Note what an actor says it has produced, sent or not."""
+        self.on_received(peer, transitions=0, produced=produced, env_steps=env_steps)
+
+    def on_stored(self, transitions: int) -> None:
+        """Note transitions that are in replay now."""
+        with self._lock:
+            self._stored += transitions
+
+    def on_dropped(self, reason: str, transitions: int) -> None:
+        """Note transitions that arrived and were not stored."""
+        with self._lock:
+            self._dropped[reason] += transitions
+
+    def on_ended(self, peer: Peer, *, produced: int) -> None:
+        """Note that an actor is gone; what it produced and never arrives counts as lost.
+
+        Messages of a dead actor may still be on their way: they are taken off again on arrival.
+        """
+        with self._lock:
+            account = self._accounts.setdefault(peer, _Account())
+            account.produced = max(account.produced, produced)
+            account.ended = True
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of all actors, as far as they have said."""
+        with self._lock:
+            return sum(account.env_steps for account in self._accounts.values())
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Transitions dropped, by reason."""
+        with self._lock:
+            return dict(self._dropped)
+
+    def balance(self) -> Balance:
+        """Add it all up."""
+        with self._lock:
+            accounts = self._accounts.values()
+            return Balance(
+                produced=sum(a.produced for a in accounts),
+                stored=self._stored,
+                dropped=sum(self._dropped.values()),
+                lost=sum(a.produced - a.received for a in accounts if a.ended),
+            )

@@ -1,0 +1,161 @@
+"""Collects rows into segments and segments into messages. Sends nothing itself."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncrl.messages import Experience, Peer
+from asyncrl.segment import END, SegmentConfig, SegmentSchema
+from asyncrl.step_processor import Rows
+from asyncrl.types import Array, IntArray, ModelVersion
+
+__all__ = ["Outbox", "segments_per_message"]
+
+
+def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: int) -> int:
+    """Return how many segments a full message holds: one of each environment, if they fit."""
+    return max(1, min(n_envs, config.max_message_bytes // schema.segment_bytes))
+
+
+class Outbox:
+    """Rows in, `Experience` out.
+
+    Each environment has its own stream and fills its own segment: an episode's end costs one row
+    more, so streams drift apart. A full segment is copied into the open message; the rows that
+    look ahead stay, as the first of the next segment.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        schema: SegmentSchema,
+        config: SegmentConfig,
+        n_envs: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._peer = peer
+        self._schema = schema
+        self._n_segments = segments_per_message(config, schema, n_envs)
+        self._flush_interval_s = config.flush_interval_s or float("inf")
+        self._clock = clock
+        self._streams = {
+            c.name: np.zeros((n_envs, schema.rows, *c.shape), c.dtype) for c in schema.columns
+        }
+        self._flat = {
+            name: column.reshape(n_envs * schema.rows, *column.shape[2:])
+            for name, column in self._streams.items()
+        }
+        self._first_row = np.arange(n_envs) * schema.rows
+        self._cursor = np.zeros(n_envs, np.int64)
+        self._seq = 0
+        self._ready: deque[_Draft] = deque()
+        self._open: _Draft | None = None
+        self.produced = 0
+        """Transitions pushed so far."""
+
+    def push(self, rows: Rows) -> None:
+        """Append one row to each of some streams."""
+        ids, columns = rows
+        at = self._first_row[ids] + self._cursor[ids]
+        for name, column in columns.items():
+            self._flat[name][at] = column
+        self._cursor[ids] += 1
+        self.produced += int(np.count_nonzero(columns["flags"] < END))
+        full = ids[self._cursor[ids] == self._schema.rows]
+        if len(full):
+            self._cut(full)
+            self._carry(full)
+
+    def finish(self) -> None:
+        """Cut every stream where it stands; its last row must be an `END` row.
+
+        A stream that has passed the sampled part of its segment needs two: what lies beyond was
+        to be the start of the next one.
+        """
+        for env_id in range(len(self._cursor)):
+            ids = np.array([env_id])
+            if self._cursor[env_id] > self._schema.length:
+                self._cut(ids)
+                self._carry(ids)
+            self._cut(ids)
+        self._cursor[:] = 0
+        self._close_draft()
+
+    def take(self, model_version: ModelVersion, env_steps: int) -> Experience | None:
+        """Return the next message that is ready, if any."""
+        if self._open and self._clock() - self._open.opened_at >= self._flush_interval_s:
+            self._close_draft()
+        if not self._ready:
+            return None
+        draft = self._ready.popleft()
+        self._seq += 1
+        return Experience(
+            peer=self._peer,
+            seq=self._seq,
+            columns={name: column[: draft.count] for name, column in draft.columns.items()},
+            rows=draft.rows[: draft.count],
+            transitions=draft.transitions,
+            produced=self.produced,
+            env_steps=env_steps,
+            model_version=model_version,
+        )
+
+    def _cut(self, ids: IntArray) -> None:
+        """Copy the segments of these streams into messages, opening new ones as needed."""
+        done = 0
+        while done < len(ids):
+            draft = self._open = self._open or _Draft(self._schema, self._n_segments, self._clock())
+            part = ids[done : done + self._n_segments - draft.count]
+            draft.add(self._streams, part, self._cursor[part], self._schema.length)
+            done += len(part)
+            if draft.count == self._n_segments:
+                self._close_draft()
+
+    def _carry(self, ids: IntArray) -> None:
+        """Move the rows beyond the sampled part to the front."""
+        length = self._schema.length
+        keep = self._cursor[ids] - length
+        for column in self._streams.values():
+            column[ids, : int(keep.max())] = column[ids, length : length + int(keep.max())]
+        self._cursor[ids] = keep
+
+    def _close_draft(self) -> None:
+        if self._open and self._open.transitions:
+            self._ready.append(self._open)
+        self._open = None
+
+
+class _Draft:
+    """A message that is being filled; its arrays are its own, and travel without a copy."""
+
+    def __init__(self, schema: SegmentSchema, n_segments: int, now: float) -> None:
+        self.opened_at = now
+        self.count = 0
+        self.transitions = 0
+        self.rows = np.zeros(n_segments, np.int64)
+        # Zeros, so that the unused end of a short segment never shows old memory.
+        self.columns: dict[str, Array] = {
+            c.name: np.zeros((n_segments, schema.rows, *c.shape), c.dtype) for c in schema.columns
+        }
+
+    def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray, length: int) -> None:
+        """Copy one segment of each of these streams; those without a transition are left out."""
+        flags = streams["flags"][ids, :length]
+        real = (flags < END) & (np.arange(length) < rows[:, None])
+        counts = real.sum(axis=1)
+        ids, rows = ids[counts > 0], rows[counts > 0]
+        part = slice(self.count, self.count + len(ids))
+        for name, column in streams.items():
+            self.columns[name][part] = column[ids]
+        for k, n in enumerate(rows):
+            if n < self.columns["flags"].shape[1]:
+                for column in self.columns.values():
+                    column[self.count + k, n:] = 0
+        self.rows[part] = rows
+        self.count += len(ids)
+        self.transitions += int(counts.sum())
+

@@ -1,0 +1,101 @@
+"""How fast data may come in and be sampled, as two questions. Never waits, knows no threads.
+
+With `s` samples per insert, the limiter keeps
+
+    difference = s * inserted - sampled
+
+within `s * min_size` plus or minus an error band: above it actors wait for the learner, below it
+the learner waits for actors. A band narrower than one message and one batch together could leave
+both waiting for each other, so such a band is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["RateLimiter", "RateLimiterConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimiterConfig:
+    """How often each stored transition is sampled, on average."""
+
+    samples_per_insert: float = 8.0
+    """Samples for each inserted transition; 0 lets both sides run as fast as they can."""
+
+    min_size: int = 1000
+    """Transitions in replay before the first sample (warm-up)."""
+
+    band_transitions: int = 0
+    """How far inserts may run ahead or behind; 0 chooses the smallest band that runs smoothly."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.samples_per_insert < float("inf"):
+            raise ConfigError(
+                f"limiter.samples_per_insert must be 0 (off) or a positive number, "
+                f"got {self.samples_per_insert}"
+            )
+        if self.min_size < 1:
+            raise ConfigError(f"limiter.min_size must be at least 1, got {self.min_size}")
+        if self.band_transitions < 0:
+            raise ConfigError(
+                f"limiter.band_transitions must be 0 (automatic) or more, "
+                f"got {self.band_transitions}"
+            )
+
+    def build(self, *, max_insert: int, batch_size: int) -> RateLimiter:
+        """Make the limiter for messages of up to `max_insert` transitions and such batches."""
+        needed = max_insert * self.samples_per_insert + batch_size
+        if not self.band_transitions:
+            # Twice what is needed lets one side work while the other's message is on its way.
+            band = max(needed, 0.1 * self.samples_per_insert * self.min_size)
+        else:
+            band = self.band_transitions * self.samples_per_insert
+            if self.samples_per_insert and 2 * band < needed:
+                least = -(-needed // (2 * self.samples_per_insert))
+                raise ConfigError(
+                    f"limiter.band_transitions={self.band_transitions} would deadlock: with "
+                    f"messages of up to {max_insert} transitions, batches of {batch_size} and "
+                    f"samples_per_insert={self.samples_per_insert:g} actors and learner could "
+                    f"wait for each other; give at least {least:.0f}, or 0 to have it chosen"
+                )
+        return RateLimiter(self, band)
+
+
+class RateLimiter:
+    """Counts inserts and samples and answers two questions."""
+
+    def __init__(self, config: RateLimiterConfig, band_samples: float) -> None:
+        self._ratio = config.samples_per_insert
+        self._min_size = config.min_size
+        middle = self._ratio * config.min_size
+        self._lowest = middle - band_samples
+        self._highest = middle + band_samples
+        self.inserted = 0
+        """Transitions inserted so far."""
+        self.sampled = 0
+        """Transitions sampled so far."""
+
+    def may_insert(self, count: int) -> bool:
+        """Whether `count` more transitions may be inserted now."""
+        if self._ratio == 0 or self.inserted < self._min_size:
+            return True
+        return self._ratio * (self.inserted + count) - self.sampled <= self._highest
+
+    def may_sample(self, count: int) -> bool:
+        """Whether `count` more transitions may be sampled now."""
+        if self.inserted < self._min_size:
+            return False
+        if self._ratio == 0:
+            return True
+        return self._ratio * self.inserted - (self.sampled + count) >= self._lowest
+
+    def on_insert(self, count: int) -> None:
+        """Note an insert."""
+        self.inserted += count
+
+    def on_sample(self, count: int) -> None:
+        """Note a sample."""
+        self.sampled += count

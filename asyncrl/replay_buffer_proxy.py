@@ -1,0 +1,171 @@
+"""The learner's receiving thread: from the link, past the limiter, into the buffer.
+
+The only writer of the replay buffer, and the door through which the learner samples it; so the
+buffer and the limiter need no locks of their own. Does not optimise anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from asyncrl.actor_table import ActorTable
+from asyncrl.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.ledger import Ledger
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message, Peer
+from asyncrl.rate_limiter import RateLimiter
+from asyncrl.recorder import Record
+from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.timing import Stopwatch
+from asyncrl.transport import LearnerLink
+from asyncrl.types import Columns
+
+__all__ = ["ReplayBufferProxy"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+
+
+class ReplayBufferProxy:
+    """Takes experience in as fast as the limiter allows; credit goes back once it is stored.
+
+    A message that may not be inserted yet is held, unacknowledged: its actor runs out of credit
+    and waits. Nothing else bounds memory, and nothing else needs to.
+    """
+
+    def __init__(
+        self, link: LearnerLink, buffer: ReplayBuffer, limiter: RateLimiter, interrupter: Interrupter
+    ) -> None:
+        self._link = link
+        self._buffer = buffer
+        self._limiter = limiter
+        self._interrupter = interrupter
+        self._changed = threading.Condition()
+        self._held: deque[Experience] = deque()
+        self._last_seq: dict[Peer, int] = {}
+        self._evaluations: deque[EvaluationReport] = deque()
+        self._watch = Stopwatch()
+        self._draining = False
+        self._closing = threading.Event()
+        self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-proxy")
+        self.ledger = Ledger()
+        self.actors = ActorTable()
+
+    def start(self) -> None:
+        """Start receiving."""
+        self._thread.start()
+
+    def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
+        """Wait until the limiter allows a batch; False if it did not in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._limiter.may_sample(batch_size) or self._interrupter.is_set, timeout_s
+            ) and self._limiter.may_sample(batch_size)
+
+    def sample(self, batch_size: int) -> Columns:
+        """Sample a batch, which `wait_may_sample` has allowed."""
+        with self._changed:
+            batch = self._buffer.sample(batch_size)
+            self._limiter.on_sample(batch_size)
+            held = self._held[0].transitions if self._held else 0
+            wake = held and self._limiter.may_insert(held)
+        if wake:
+            self._link.wake()
+        return batch
+
+    def take_evaluations(self) -> list[EvaluationReport]:
+        """Return the evaluations that have arrived since the last call."""
+        taken: list[EvaluationReport] = []
+        while self._evaluations:
+            taken.append(self._evaluations.popleft())
+        return taken
+
+    def drain(self) -> None:
+        """From now on store what arrives whatever the limiter says: actors are finishing."""
+        self._draining = True
+        self._link.wake()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Take in what has already arrived, then end the thread; may be called again."""
+        self._closing.set()
+        self._link.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def record(self) -> Record:
+        """Return ledger, replay and receiving metrics; times are since the last call."""
+        balance = self.ledger.balance()
+        inserted, sampled = self._limiter.inserted, self._limiter.sampled
+        record = {
+            "samples_total": float(balance.stored),
+            "samples_per_insert": sampled / inserted if inserted else 0.0,
+            "replay/size": float(len(self._buffer)),
+            "ledger/produced": float(balance.produced),
+            "ledger/stored": float(balance.stored),
+            "ledger/dropped": float(balance.dropped),
+            "ledger/lost": float(balance.lost),
+            "ledger/in_flight": float(balance.in_flight),
+        }
+        laps = self._watch.take()
+        for phase in ("recv", "push"):
+            if phase in laps and laps[phase][1]:
+                record[f"ms/{phase}"] = 1000 * laps[phase][0] / laps[phase][1]
+        return record
+
+    def _run(self) -> None:
+        self._watch.start()
+        while True:
+            closing = self._closing.is_set()
+            messages = self._link.poll(0.0 if closing else _POLL_S)
+            for message in messages:
+                self._take(message)
+            self._watch.lap("recv" if messages else "idle")
+            self._store_held()
+            if closing and not messages:
+                return
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Experience():
+                self._take_experience(message)
+            case ActorReport():
+                self.ledger.on_produced(
+                    message.peer, produced=message.produced, env_steps=message.env_steps
+                )
+                self.actors.on_report(message)
+            case EvaluationReport():
+                self._evaluations.append(message)
+            case Hello():
+                logger.debug("actor %s has arrived", message.peer)
+
+    def _take_experience(self, message: Experience) -> None:
+        """Hold a message for storing, unless it has been here before."""
+        last = self._last_seq.get(message.peer, 0)
+        if message.seq <= last:
+            logger.debug("message %d of %s came twice", message.seq, message.peer)
+            self._link.acknowledge(message.peer, last)
+            return
+        self._last_seq[message.peer] = message.seq
+        self.ledger.on_received(
+            message.peer,
+            transitions=message.transitions,
+            produced=message.produced,
+            env_steps=message.env_steps,
+        )
+        self._held.append(message)
+
+    def _store_held(self) -> None:
+        while self._held:
+            message = self._held[0]
+            with self._changed:
+                if not (self._draining or self._limiter.may_insert(message.transitions)):
+                    return
+                stored = self._buffer.push(message.columns, message.rows)
+                self._limiter.on_insert(stored)
+                self._changed.notify_all()
+            self._held.popleft()
+            self.ledger.on_stored(stored)
+            self._link.acknowledge(message.peer, message.seq)
+            self._watch.lap("push")
