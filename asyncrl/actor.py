@@ -1,0 +1,192 @@
+"""An actor's turn: newest model, act, step, process, push. Does not know its process.
+
+This is where experience begins. `step_processor.py` turns a step into rows, `outbox.py` rows into
+messages; the link carries them to `replay_buffer_proxy.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from asyncrl.agent import Policy
+from asyncrl.env import BatchEnv, EnvStep
+from asyncrl.launcher import Progress
+from asyncrl.messages import ActorReport, Experience, Hello, Peer
+from asyncrl.outbox import Outbox
+from asyncrl.step_processor import Step, StepProcessor
+from asyncrl.timing import Stopwatch
+from asyncrl.transport import ActorLink
+from asyncrl.types import ModelVersion
+
+__all__ = ["Actor", "EpisodeMeter"]
+
+_WAIT_S = 0.1
+"""One slice of waiting; between two slices the actor looks whether it is to finish."""
+
+_REPORT_INTERVAL_S = 1.0
+_DRAIN_S = 10.0
+
+
+class Actor:
+    """Steps a batch of environments with a policy and sends what happened."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        env: BatchEnv,
+        policy: Policy,
+        processor: StepProcessor,
+        outbox: Outbox,
+        link: ActorLink,
+        *,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._peer = peer
+        self._env = env
+        self._policy = policy
+        self._processor = processor
+        self._outbox = outbox
+        self._link = link
+        self._progress = progress
+        self._clock = clock
+        self._meter = EpisodeMeter(env.n_envs)
+        self._watch = Stopwatch()
+        self._version = ModelVersion(-1)
+        self._reported_at = clock()
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far."""
+        return self._meter.env_steps
+
+    def run(self, hello: Hello, seed: int) -> None:
+        """Live a whole life: first model, steps until asked to finish, and the last words."""
+        self._link.hello(hello)
+        self.start(seed)
+        while not self._link.stopping():
+            self.run_step()
+            self._progress.turn(self._outbox.produced)
+            if self._clock() - self._reported_at >= _REPORT_INTERVAL_S:
+                self._reported_at = self._clock()
+                self._link.send(self.report(), timeout_s=_WAIT_S)
+        self.finish()
+
+    def start(self, seed: int) -> None:
+        """Wait for a first real model, then reset the environments: nothing acts before it."""
+        self._watch.start()
+        self._policy.train()
+        self._progress.waiting(True)
+        while self._version < 0 and not self._link.stopping():
+            self._sync_model(timeout_s=_WAIT_S)
+        self._progress.waiting(False)
+        self._watch.lap("wait")
+        self._obs = self._env.reset(seed)
+        self._watch.lap("env")
+
+    def run_step(self) -> None:
+        """Take one step in all environments."""
+        self._sync_model()
+        act = self._policy.act(self._obs)
+        self._watch.lap("policy")
+        outcome = self._env.step(act.action)
+        self._watch.lap("env")
+        self._meter.update(outcome)
+        for rows in self._processor.process(Step(self._obs, act, outcome, self._version)):
+            self._outbox.push(rows)
+        self._obs = outcome.obs
+        self._send_ready()
+        self._watch.lap("send")
+
+    def finish(self) -> None:
+        """Send the tail, wait until all of it is stored, and give the last report."""
+        if self._outbox.produced:
+            for rows in self._processor.finish(self._obs):
+                self._outbox.push(rows)
+            self._outbox.finish()
+            self._send_ready()
+        self._link.send(self.report(final=True), timeout_s=_WAIT_S)
+        self._link.drain(_DRAIN_S)
+
+    def report(self, *, final: bool = False) -> ActorReport:
+        """Tell what happened since the last report."""
+        returns, lengths = self._meter.take()
+        return ActorReport(
+            peer=self._peer,
+            produced=self._outbox.produced,
+            env_steps=self._meter.env_steps,
+            episodes=self._meter.episodes,
+            shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
+            episode_returns=returns,
+            episode_lengths=lengths,
+            policy=_floats(self._policy.record()),
+            final=final,
+        )
+
+    def _sync_model(self, timeout_s: float = 0.0) -> None:
+        info = self._link.latest_model("act", self._version, timeout_s)
+        if info is not None:
+            self._policy.sync_model(info)
+            self._version = info.version
+
+    def _send_ready(self) -> None:
+        while (message := self._outbox.take(self._version, self._meter.env_steps)) is not None:
+            if not self._link.send(message, timeout_s=0.0):
+                self._watch.lap("send")
+                self._wait_for_credit(message)
+                self._watch.lap("wait")
+
+    def _wait_for_credit(self, message: Experience) -> None:
+        """Wait for the learner; when asked to finish meanwhile, only as long as draining may take.
+
+        Waiting is the normal state of an actor whose learner is the slower one.
+        """
+        give_up_at = float("inf")
+        self._progress.waiting(True)
+        while not self._link.send(message, timeout_s=_WAIT_S):
+            if self._link.stopping():
+                give_up_at = min(give_up_at, self._clock() + _DRAIN_S)
+            if self._clock() > give_up_at:
+                break
+        self._progress.waiting(False)
+
+
+class EpisodeMeter:
+    """Counts steps and episodes, and adds up returns, over a batch of environments."""
+
+    def __init__(self, n_envs: int) -> None:
+        self._return = np.zeros(n_envs, np.float64)
+        self._length = np.zeros(n_envs, np.int64)
+        self._ended: list[tuple[float, int]] = []
+        self.env_steps = 0
+        self.episodes = 0
+
+    def update(self, outcome: EnvStep) -> None:
+        """Take one step of all environments into account."""
+        self._return += outcome.reward
+        if outcome.stepped is None:
+            self._length += 1
+            self.env_steps += len(outcome.reward)
+        else:
+            self._length += outcome.stepped
+            self.env_steps += int(outcome.stepped.sum())
+        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
+        if len(ended):
+            self.episodes += len(ended)
+            self._ended += zip(
+                self._return[ended].tolist(), self._length[ended].tolist(), strict=True
+            )
+            self._return[ended] = 0.0
+            self._length[ended] = 0
+
+    def take(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Return returns and lengths of the episodes that ended since the last call."""
+        ended, self._ended = self._ended, []
+        return tuple(r for r, _ in ended), tuple(n for _, n in ended)
+
+
+def _floats(record: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in record.items()}

@@ -1,0 +1,208 @@
+"""The actors' lives: start, watch, restart within a budget, stop with a deadline.
+
+Runs in a thread of its own, so that a dead actor is noticed while the learner optimises. Decides
+nothing itself: `restart_policy.py` does. Does not know what actors do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.launcher import ActorBody, ActorExit, Launcher
+from asyncrl.messages import Peer
+from asyncrl.restart_policy import (
+    GiveUp,
+    RestartPolicy,
+    RestartPolicyConfig,
+    describe_exit,
+)
+from asyncrl.types import ActorId
+
+__all__ = ["ActorManager", "ActorManagerConfig", "MakeBody"]
+
+logger = logging.getLogger(__name__)
+
+MakeBody = Callable[[Peer], ActorBody]
+"""Makes what one life of an actor runs."""
+
+_WATCH_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorManagerConfig:
+    """How many actors, and how long they may take."""
+
+    n_actors: int = 2
+    """Processes that step environments."""
+
+    step_timeout_s: float = 300.0
+    """An actor that makes no turn for so long hangs, and is replaced; 0 never looks."""
+
+    stop_timeout_s: float = 15.0
+    """Time for actors to send their tails and end, before they are killed."""
+
+    restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
+    """When an actor that died is started again."""
+
+    def __post_init__(self) -> None:
+        if self.n_actors < 1:
+            raise ConfigError(f"actors.n_actors must be at least 1, got {self.n_actors}")
+        if self.step_timeout_s < 0:
+            raise ConfigError(
+                f"actors.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
+            )
+        if self.stop_timeout_s <= 0:
+            raise ConfigError(
+                f"actors.stop_timeout_s must be positive, got {self.stop_timeout_s}"
+            )
+
+
+@dataclass(slots=True)
+class _Slot:
+    incarnation: int = -1
+    alive: bool = False
+    restart_at: float | None = 0.0
+    turns: int = 0
+    turned_at: float = 0.0
+
+
+class ActorManager:
+    """Keeps every slot filled until it is told to stop, or the restart policy gives up."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        bodies: Mapping[ActorId, MakeBody],
+        config: ActorManagerConfig,
+        interrupter: Interrupter,
+        *,
+        on_exit: Callable[[ActorExit], None] = lambda _: None,
+        on_restart: Callable[[ActorId], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._launcher = launcher
+        self._bodies = bodies
+        self._config = config
+        self._interrupter = interrupter
+        self._on_exit = on_exit
+        self._on_restart = on_restart
+        self._clock = clock
+        self._policy = RestartPolicy(config.restart, seed=0)
+        self._slots = {actor_id: _Slot() for actor_id in bodies}
+        self._finishing = threading.Event()
+        self._stop_now = threading.Event()
+        self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
+
+    def start(self) -> None:
+        """Start every actor, and watch them."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> int:
+        """Actors whose processes run now."""
+        return sum(slot.alive for slot in self._slots.values())
+
+    def expect_ends(self) -> None:
+        """From now on actors end because they were asked to, and are not started again."""
+        self._finishing.set()
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """Wait until all actors have ended, kill those that have not in time; idempotent."""
+        self.expect_ends()
+        if self._thread.is_alive():
+            self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
+        self._stop_now.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        """Watch until every actor has ended, then let go of the launcher, whatever happens."""
+        try:
+            while not self._stop_now.is_set():
+                if self._finishing.is_set() and not self.alive:
+                    return
+                self._fill_slots()
+                for ended in self._launcher.exits(_WATCH_S):
+                    self._take_exit(ended)
+                self._end_hanging()
+            self._kill_remaining()
+        finally:
+            self._launcher.close()
+
+    def _fill_slots(self) -> None:
+        now = self._clock()
+        for actor_id, slot in self._slots.items():
+            due = slot.restart_at is not None and slot.restart_at <= now
+            if due and not self._finishing.is_set() and not self._interrupter.is_set:
+                slot.incarnation += 1
+                peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
+                self._launcher.launch(peer, self._bodies[actor_id](peer))
+                slot.alive, slot.restart_at = True, None
+                slot.turns, slot.turned_at = 0, now
+                if slot.incarnation:
+                    self._on_restart(actor_id)
+
+    def _take_exit(self, ended: ActorExit) -> None:
+        slot = self._slots[ended.peer.actor_id]
+        slot.alive = False
+        self._on_exit(ended)
+        if self._finishing.is_set():
+            if ended.code:
+                logger.warning("actor %d ended badly: %s", ended.peer.actor_id, _whole(ended))
+            return
+        now = self._clock()
+        match self._policy.on_exit(ended, now=now):
+            case GiveUp(reason):
+                message = f"{reason}\n\n{ended.text}" if ended.text else reason
+                self._interrupter.fail(ActorFailed(message))
+            case restart:
+                logger.warning(
+                    "actor %d %s; it is started again in %.1f s",
+                    ended.peer.actor_id,
+                    describe_exit(ended),
+                    restart.after_s,
+                )
+                slot.restart_at = now + restart.after_s
+
+    def _end_hanging(self) -> None:
+        """Kill actors that have made no turn for too long and are not waiting for the learner."""
+        if not self._config.step_timeout_s or self._finishing.is_set():
+            return
+        now = self._clock()
+        for actor_id, slot in self._slots.items():
+            if not slot.alive:
+                continue
+            peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
+            progress = self._launcher.progress(peer)
+            if progress.waiting or progress.turns != slot.turns:
+                slot.turns, slot.turned_at = progress.turns, now
+            elif now - slot.turned_at > self._config.step_timeout_s:
+                logger.warning(
+                    "actor %d has made no step for %.0f s; it is replaced, see where it hung below",
+                    actor_id,
+                    now - slot.turned_at,
+                )
+                slot.turned_at = now
+                self._launcher.kill(peer, with_stacks=True)
+
+    def _kill_remaining(self) -> None:
+        for actor_id, slot in self._slots.items():
+            if slot.alive:
+                logger.warning("actor %d did not end in time and is killed", actor_id)
+                self._launcher.kill(Peer(actor_id=actor_id, incarnation=slot.incarnation))
+        deadline = self._clock() + self._config.stop_timeout_s
+        while self.alive and self._clock() < deadline:
+            for ended in self._launcher.exits(_WATCH_S):
+                self._slots[ended.peer.actor_id].alive = False
+                self._on_exit(ended)
+
+
+def _whole(ended: ActorExit) -> str:
+    words = describe_exit(ended)
+    return f"{words}\n{ended.text}" if ended.text else words

@@ -1,0 +1,254 @@
+"""The learner's turn: learn, publish, keep books, stop. Knows neither actors nor transports.
+
+    actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
+                                                  │ sample
+       ▲                                          ▼
+       └───────── link.publish ◄── model ◄── agent.opt          (`AsyncTrainer.run_step`)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol, SupportsFloat
+
+import numpy as np
+
+from asyncrl.actor_manager import ActorManager
+from asyncrl.agent import Agent
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.errors import ConfigError, NonFiniteModel
+from asyncrl.evaluation import EvaluationSite
+from asyncrl.interrupter import Interrupter
+from asyncrl.messages import ModelInfo
+from asyncrl.recorder import Recorder
+from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.staleness import Staleness
+from asyncrl.stop_conditions import StopCondition
+from asyncrl.transport import LearnerLink
+from asyncrl.types import Columns
+
+__all__ = ["AsyncTrainer", "AsyncTrainerConfig", "Strategy", "TurnByTurn"]
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncTrainerConfig:
+    """The learner's own settings."""
+
+    batch_size: int = 128
+    """Transitions in a batch."""
+
+    sync_interval_opt_steps: int = 20
+    """Optimisation steps between two published models."""
+
+    books: BookkeepingConfig = field(default_factory=BookkeepingConfig)
+    """When to evaluate, record and save."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(f"trainer.batch_size must be at least 1, got {self.batch_size}")
+        if self.sync_interval_opt_steps < 1:
+            raise ConfigError(
+                "trainer.sync_interval_opt_steps must be at least 1 (actors would never get a new "
+                f"model), got {self.sync_interval_opt_steps}"
+            )
+
+
+class Strategy(Protocol):
+    """A training loop. Anything may stand in for ours, and use the trainer's parts."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        """Train until `trainer.should_stop`."""
+        ...
+
+
+class TurnByTurn:
+    """The loop that is used unless another one is given."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        """Take one turn after another."""
+        while not trainer.should_stop:
+            trainer.run_step()
+
+
+class AsyncTrainer:
+    """Optimises an agent on what actors send, and sends them its models.
+
+    `train` owns the whole run: it starts the proxy, publishes a first model, starts the actors,
+    and leaves nothing behind, however it ends. An error anywhere is raised from it.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        link: LearnerLink,
+        proxy: ReplayBufferProxy,
+        config: AsyncTrainerConfig,
+        *,
+        manager: ActorManager,
+        interrupter: Interrupter,
+        evaluation: EvaluationSite | None = None,
+        recorder: Recorder | None = None,
+        checkpointer: Checkpointer | None = None,
+        stop: StopCondition | None = None,
+        strategy: Strategy | None = None,
+        run_config: Mapping[str, object] | None = None,
+    ) -> None:
+        self.agent = agent
+        self.proxy = proxy
+        self.config = config
+        self.interrupter = interrupter
+        self._link = link
+        self._manager = manager
+        self._strategy = strategy or TurnByTurn()
+        self._run_config = run_config or {}
+        self._staleness = Staleness()
+        self._agent_record: Mapping[str, SupportsFloat] = {}
+        self._batch: Columns = {}
+        self.books = Bookkeeper(
+            agent,
+            config.books,
+            interrupter,
+            evaluation=evaluation,
+            recorder=recorder,
+            checkpointer=checkpointer,
+            stop=stop,
+        )
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end: a stop condition, a signal, the user, or a failure."""
+        return self.interrupter.is_set
+
+    def train(self) -> TrainResult:
+        """Train until a stop condition holds; raise the first error of any part."""
+        with ExitStack() as ending:
+            ending.callback(self._close)
+            try:
+                self._start()
+                self._strategy.run(self)
+                self.books.finish()
+            except BaseException as error:
+                self.interrupter.fail(error)
+        self.interrupter.raise_if_failed()
+        return self.result()
+
+    def run_step(self) -> None:
+        """Take one turn: an optimisation step, if the limiter allows one, and what is due."""
+        if self.proxy.wait_may_sample(self.config.batch_size, _WAIT_S):
+            self.books.watch.lap("wait")
+            self._learn()
+            if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
+                self.publish()
+        else:
+            self.books.watch.lap("wait")
+        self.books.counts.env_steps = self.proxy.ledger.env_steps
+        self.books.turn(self.newest_record)
+        self.books.watch.lap("other")
+
+    def publish(self) -> None:
+        """Hand the agent's model to all actors; refuse one that is not finite."""
+        info = self.agent.model_info()
+        _check_finite(info)
+        self._link.publish(
+            ModelInfo(
+                version=info.version, params=info.params, env_steps=self.books.counts.env_steps
+            ),
+            "act",
+        )
+        self._staleness.on_publish(info.version)
+        self.books.watch.lap("publish")
+
+    def newest_record(self) -> dict[str, SupportsFloat]:
+        """Return the agent's numbers of the newest optimisation step, and its batch's age."""
+        record: dict[str, SupportsFloat] = {
+            f"agent/{name}": value for name, value in self._agent_record.items()
+        }
+        return record | dict(self._staleness.of(self._batch, self.books.counts.opt_steps))
+
+    def result(self) -> TrainResult:
+        """Sum the run up."""
+        balance = self.proxy.ledger.balance()
+        rows = self.proxy.actors.rows()
+        return self.books.result(
+            actor_shares=self.proxy.actors.shares(),
+            ledger={
+                "produced": balance.produced,
+                "stored": balance.stored,
+                "dropped": balance.dropped,
+                "lost": balance.lost,
+                "in_flight": balance.in_flight,
+            },
+            actors={
+                str(actor_id): {
+                    "env_steps": row.env_steps,
+                    "episodes": row.episodes,
+                    "restarts": row.restarts,
+                }
+                for actor_id, row in rows.items()
+            },
+        )
+
+    def _start(self) -> None:
+        """Sockets are open; then the receiving thread, the first model, and only then actors."""
+        self.books.start(self._run_config, [self.proxy.record, self.proxy.actors.take])
+        self.proxy.start()
+        self.publish()
+        self._manager.start()
+
+    def _learn(self) -> None:
+        self._batch = self.proxy.sample(self.config.batch_size)
+        self.books.watch.lap("sample")
+        self._agent_record = self.agent.opt(self._batch)
+        self.books.counts.opt_steps += 1
+        self.books.watch.lap("opt")
+
+    def _close(self) -> None:
+        """End in the order that loses nothing: actors finish, checkpoint, tails arrive, join.
+
+        Each step is taken whatever became of the one before; the first error is kept.
+        """
+        for step in (
+            self._manager.expect_ends,
+            self.proxy.drain,
+            self._link.stop_actors,
+            self._save_last,
+            self._manager.stop,
+            self.proxy.close,
+            self._link.close,
+            self._close_books,
+        ):
+            self._attempt(step)
+
+    def _attempt(self, step: Callable[[], Any]) -> None:
+        try:
+            step()
+        except BaseException as error:
+            self.interrupter.fail(error)
+
+    def _save_last(self) -> None:
+        """Save what was learned, also when a part failed; never a model that is not finite."""
+        if not isinstance(self.interrupter.error, NonFiniteModel) and self.books.counts.opt_steps:
+            _check_finite(self.agent.model_info())
+            self.books.save()
+
+    def _close_books(self) -> None:
+        self.books.counts.env_steps = self.proxy.ledger.env_steps
+        self.books.close(self.newest_record)
+
+
+def _check_finite(info: ModelInfo) -> None:
+    for name, value in info.params.items():
+        if not np.isfinite(value).all():
+            raise NonFiniteModel(
+                f"parameter {name!r} is not finite after {info.version} optimisation steps; the "
+                "model was neither published nor saved. A lower learning rate or gradient "
+                "clipping may help; the last checkpoint is from before"
+            )

@@ -1,0 +1,303 @@
+"""What every trainer does beside training: evaluate, record, save, and know when to stop.
+
+Called once a turn with the counters; almost always nothing is due, and that costs a microsecond.
+Does not train.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, SupportsFloat
+
+from asyncrl.agent import Agent
+from asyncrl.checkpoint import BestModel, Checkpointer
+from asyncrl.errors import ConfigError
+from asyncrl.evaluation import EvaluationSite, Scored
+from asyncrl.interrupter import Interrupter
+from asyncrl.intervals import Every, EverySeconds
+from asyncrl.recorder import Record, Recorder
+from asyncrl.stop_conditions import StopCondition
+from asyncrl.timing import Stopwatch
+
+__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "TrainResult"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookkeepingConfig:
+    """When to evaluate, record and save. An interval of 0 is off."""
+
+    eval_interval_opt_steps: int = 500
+    """Optimisation steps between two evaluations. One that comes due while another is still
+    running takes place, with the newest model, as soon as that one has ended."""
+
+    record_interval_s: float = 1.0
+    """Seconds between two records."""
+
+    record_interval_opt_steps: int = 0
+    """Optimisation steps between two records; for records that must not depend on the clock."""
+
+    save_interval_opt_steps: int = 10_000
+    """Optimisation steps between two checkpoints; one more is saved at the end."""
+
+    final_evaluation_timeout_s: float = 120.0
+    """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < 0:
+                raise ConfigError(f"books.{name} must be 0 (off) or more, got {value}")
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far a run has come."""
+
+    env_steps: int = 0
+    opt_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """How a run ended; saved as `summary.json`."""
+
+    stop_reason: str
+    wall_s: float
+    env_steps: int
+    opt_steps: int
+    best_score: float | None
+    best_opt_steps: int | None
+    last_score: float | None
+    seconds_to_stop_bar: float | None
+    """Until an evaluation fulfilled the stop condition; None if something else ended the run."""
+
+    learner_shares: Mapping[str, float]
+    actor_shares: Mapping[str, float] = field(default_factory=dict)
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def env_steps_per_s(self) -> float:
+        """Mean rate over the run."""
+        return self.env_steps / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def opt_steps_per_s(self) -> float:
+        """Mean rate over the run."""
+        return self.opt_steps / self.wall_s if self.wall_s else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, rates included."""
+        rates = {"env_steps_per_s": self.env_steps_per_s, "opt_steps_per_s": self.opt_steps_per_s}
+        return asdict(self) | rates
+
+
+class Bookkeeper:
+    """Evaluates, records, saves and stops a run, each when it is due."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        config: BookkeepingConfig,
+        interrupter: Interrupter,
+        *,
+        evaluation: EvaluationSite | None = None,
+        recorder: Recorder | None = None,
+        checkpointer: Checkpointer | None = None,
+        stop: StopCondition | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._agent = agent
+        self._config = config
+        self._interrupter = interrupter
+        self._evaluation = evaluation
+        self._recorder = recorder
+        self._checkpointer = checkpointer
+        self._stop = stop
+        self._clock = clock
+        self.watch = Stopwatch()
+        self.counts = Counts()
+        self._eval_every = Every(config.eval_interval_opt_steps)
+        self._record_every = Every(config.record_interval_opt_steps)
+        self._save_every = Every(config.save_interval_opt_steps)
+        self._best = BestModel()
+        self._best_opt_steps: int | None = None
+        self._last_score: float | None = None
+        self._evaluated_opt_steps = -1
+        self._eval_due = False
+        self._stop_bar_s: float | None = None
+        self._sources: Sequence[Callable[[], Record]] = ()
+
+    def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
+        """Begin a run: from here on time counts. `sources` are asked at each record."""
+        self._sources = sources
+        self._started_at = self._recorded_at = self._clock()
+        self._record_every_s = EverySeconds(self._config.record_interval_s, self._started_at)
+        self._recorded = Counts()
+        self._recorded_stored = 0.0
+        if self._recorder:
+            self._recorder.start(config)
+        self.watch.start()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the run began."""
+        return self._clock() - self._started_at
+
+    def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
+        """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
+        opt_steps = self.counts.opt_steps
+        if self._evaluation:
+            self._evaluate(self._evaluation)
+        by_steps = self._record_every.due(opt_steps)
+        if self._record_every_s.due(self._clock()) or by_steps:
+            self._record(agent_record())
+            self.watch.lap("record")
+        if self._save_every.due(opt_steps):
+            self.save()
+        self._check_stop(self._axes())
+
+    def finish(self) -> None:
+        """Evaluate the last model, unless that was done or the run failed or is interrupted."""
+        site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
+        wanted = timeout_s and self._config.eval_interval_opt_steps
+        if not site or not wanted or self._interrupter.urgent:
+            return
+        deadline = self._clock() + timeout_s
+        if self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps:
+            self._wait_until_free(site, deadline)
+            self._request(site)
+        self._wait_until_free(site, deadline)
+        self._take_scores(site)
+        self.watch.lap("eval")
+
+    def save(self) -> None:
+        """Save a checkpoint to go on from."""
+        if self._checkpointer:
+            counts = self.counts
+            meta = {
+                "opt_steps": counts.opt_steps,
+                "env_steps": counts.env_steps,
+                "best_score": self._best.score if self._best_opt_steps is not None else None,
+            }
+            groups = {"agent": self._agent.state(), "model": self._agent.model_info().params}
+            self._checkpointer.save(str(counts.opt_steps), groups, meta)
+            self.watch.lap("save")
+
+    def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
+        """Write the last record and close the recorder."""
+        failed = self._interrupter.error is not None
+        try:
+            self._record({} if failed else agent_record())
+        finally:
+            if self._recorder:
+                self._recorder.close(failed=failed)
+
+    def result(self, **fleet: Any) -> TrainResult:
+        """Sum the run up."""
+        totals = self.watch.totals()
+        seconds = sum(totals.values()) or 1.0
+        return TrainResult(
+            stop_reason=self._interrupter.reason or "the loop ended",
+            wall_s=self.wall_s,
+            env_steps=self.counts.env_steps,
+            opt_steps=self.counts.opt_steps,
+            best_score=self._best.score if self._best_opt_steps is not None else None,
+            best_opt_steps=self._best_opt_steps,
+            last_score=self._last_score,
+            seconds_to_stop_bar=self._stop_bar_s,
+            learner_shares={phase: s / seconds for phase, s in totals.items()},
+            **fleet,
+        )
+
+    def _evaluate(self, site: EvaluationSite) -> None:
+        self._eval_due |= self._eval_every.due(self.counts.opt_steps)
+        self._take_scores(site)
+        if self._eval_due and not site.busy:
+            self._eval_due = False
+            self._request(site)
+            self._take_scores(site)
+
+    def _request(self, site: EvaluationSite) -> None:
+        self._evaluated_opt_steps = self.counts.opt_steps
+        site.request(self._agent.model_info())
+        self.watch.lap("eval")
+
+    def _take_scores(self, site: EvaluationSite) -> None:
+        for scored in site.take():
+            self._take_score(scored)
+
+    def _take_score(self, scored: Scored) -> None:
+        self._last_score = scored.score
+        version = int(scored.model.version)
+        if self._best.is_better(scored.score):
+            self._best_opt_steps = version
+            if self._checkpointer:
+                meta = {"opt_steps": version, "score": scored.score}
+                self._checkpointer.save("best", {"model": scored.model.params}, meta)
+                self.watch.lap("save")
+        record = dict(self._axes()) | dict(scored.record)
+        record |= {"eval_reward": scored.score, "eval/model_version": float(version)}
+        if self._best_opt_steps is not None:
+            record["eval/best"] = self._best.score
+        self._write(record)
+        if self._check_stop(record):
+            self._stop_bar_s = self._stop_bar_s or self.wall_s
+
+    def _check_stop(self, record: Record) -> bool:
+        if self._stop and not self._interrupter.is_set and (reason := self._stop.update(record)):
+            self._interrupter.stop(reason)
+            return True
+        return False
+
+    def _wait_until_free(self, site: EvaluationSite, deadline: float) -> None:
+        while site.busy and self._clock() < deadline and not self._interrupter.urgent:
+            self._take_scores(site)
+            time.sleep(0.005)
+
+    def _axes(self) -> dict[str, float]:
+        counts = self.counts
+        return {
+            "env_steps": float(counts.env_steps),
+            "opt_steps": float(counts.opt_steps),
+            "wall_s": self.wall_s,
+        }
+
+    def _record(self, agent_record: Mapping[str, SupportsFloat]) -> None:
+        record = self._axes()
+        for source in self._sources:
+            record |= source()
+        record |= self._rates(record)
+        record |= self._times()
+        record |= {name: float(value) for name, value in agent_record.items()}
+        self._write(record)
+        self._check_stop(record)
+
+    def _rates(self, record: Record) -> dict[str, float]:
+        now, counts = self._clock(), self.counts
+        seconds = max(now - self._recorded_at, 1e-9)
+        stored = record.get("samples_total", 0.0)
+        rates = {
+            "fps": (counts.env_steps - self._recorded.env_steps) / seconds,
+            "opt_steps_per_sec": (counts.opt_steps - self._recorded.opt_steps) / seconds,
+            "samples_per_sec": (stored - self._recorded_stored) / seconds,
+        }
+        if counts.opt_steps:
+            rates["samples_per_opt_steps"] = stored / counts.opt_steps
+        self._recorded_at, self._recorded_stored = now, stored
+        self._recorded = Counts(counts.env_steps, counts.opt_steps)
+        return rates
+
+    def _times(self) -> dict[str, float]:
+        laps = self.watch.take()
+        total = sum(seconds for seconds, _ in laps.values()) or 1.0
+        times = {f"share/learner_{phase}": seconds / total for phase, (seconds, _) in laps.items()}
+        for phase, (seconds, count) in laps.items():
+            if count and phase not in {"wait", "other"}:
+                times[f"ms/{phase}"] = 1000 * seconds / count
+        return times
+
+    def _write(self, record: Record) -> None:
+        if self._recorder:
+            self._recorder.write(record)
