@@ -36,10 +36,7 @@ _WATCH_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorManagerConfig:
-    """How many actors, and how long they may take."""
-
-    n_actors: int = 2
-    """Processes that step environments."""
+    """How long actors may take, and when they are started again."""
 
     step_timeout_s: float = 300.0
     """An actor that makes no turn for so long hangs, and is replaced; 0 never looks."""
@@ -51,15 +48,13 @@ class ActorManagerConfig:
     """When an actor that died is started again."""
 
     def __post_init__(self) -> None:
-        if self.n_actors < 1:
-            raise ConfigError(f"actors.n_actors must be at least 1, got {self.n_actors}")
         if self.step_timeout_s < 0:
             raise ConfigError(
-                f"actors.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
+                f"supervision.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
             )
         if self.stop_timeout_s <= 0:
             raise ConfigError(
-                f"actors.stop_timeout_s must be positive, got {self.stop_timeout_s}"
+                f"supervision.stop_timeout_s must be positive, got {self.stop_timeout_s}"
             )
 
 

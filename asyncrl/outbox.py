@@ -73,12 +73,12 @@ class Outbox:
     def finish(self) -> None:
         """Cut every stream where it stands; its last row must be an `END` row.
 
-        A stream that has passed the sampled part of its segment needs two: what lies beyond was
-        to be the start of the next one.
+        A stream that has passed the sampled part of its segment needs more than one: what lies
+        beyond was to be the start of the next.
         """
         for env_id in range(len(self._cursor)):
             ids = np.array([env_id])
-            if self._cursor[env_id] > self._schema.length:
+            while self._cursor[env_id] > self._schema.length:
                 self._cut(ids)
                 self._carry(ids)
             self._cut(ids)

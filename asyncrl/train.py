@@ -67,8 +67,11 @@ class AsyncConfig:
     seed: int = 0
     """Every random stream of the run is drawn from it."""
 
-    actors: ActorManagerConfig = field(default_factory=ActorManagerConfig)
-    """How many actors, and when they are restarted."""
+    actors: int = 2
+    """Processes that step environments."""
+
+    supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
+    """When actors are restarted, and how long they may take."""
 
     segment: SegmentConfig = field(default_factory=SegmentConfig)
     """How experience is cut."""
@@ -87,6 +90,12 @@ class AsyncConfig:
 
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """How the agent is scored."""
+
+    def __post_init__(self) -> None:
+        if self.actors < 1:
+            raise ConfigError(f"actors must be at least 1, got {self.actors}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
 
 
 def train_async(
@@ -181,13 +190,13 @@ def _manager(
     proxy: ReplayBufferProxy,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
-        if ended.peer.actor_id < config.actors.n_actors:
+        if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 
     return ActorManager(
         launcher,
         bodies,
-        config.actors,
+        config.supervision,
         interrupter,
         on_exit=on_exit,
         on_restart=proxy.actors.on_restart,
@@ -205,7 +214,7 @@ class _Plan:
         config: AsyncConfig,
         actor_agents: Sequence[AgentConfig] | None,
     ) -> None:
-        n_actors = config.actors.n_actors
+        n_actors = config.actors
         if actor_agents is not None and len(actor_agents) != n_actors:
             raise ConfigError(
                 f"{len(actor_agents)} actor_agents were given for {n_actors} actors; give one "
@@ -227,7 +236,7 @@ class _Plan:
         """Make the learner's agent."""
         context = PolicyContext(
             seed=derive_seed(self._config.seed, Role.LEARNER),
-            n_actors=self._config.actors.n_actors,
+            n_actors=self._config.actors,
             n_envs=self._n_envs,
         )
         return self._agent.build(self._spec, context)
@@ -247,7 +256,7 @@ class _Plan:
                 schema=self.schema,
                 segment=self._config.segment,
                 transport=address,
-                n_actors=self._config.actors.n_actors,
+                n_actors=self._config.actors,
                 seed=self._config.seed,
             )
             bodies[ActorId(i)] = partial(_actor_body, spec)
@@ -267,7 +276,7 @@ class _Plan:
             transport=address,
             seed=self._config.seed,
         )
-        return {ActorId(self._config.actors.n_actors): partial(_evaluator_body, spec)}
+        return {ActorId(self._config.actors): partial(_evaluator_body, spec)}
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, where messages, batches and the buffer's size meet."""

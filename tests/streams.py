@@ -1,0 +1,115 @@
+"""Naive streams of experience, and what must become of them. Used by several tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncrl.agent import Act
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.messages import Experience, Peer
+from asyncrl.outbox import Outbox
+from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
+from asyncrl.step_processor import OneStep, Step
+from asyncrl.types import ActorId, ModelVersion
+
+PEER = Peer(actor_id=ActorId(0), incarnation=0)
+
+SPEC = EnvSpec(
+    BoxSpec((1,), "float32", np.full(1, -np.inf), np.full(1, np.inf)),
+    DiscreteSpec(2),
+)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One step as the naive loop saw it; observations are numbers that occur once."""
+
+    obs: float
+    action: int
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_obs: float
+
+
+def schema(length: int, lookahead: int) -> SegmentSchema:
+    """Return the schema of one-number observations."""
+    return make_schema(OneStep().columns(SPEC, ()), length=length, lookahead=lookahead)
+
+
+def play(
+    ends: list[list[str]], outbox: Outbox, *, finish: bool = True
+) -> tuple[list[list[Transition]], list[Experience]]:
+    """Step environments in lock-step through the given ends: "" goes on, "T" or "C" ends.
+
+    Returns what happened in each environment, and the messages that came of it.
+    """
+    n_envs, n_steps = len(ends), len(ends[0])
+    processor = OneStep()
+    told: list[list[Transition]] = [[] for _ in ends]
+    messages: list[Experience] = []
+    fresh = iter(range(10_000_000))
+    obs = np.array([[next(fresh)] for _ in ends], np.float32)
+    for t in range(n_steps):
+        kinds = [stream[t] for stream in ends]
+        final = np.array([[next(fresh)] for _ in ends], np.float32)
+        after = final.copy()
+        for i, kind in enumerate(kinds):
+            if kind:
+                after[i] = next(fresh)
+        terminated = np.array(["T" in kind for kind in kinds])
+        truncated = np.array(["C" in kind for kind in kinds])
+        action = np.array([(t + i) % 2 for i in range(n_envs)])
+        reward = np.array([100 * i + t + 1 for i in range(n_envs)], np.float32)
+        outcome = EnvStep(after, reward, terminated, truncated, final)
+        for rows in processor.process(Step(obs, Act(action), outcome, ModelVersion(t))):
+            outbox.push(rows)
+        for i in range(n_envs):
+            told[i].append(
+                Transition(
+                    float(obs[i, 0]),
+                    int(action[i]),
+                    float(reward[i]),
+                    bool(terminated[i]),
+                    bool(truncated[i]),
+                    float(final[i, 0]),
+                )
+            )
+        obs = after
+        messages += take_all(outbox, n_steps)
+    if finish:
+        for rows in processor.finish(obs):
+            outbox.push(rows)
+        outbox.finish()
+        messages += take_all(outbox, n_steps)
+    return told, messages
+
+
+def take_all(outbox: Outbox, env_steps: int = 0) -> list[Experience]:
+    """Take every message that is ready."""
+    messages = []
+    while (message := outbox.take(ModelVersion(0), env_steps)) is not None:
+        messages.append(message)
+    return messages
+
+
+def make_outbox(n_envs: int, length: int, lookahead: int, **settings: float) -> Outbox:
+    """Return an outbox that never sends because time has passed."""
+    config = SegmentConfig(length=length, flush_interval_s=0.0, **settings)  # type: ignore[arg-type]
+    return Outbox(PEER, schema(length, lookahead), config, n_envs)
+
+
+def n_step_return(
+    told: list[Transition], at: int, n: int, gamma: float
+) -> tuple[float, float, float]:
+    """Return reward, next observation and discount of a naive n-step return."""
+    reward, discount = 0.0, 1.0
+    for k in range(n):
+        step = told[at + k]
+        reward += discount * step.reward
+        discount *= gamma
+        if step.terminated or step.truncated or at + k + 1 == len(told):
+            break
+    return reward, step.next_obs, 0.0 if step.terminated else discount

@@ -1,0 +1,56 @@
+"""Reports of many lives become one row per slot."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.actor_table import ActorTable
+from asyncrl.messages import ActorReport, Peer
+from asyncrl.types import ActorId
+
+
+def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:
+    base: dict[str, object] = {
+        "produced": 0,
+        "env_steps": 0,
+        "episodes": 0,
+        "shares": {"env": 1.0, "wait": 1.0},
+    }
+    peer = Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+    return ActorReport(peer=peer, **(base | values))  # type: ignore[arg-type]
+
+
+def test_rows_add_up_over_reports_and_lives() -> None:
+    table = ActorTable()
+    table.on_report(report(1, env_steps=100, episodes=2))
+    table.on_report(report(1, env_steps=300, episodes=5))
+    table.on_restart(ActorId(1))
+    table.on_report(report(1, 1, env_steps=50, episodes=1, policy={"exploration_rate": 0.5}))
+    row = table.rows()[ActorId(1)]
+    assert (row.env_steps, row.episodes, row.restarts) == (350, 6, 1)
+    record = table.take()
+    assert record["actor/1/env_steps"] == 350
+    assert record["actor/1/env_steps_per_s"] == 25
+    assert record["actor/1/exploration_rate"] == 0.5
+    assert record["episodes"] == 6
+
+
+def test_episodes_are_taken_once_counts_stay() -> None:
+    table = ActorTable()
+    table.on_report(report(0, episodes=2, episode_returns=(1.0, 3.0), episode_lengths=(10, 20)))
+    first, second = table.take(), table.take()
+    assert (first["episode/return_mean"], first["episode/return_max"]) == (2.0, 3.0)
+    assert first["episode/length_mean"] == 15.0
+    assert "episode/return_mean" not in second
+    assert second["episodes"] == 2
+
+
+def test_shares_add_up_to_one() -> None:
+    table = ActorTable()
+    table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))
+    table.on_report(report(1, shares={"env": 2.0, "policy": 2.0}))
+    record = table.take()
+    assert record["share/actor_env"] == pytest.approx(5 / 8)
+    assert sum(v for k, v in record.items() if k.startswith("share/actor_")) == pytest.approx(1)
+    assert table.shares()["wait"] == pytest.approx(1 / 8), "those of the whole run are kept"
+    assert "share/actor_env" not in table.take()

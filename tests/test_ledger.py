@@ -1,0 +1,64 @@
+"""The ledger adds up, whoever dies when."""
+
+from __future__ import annotations
+
+from asyncrl.ledger import Ledger
+from asyncrl.messages import Peer
+from asyncrl.types import ActorId
+
+
+def peer(incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(0), incarnation=incarnation)
+
+
+def test_normal_life_ends_with_nothing_in_flight() -> None:
+    ledger = Ledger()
+    ledger.on_received(peer(), transitions=10, produced=13, env_steps=14)
+    assert ledger.balance().in_flight == 13
+    ledger.on_stored(10)
+    assert ledger.balance().in_flight == 3
+    ledger.on_received(peer(), transitions=3, produced=13, env_steps=14)
+    ledger.on_stored(3)
+    ledger.on_ended(peer(), produced=13)
+    balance = ledger.balance()
+    assert (balance.produced, balance.stored, balance.lost, balance.in_flight) == (13, 13, 0, 0)
+    assert ledger.env_steps == 14
+
+
+def test_what_a_dead_actor_never_sent_is_lost() -> None:
+    ledger = Ledger()
+    ledger.on_received(peer(), transitions=10, produced=10, env_steps=10)
+    ledger.on_stored(10)
+    ledger.on_ended(peer(), produced=17)
+    balance = ledger.balance()
+    assert (balance.produced, balance.lost, balance.in_flight) == (17, 7, 0)
+
+
+def test_message_that_arrives_after_the_death_is_not_lost() -> None:
+    ledger = Ledger()
+    ledger.on_ended(peer(), produced=17)
+    assert ledger.balance().lost == 17
+    ledger.on_received(peer(), transitions=10, produced=10, env_steps=10)
+    ledger.on_stored(10)
+    balance = ledger.balance()
+    assert (balance.lost, balance.in_flight) == (7, 0)
+
+
+def test_lives_of_one_slot_are_added_up() -> None:
+    ledger = Ledger()
+    for incarnation in range(3):
+        life = peer(incarnation)
+        ledger.on_received(life, transitions=5, produced=5, env_steps=6)
+        ledger.on_stored(5)
+        ledger.on_ended(life, produced=5 + incarnation)
+    balance = ledger.balance()
+    assert (balance.produced, balance.stored, balance.lost) == (18, 15, 3)
+    assert ledger.env_steps == 18
+
+
+def test_dropped_ones_keep_their_reason() -> None:
+    ledger = Ledger()
+    ledger.on_received(peer(), transitions=5, produced=5, env_steps=5)
+    ledger.on_dropped("stale", 5)
+    assert ledger.dropped == {"stale": 5}
+    assert ledger.balance().in_flight == 0

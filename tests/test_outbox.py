@@ -1,0 +1,127 @@
+"""Rows become segments: nothing is lost, repeated or mixed up, whatever the episodes are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.messages import Experience
+from asyncrl.outbox import Outbox, segments_per_message
+from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
+from asyncrl.types import ModelVersion
+from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
+
+KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[list[str]]:
+    n_envs = draw(st.integers(1, 4))
+    n_steps = draw(st.integers(1, 40))
+    return [draw(st.lists(KINDS, min_size=n_steps, max_size=n_steps)) for _ in range(n_envs)]
+
+
+def read_back(messages: list[Experience], length: int) -> list[Transition]:
+    """Read every transition out of the segments, by the rule: the next row is what followed."""
+    found = []
+    for message in messages:
+        for k, rows in enumerate(message.rows):
+            column = {name: values[k] for name, values in message.columns.items()}
+            for t in range(min(length, rows)):
+                flags = column["flags"][t]
+                if flags & END:
+                    continue
+                assert t + 1 < rows, "a transition must have its successor in the segment"
+                found.append(
+                    Transition(
+                        float(column["obs"][t, 0]),
+                        int(column["action"][t]),
+                        float(column["reward"][t]),
+                        bool(flags & TERMINATED),
+                        bool(flags & TRUNCATED),
+                        float(column["obs"][t + 1, 0]),
+                    )
+                )
+    return found
+
+
+@given(streams(), st.integers(1, 7), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_every_transition_arrives_once(
+    ends: list[list[str]], length: int, lookahead: int
+) -> None:
+    outbox = make_outbox(len(ends), length, lookahead)
+    told, messages = play(ends, outbox)
+    expected = sorted((t for env in told for t in env), key=lambda t: t.obs)
+    found = sorted(read_back(messages, length), key=lambda t: t.obs)
+    assert found == expected
+    assert sum(m.transitions for m in messages) == len(expected) == outbox.produced
+    assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
+
+
+@given(streams(), st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_whole_segments_carry_their_lookahead(
+    ends: list[list[str]], length: int, lookahead: int
+) -> None:
+    outbox = make_outbox(len(ends), length, lookahead)
+    _, messages = play(ends, outbox, finish=False)
+    for message in messages:
+        assert (message.rows == length + lookahead).all()
+
+
+def test_message_is_full_with_one_segment_of_each_environment() -> None:
+    outbox = make_outbox(3, 4, 1)
+    _, messages = play([[""] * 5] * 3, outbox, finish=False)
+    assert [len(m.rows) for m in messages] == [3]
+
+
+def test_message_stays_below_its_byte_limit() -> None:
+    layout = schema(4, 1)
+    config = SegmentConfig(length=4, max_message_bytes=2 * layout.segment_bytes)
+    assert segments_per_message(config, layout, n_envs=8) == 2
+    one = SegmentConfig(length=4, max_message_bytes=1)
+    assert segments_per_message(one, layout, n_envs=8) == 1, "a segment is never split"
+
+
+def test_message_that_is_not_full_is_sent_after_the_flush_interval() -> None:
+    now = [0.0]
+    config = SegmentConfig(length=2, flush_interval_s=5.0)
+    outbox = Outbox(PEER, schema(2, 1), config, 2, clock=lambda: now[0])
+    # The second environment's ends cost rows, so it fills its segment first.
+    _, messages = play([["", ""], ["T", ""]], outbox, finish=False)
+    assert messages == []
+    now[0] = 4.9
+    assert take_all(outbox) == []
+    now[0] = 5.0
+    assert [m.transitions for m in take_all(outbox)] == [1]
+
+
+def test_unused_end_of_a_short_segment_is_zero() -> None:
+    outbox = make_outbox(1, 8, 2)
+    _, (message,) = play([["", "", ""]], outbox)
+    assert message.rows.tolist() == [4]
+    for column in message.columns.values():
+        assert not column[0, 4:].any()
+
+
+def test_finish_of_an_outbox_without_rows_sends_nothing() -> None:
+    outbox = make_outbox(2, 4, 1)
+    outbox.finish()
+    assert outbox.take(ModelVersion(0), 0) is None
+
+
+def test_messages_own_their_arrays() -> None:
+    outbox = make_outbox(1, 2, 1)
+    _, first = play([["", "", "", ""]], outbox, finish=False)
+    copy = first[0].columns["obs"].copy()
+    play([["", "", "", ""]], outbox, finish=False)
+    np.testing.assert_array_equal(first[0].columns["obs"], copy)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_segment_length_is_checked(value: int) -> None:
+    with pytest.raises(ValueError, match="length"):
+        SegmentConfig(length=value)

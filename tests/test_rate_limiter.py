@@ -1,0 +1,108 @@
+"""The limiter keeps its ratio, never deadlocks, and refuses settings that could."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.errors import ConfigError
+from asyncrl.rate_limiter import RateLimiterConfig
+
+
+@given(
+    ratio=st.sampled_from([0.25, 1.0, 8.0, 64.0]),
+    min_size=st.integers(1, 500),
+    message=st.integers(1, 300),
+    batch=st.integers(1, 512),
+    order=st.lists(st.booleans(), min_size=50, max_size=300),
+)
+def test_one_side_may_always_go_on_and_the_ratio_is_kept(
+    ratio: float, min_size: int, message: int, batch: int, order: list[bool]
+) -> None:
+    config = RateLimiterConfig(samples_per_insert=ratio, min_size=min_size)
+    limiter = config.build(max_insert=message, batch_size=batch)
+    band = max(message * ratio + batch, 0.1 * ratio * min_size)
+    for insert_first in order:
+        can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
+        assert can_insert or can_sample, "both would wait for each other"
+        if can_insert and (insert_first or not can_sample):
+            limiter.on_insert(message)
+        else:
+            limiter.on_sample(batch)
+        if limiter.inserted >= min_size:
+            ahead = ratio * (limiter.inserted - min_size) - limiter.sampled
+            assert ahead <= band + ratio * message
+            assert ahead >= -band
+
+
+@given(
+    ratio=st.sampled_from([0.5, 4.0, 32.0]),
+    band=st.integers(1, 200),
+    message=st.integers(1, 100),
+    batch=st.integers(1, 300),
+)
+def test_a_band_that_is_accepted_never_deadlocks(
+    ratio: float, band: int, message: int, batch: int
+) -> None:
+    config = RateLimiterConfig(samples_per_insert=ratio, min_size=10, band_transitions=band)
+    try:
+        limiter = config.build(max_insert=message, batch_size=batch)
+    except ConfigError as error:
+        assert "deadlock" in str(error)
+        assert 2 * band * ratio < message * ratio + batch
+        return
+    for prefer_insert in [True] * 50 + [False] * 50 + [True, False] * 50:
+        can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
+        assert can_insert or can_sample
+        if can_insert and (prefer_insert or not can_sample):
+            limiter.on_insert(message)
+        else:
+            limiter.on_sample(batch)
+
+
+def test_refusal_names_a_band_that_works() -> None:
+    config = RateLimiterConfig(samples_per_insert=2.0, band_transitions=1)
+    with pytest.raises(ConfigError, match="at least 75") as refused:
+        config.build(max_insert=100, batch_size=100)
+    assert "messages of up to 100" in str(refused.value)
+    RateLimiterConfig(samples_per_insert=2.0, band_transitions=75).build(
+        max_insert=100, batch_size=100
+    )
+
+
+def test_nothing_is_sampled_before_the_warm_up() -> None:
+    limiter = RateLimiterConfig(samples_per_insert=1.0, min_size=10).build(
+        max_insert=4, batch_size=1
+    )
+    for _ in range(2):
+        limiter.on_insert(4)
+        assert not limiter.may_sample(1)
+    limiter.on_insert(4)
+    assert limiter.may_sample(1)
+
+
+def test_zero_lets_both_sides_run() -> None:
+    limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=1).build(
+        max_insert=1, batch_size=1
+    )
+    limiter.on_insert(1)
+    for _ in range(1000):
+        assert limiter.may_sample(64)
+        limiter.on_sample(64)
+        assert limiter.may_insert(1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("samples_per_insert", -1.0),
+        ("samples_per_insert", float("nan")),
+        ("samples_per_insert", float("inf")),
+        ("min_size", 0),
+        ("band_transitions", -1),
+    ],
+)
+def test_settings_are_checked(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"limiter\.{name}.*{value}"):
+        RateLimiterConfig(**{name: value})  # type: ignore[arg-type]
