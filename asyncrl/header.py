@@ -1,0 +1,253 @@
+"""The header of every message: which fields, in which order, of which type and range.
+
+Knows neither the encoding of a header nor the schema of experience; `wire.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from asyncrl.errors import WireError
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Peer
+from asyncrl.protocol import (
+    Ack,
+    Delivery,
+    Finish,
+    ModelRequest,
+    Refusal,
+    Sync,
+    Welcome,
+)
+from asyncrl.transport import Topic
+from asyncrl.types import ActorId, Array, ModelVersion
+
+__all__ = [
+    "DTYPES",
+    "MAX_EPISODES",
+    "TAKE",
+    "Entry",
+    "Fields",
+    "WireMessage",
+    "part",
+    "put",
+    "put_actor_report",
+    "put_peer",
+    "take_actor_report",
+    "view",
+]
+
+WireMessage = (
+    Hello
+    | Experience
+    | ActorReport
+    | EvaluationReport
+    | ModelRequest
+    | Sync
+    | Welcome
+    | Ack
+    | Finish
+    | Refusal
+    | Delivery
+)
+"""Everything that may be said on the wire, by either side."""
+
+DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64"),
+    )
+}
+"""All that may be in an array that travels."""
+
+MAX_EPISODES = 1 << 20
+"""The most episodes one report may list."""
+
+MAX_REASON = 1000
+"""Characters of a refusal; more is cut off."""
+
+Entry = tuple[str, str, tuple[int, ...]]
+"""Name, dtype and shape of one array."""
+
+
+class Fields:
+    """The fields of a header, taken in order, each checked for type and range."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.kind = "message"
+        self._values = iter(values)
+
+    def _next(self, name: str, kind: type | tuple[type, ...]) -> Any:  # noqa: ANN401 (from msgpack)
+        value = next(self._values, None)
+        # `True` is an int to isinstance, but not to us.
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise WireError(f"{self.kind}: {name} is missing or has type {type(value).__name__}")
+        return value
+
+    def integer(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int:
+        """Take an integer within a range."""
+        value: int = self._next(name, int)
+        if not low <= value <= high:
+            raise WireError(f"{self.kind}: {name} is {value}, outside {low} to {high}")
+        return value
+
+    def text(self, name: str) -> str:
+        """Take a string."""
+        return cast(str, self._next(name, str))
+
+    def number(self, name: str) -> float:
+        """Take a number."""
+        return float(self._next(name, (int, float)))
+
+    def flag(self, name: str) -> bool:
+        """Take a boolean."""
+        return cast(bool, self._next(name, bool))
+
+    def peer(self) -> Peer:
+        """Take who speaks."""
+        actor_id, incarnation = self.integer("actor_id", -(2**63)), self.integer("incarnation")
+        return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+    def topic(self) -> Topic:
+        """Take a topic that exists."""
+        if (topic := self.text("topic")) not in get_args(Topic):
+            raise WireError(f"{self.kind}: no such topic, {topic[:40]!r}")
+        return cast(Topic, topic)
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """Take a mapping of names to numbers."""
+        values: dict[Any, Any] = self._next(name, dict)
+        for key, value in values.items():
+            if not isinstance(key, str) or type(value) not in {int, float}:
+                raise WireError(f"{self.kind}: {name} must map names to numbers")
+        return {key: float(value) for key, value in values.items()}
+
+    def layout(self, limit: int) -> list[Entry]:
+        """Take names, dtypes and shapes of arrays that fit into `limit` bytes together."""
+        entries: dict[str, Entry] = {}
+        for value in self._next("params", list):
+            match value:
+                case [str(name), str(dtype), *shape] if dtype in DTYPES and len(shape) <= 32:
+                    entries[name] = (name, dtype, tuple(shape))
+                case _:
+                    raise WireError(f"{self.kind}: a parameter is not [name, dtype, *shape]")
+            if not all(type(extent) is int and 0 <= extent <= limit for extent in shape):
+                raise WireError(f"{self.kind}: parameter {name[:40]!r} has an impossible shape")
+            limit -= prod(shape) * DTYPES[dtype].itemsize
+            if limit < 0:
+                raise WireError(f"{self.kind}: larger than allowed at {name[:40]!r}")
+        return list(entries.values())
+
+    def end(self) -> None:
+        """Insist that nothing is left over."""
+        if next(self._values, self) is not self:
+            raise WireError(f"{self.kind}: its header is too long")
+
+
+def view(name: str, data: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Return a frame as a read-only array, if it has just the right size."""
+    if data.nbytes != (size := prod(shape) * dtype.itemsize):
+        raise WireError(f"column {name!r}: {data.nbytes} bytes, not {size}")
+    return part(data, dtype, shape, 0)
+
+
+def part(data: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Array:
+    """Return a part of a frame as a read-only array; the caller has checked its size."""
+    count = prod(shape)
+    if count == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(data, dtype, count, at).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def put_peer(peer: Peer) -> tuple[int, int]:
+    """Return the fields that say who speaks."""
+    return int(peer.actor_id), int(peer.incarnation)
+
+
+def _put_numbers(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def put_actor_report(m: ActorReport) -> tuple[list[Any], list[bytes]]:
+    """Return the fields and arrays of a report."""
+    n = len(m.episode_returns)
+    if n != len(m.episode_lengths) or n > MAX_EPISODES:
+        raise WireError(f"ActorReport: {n} returns and {len(m.episode_lengths)} lengths")
+    counts = map(int, (m.produced, m.env_steps, m.episodes))
+    mappings = _put_numbers(m.shares), _put_numbers(m.policy)
+    returns = np.array(m.episode_returns, np.float64).tobytes()
+    lengths = np.array(m.episode_lengths, np.int64).tobytes()
+    return [*put_peer(m.peer), *counts, *mappings, bool(m.final), n], [returns, lengths]
+
+
+def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
+    """Take a report from its fields and arrays."""
+    peer = fields.peer()
+    produced, env_steps = fields.integer("produced"), fields.integer("env_steps")
+    episodes = fields.integer("episodes")
+    shares, policy = fields.numbers("shares"), fields.numbers("policy")
+    final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
+    if len(arrays) != 2:
+        raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")
+    returns = view("episode_returns", arrays[0], DTYPES["float64"], (n,))
+    lengths = view("episode_lengths", arrays[1], DTYPES["int64"], (n,))
+    return ActorReport(
+        peer=peer,
+        produced=produced,
+        env_steps=env_steps,
+        episodes=episodes,
+        shares=shares,
+        episode_returns=tuple(returns.tolist()),
+        episode_lengths=tuple(lengths.tolist()),
+        policy=policy,
+        final=final,
+    )
+
+
+def put(m: WireMessage) -> list[Any]:
+    """Return the fields of a message that is a header and nothing else."""
+    fields: list[Any] = []
+    match m:
+        case Hello():
+            fields = [*put_peer(m.peer), m.schema_hash]
+        case EvaluationReport():
+            record = _put_numbers(m.record)
+            fields = [*put_peer(m.peer), int(m.model_version), float(m.score), record]
+        case ModelRequest():
+            fields = [*put_peer(m.peer), m.topic, int(m.have)]
+        case Sync():
+            fields = [*put_peer(m.peer), int(m.token)]
+        case Ack():
+            fields = [int(m.seq)]
+        case Refusal():
+            fields = [m.reason[:MAX_REASON]]
+    return fields
+
+
+def _take_evaluation_report(fields: Fields) -> EvaluationReport:
+    return EvaluationReport(
+        peer=fields.peer(),
+        model_version=ModelVersion(fields.integer("model_version", -1)),
+        score=fields.number("score"),
+        record=fields.numbers("record"),
+    )
+
+
+# Arguments are evaluated from left to right, which is the order of the fields.
+TAKE: dict[str, Callable[[Fields], WireMessage]] = {
+    "Hello": lambda f: Hello(peer=f.peer(), schema_hash=f.text("schema_hash")),
+    "EvaluationReport": _take_evaluation_report,
+    "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
+    "Sync": lambda f: Sync(f.peer(), f.integer("token")),
+    "Welcome": lambda _: Welcome(),
+    "Ack": lambda f: Ack(f.integer("seq")),
+    "Finish": lambda _: Finish(),
+    "Refusal": lambda f: Refusal(f.text("reason")),
+}
+"""How to take the messages that are a header and nothing else."""

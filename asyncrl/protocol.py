@@ -1,0 +1,193 @@
+"""What a transport says for itself, and which messages a learner lets in.
+
+Touches no socket and no bytes: a link feeds the table what has arrived and carries out what it
+is told to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer
+from asyncrl.transport import Topic
+from asyncrl.types import ActorId
+
+__all__ = [
+    "Ack",
+    "Delivery",
+    "Finish",
+    "ModelRequest",
+    "PeerTable",
+    "Refusal",
+    "Sync",
+    "Welcome",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Learner to actor: you may send experience."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Learner to actor: all messages up to `seq` are dealt with."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Learner to actor: come to an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Learner to actor: go away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """Actor to learner: one model of this topic, as soon as there is one above `have`."""
+
+    peer: Peer
+    topic: Topic
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Learner to actor: the model that was asked for."""
+
+    topic: Topic
+    model: ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Actor to learner and back: all that was sent before this has arrived."""
+
+    peer: Peer
+    token: int
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of one incarnation."""
+
+    peer: Peer
+    sends_experience: bool
+    received: int = 0
+    acknowledged: int = 0
+
+
+@dataclass(slots=True)
+class PeerTable:
+    """Decides whose messages count. Keeps one life for each actor id, the newest.
+
+    A message counts if its sender has said a `Hello` that agrees with us, has not been turned
+    away, and is not an earlier life of an actor that has come back since. Experience counts once.
+    """
+
+    schema_hash: str
+    window: int
+    counters: Counter[str] = field(default_factory=Counter)
+    """Messages that did not count, by reason, and `missing`: those that never arrived."""
+
+    refusals: deque[tuple[Peer, str]] = field(default_factory=deque)
+    """Who is to be turned away, and why; whoever carries it out takes it off."""
+
+    _lives: dict[ActorId, _Life] = field(default_factory=dict)
+    _refused: dict[ActorId, int] = field(default_factory=dict)
+
+    @property
+    def peers(self) -> list[Peer]:
+        """Those who have been let in and not been replaced or turned away since."""
+        return [life.peer for life in self._lives.values()]
+
+    def hears(self, peer: Peer) -> bool:
+        """Whether this very life has been let in; counted if it has not."""
+        life = self._lives.get(peer.actor_id)
+        if life is None or life.peer != peer:
+            self.counters[self._why_not(peer)] += 1
+            return False
+        return True
+
+    def admits(self, message: Message) -> bool:
+        """Decide on one message, in the order of arrival; a repeated `Hello` is let in again."""
+        if isinstance(message, Hello):
+            return self._admits_hello(message)
+        if not self.hears(message.peer):
+            return False
+        life = self._lives[message.peer.actor_id]
+        return not isinstance(message, Experience) or self._admits_experience(life, message)
+
+    def acknowledges(self, peer: Peer, seq: int) -> bool:
+        """Note that messages up to `seq` are dealt with; False if there is nobody to tell."""
+        life = self._lives.get(peer.actor_id)
+        if life is None or life.peer != peer or not life.acknowledged < seq <= life.received:
+            return False
+        life.acknowledged = seq
+        return True
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        """Turn a peer away, for as long as this life of it lasts."""
+        life = self._lives.get(peer.actor_id)
+        if life is not None and life.peer == peer:
+            del self._lives[peer.actor_id]
+        before = self._refused.get(peer.actor_id, -1)
+        self._refused[peer.actor_id] = max(before, peer.incarnation)
+        self.refusals.append((peer, reason))
+
+    def _admits_hello(self, hello: Hello) -> bool:
+        peer = hello.peer
+        life = self._lives.get(peer.actor_id)
+        if life is not None and peer.incarnation < life.peer.incarnation:
+            self.counters["stale"] += 1
+            self.refusals.append((peer, _replaced_by(life.peer)))
+            return False
+        if peer.incarnation <= self._refused.get(peer.actor_id, -1):
+            self.counters["refused"] += 1
+            return False
+        if hello.schema_hash not in {"", self.schema_hash}:
+            self.refuse(
+                peer,
+                f"actor {peer.actor_id} would send segments of schema {hello.schema_hash},"
+                f" the learner stores {self.schema_hash}: their settings or environments differ",
+            )
+            return False
+        if life is None or life.peer != peer:
+            if life is not None:
+                self.refusals.append((life.peer, _replaced_by(peer)))
+            self._lives[peer.actor_id] = _Life(peer, bool(hello.schema_hash))
+        return True
+
+    def _admits_experience(self, life: _Life, message: Experience) -> bool:
+        seq = message.seq
+        if seq <= life.received:
+            self.counters["duplicate"] += 1
+            return False
+        if not life.sends_experience or seq > life.acknowledged + self.window:
+            said = "said it would send none" if not life.sends_experience else "has no credit"
+            self.counters["refused"] += 1
+            self.refuse(life.peer, f"message {seq} of experience from a peer that {said}")
+            return False
+        if seq > life.received + 1:
+            self.counters["missing"] += seq - life.received - 1
+        life.received = seq
+        return True
+
+    def _why_not(self, peer: Peer) -> str:
+        life = self._lives.get(peer.actor_id)
+        if life is not None and peer.incarnation < life.peer.incarnation:
+            return "stale"
+        if peer.incarnation <= self._refused.get(peer.actor_id, -1):
+            return "refused"
+        return "unknown"
+
+
+def _replaced_by(peer: Peer) -> str:
+    return f"actor {peer.actor_id} has been replaced by its incarnation {peer.incarnation}"

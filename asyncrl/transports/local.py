@@ -1,0 +1,288 @@
+"""Transport within one process, for tests and for looking on: same rules, no bytes.
+
+Checks no array and copies none but a model's: what an actor sends is handed over as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+
+from asyncrl.errors import PeerSilent, Refused, TransportClosed, TransportError
+from asyncrl.messages import (
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    Message,
+    ModelInfo,
+    Peer,
+)
+from asyncrl.protocol import PeerTable, Sync
+from asyncrl.segment import SegmentSchema
+from asyncrl.transport import Topic
+
+__all__ = ["LocalActorLink", "LocalLearnerLink", "LocalTransport"]
+
+
+@dataclass(slots=True)
+class _Mailbox:
+    """What the learner has told one actor."""
+
+    welcomed: bool = False
+    refusal: str | None = None
+    acknowledged: int = 0
+    token: int = 0
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What both ends can see; `changed` guards all of it and is notified of every change."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    inbox: deque[Message | Sync] = field(default_factory=deque)
+    mailboxes: dict[Peer, _Mailbox] = field(default_factory=dict)
+    models: dict[Topic, ModelInfo] = field(default_factory=dict)
+    finish: bool = False
+    rung: bool = False
+
+
+class LocalTransport:
+    """Connects threads, or the parts of one thread, of this process."""
+
+    def __init__(
+        self,
+        schema: SegmentSchema,
+        *,
+        window: int = 8,
+        silence_timeout_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`window` and `silence_timeout_s` are as in `ZmqTransportConfig`."""
+        self.schema = schema
+        self.window = window
+        self.silence_timeout_s = silence_timeout_s
+        self.clock = clock
+        self._shared = _Shared()
+        self._listens = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TransportError("a LocalTransport cannot be sent to another process")
+
+    def listen(self) -> LocalLearnerLink:
+        """Open the learner's end. Called once."""
+        if self._listens:
+            raise TransportError("already listening")
+        self._listens = True
+        return LocalLearnerLink(self._shared, PeerTable(self.schema.hash(), self.window))
+
+    def connect(self, peer: Peer) -> LocalActorLink:
+        """Open an actor's end."""
+        return LocalActorLink(self._shared, self, peer)
+
+
+class LocalLearnerLink:
+    """The learner's end."""
+
+    def __init__(self, shared: _Shared, table: PeerTable) -> None:
+        self._shared = shared
+        self._table = table
+        self._closed = False
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Messages that did not count, by reason. Any thread."""
+        return dict(self._table.counters)
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
+        shared = self._shared
+        with shared.changed:
+            self._check_usable()
+            if timeout_s > 0:
+                shared.changed.wait_for(lambda: shared.inbox or shared.rung, timeout_s)
+            shared.rung = False
+            messages = []
+            while shared.inbox:
+                message = shared.inbox.popleft()
+                if self._handle(message) and not isinstance(message, Sync):
+                    messages.append(message)
+            shared.changed.notify_all()
+            return messages
+
+    def acknowledge(self, peer: Peer, seq: int) -> None:
+        """Give back the credit of all this peer's messages up to `seq`."""
+        with self._shared.changed:
+            self._check_usable()
+            if self._table.acknowledges(peer, seq):
+                self._mailbox(peer).acknowledged = seq
+                self._shared.changed.notify_all()
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        """Turn a peer away."""
+        with self._shared.changed:
+            self._check_usable()
+            self._table.refuse(peer, reason)
+            self._carry_out_refusals()
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        """Make this the newest model of a topic, unless one as new is there. Any thread.
+
+        The parameters have been copied when it returns.
+        """
+        params = {name: np.array(array) for name, array in model.params.items()}
+        for array in params.values():
+            array.flags.writeable = False
+        snapshot = ModelInfo(version=model.version, params=params, env_steps=model.env_steps)
+        with self._shared.changed:
+            newest = self._shared.models.get(topic)
+            if newest is None or model.version > newest.version:
+                self._shared.models[topic] = snapshot
+            self._shared.changed.notify_all()
+
+    def wake(self) -> None:
+        """Make a `poll` that is waiting return. Any thread."""
+        with self._shared.changed:
+            self._shared.rung = True
+            self._shared.changed.notify_all()
+
+    def stop_actors(self) -> None:
+        """Ask every actor, also those that connect later, to finish. Any thread."""
+        with self._shared.changed:
+            self._shared.finish = True
+            self._shared.changed.notify_all()
+
+    def close(self) -> None:
+        """Let go of the link; may be called again."""
+        self._closed = True
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise TransportClosed("the learner's link is closed")
+
+    def _handle(self, message: Message | Sync) -> bool:
+        if isinstance(message, Sync):
+            if self._table.hears(message.peer):
+                self._mailbox(message.peer).token = message.token
+            return False
+        admitted = self._table.admits(message)
+        self._carry_out_refusals()
+        if admitted and isinstance(message, Hello):
+            self._mailbox(message.peer).welcomed = True
+        return admitted
+
+    def _carry_out_refusals(self) -> None:
+        while self._table.refusals:
+            peer, reason = self._table.refusals.popleft()
+            self._mailbox(peer).refusal = reason
+        self._shared.changed.notify_all()
+
+    def _mailbox(self, peer: Peer) -> _Mailbox:
+        return self._shared.mailboxes.setdefault(peer, _Mailbox())
+
+
+class LocalActorLink:
+    """An actor's end."""
+
+    def __init__(self, shared: _Shared, transport: LocalTransport, peer: Peer) -> None:
+        self._shared = shared
+        self._transport = transport
+        self._clock = transport.clock
+        self._peer = peer
+        self._welcome_by: float | None = None
+        self._sent = 0
+        self._token = 0
+        self._unsynced = False
+        self._closed = False
+        with shared.changed:
+            self._mailbox = shared.mailboxes.setdefault(peer, _Mailbox())
+
+    def hello(self, message: Hello) -> None:
+        """Introduce oneself, without waiting for the answer."""
+        self._check_usable()
+        self._welcome_by = self._clock() + self._transport.silence_timeout_s
+        self._put(message)
+
+    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+        """Send, or return False if there was no credit in time (reports need none)."""
+        if isinstance(message, Experience):
+            if not self._wait(lambda: self._has_credit(message.seq), timeout_s):
+                return False
+            self._sent = message.seq
+        self._check_usable()
+        self._put(message)
+        self._unsynced = True
+        return True
+
+    def latest_model(
+        self, topic: Topic, newer_than: int, timeout_s: float = 0.0
+    ) -> ModelInfo | None:
+        """Return the newest model if its version is above `newer_than`; never an older one."""
+        return (
+            self._newest(topic, newer_than)
+            if self._wait(lambda: self._newest(topic, newer_than) is not None, timeout_s)
+            else None
+        )
+
+    def stopping(self) -> bool:
+        """Whether the learner has asked its actors to finish."""
+        self._check_usable()
+        return self._shared.finish and self._mailbox.welcomed
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until all that was sent is acknowledged, and the learner has read the reports."""
+        self._check_usable()
+        mailbox = self._mailbox
+        if self._unsynced:
+            self._token += 1
+            self._put(Sync(self._peer, self._token))
+            self._unsynced = False
+        return self._wait(
+            lambda: mailbox.acknowledged >= self._sent and mailbox.token == self._token, timeout_s
+        )
+
+    def close(self) -> None:
+        """Let go of the link; may be called again."""
+        self._closed = True
+
+    def _put(self, message: Message | Sync) -> None:
+        with self._shared.changed:
+            self._shared.inbox.append(message)
+            self._shared.changed.notify_all()
+
+    def _newest(self, topic: Topic, newer_than: int) -> ModelInfo | None:
+        model = self._shared.models.get(topic)
+        if model is None or not self._mailbox.welcomed or model.version <= newer_than:
+            return None
+        return model
+
+    def _has_credit(self, seq: int) -> bool:
+        mailbox = self._mailbox
+        return mailbox.welcomed and seq - mailbox.acknowledged <= self._transport.window
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition, or until this link is of no more use."""
+        with self._shared.changed:
+            self._shared.changed.wait_for(
+                lambda: condition() or self._mailbox.refusal is not None, max(0.0, timeout_s)
+            )
+            self._check_usable()
+            return condition()
+
+    def _check_usable(self) -> None:
+        mailbox = self._mailbox
+        if self._closed:
+            raise TransportClosed(f"the link of {self._peer} is closed")
+        if mailbox.refusal is not None:
+            raise Refused(mailbox.refusal)
+        if not mailbox.welcomed and self._welcome_by and self._clock() > self._welcome_by:
+            raise PeerSilent(
+                f"the learner did not answer {self._peer} within"
+                f" {self._transport.silence_timeout_s:g} s"
+            )

@@ -1,0 +1,245 @@
+"""Messages to frames and back: a small msgpack header, and arrays as they lie in memory.
+
+Touches no socket. Bytes are not trusted: every size is checked before anything is built from it,
+and whatever is not a message of ours raises `WireError`, never anything else.
+
+A message is a header frame and array frames. A header is a flat list,
+`[protocol, kind, run_id, *fields]`, with the fields in the order of the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, get_args
+
+import msgpack
+import numpy as np
+
+from asyncrl.errors import ConfigError, WireError
+from asyncrl.header import (
+    DTYPES,
+    TAKE,
+    Entry,
+    Fields,
+    WireMessage,
+    part,
+    put,
+    put_actor_report,
+    put_peer,
+    take_actor_report,
+    view,
+)
+from asyncrl.messages import ActorReport, Experience, ModelInfo
+from asyncrl.protocol import Delivery
+from asyncrl.segment import SegmentSchema
+from asyncrl.types import Array, ModelVersion
+
+__all__ = ["PROTOCOL", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
+
+PROTOCOL = 1
+"""Raised whenever the layout of any message changes."""
+
+Frame = bytes | bytearray | memoryview
+
+MAX_HEADER_BYTES = 256 << 10
+MAX_TEXT = 4096
+MAX_ENTRIES = 1024
+_ALIGNMENT = 8
+
+
+class ForeignRun(WireError):
+    """A message of ours, but of another run: most often an actor that outlived its learner."""
+
+
+_KINDS: tuple[type[WireMessage], ...] = get_args(WireMessage)
+_KIND_OF = {cls: kind for kind, cls in enumerate(_KINDS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireFormat:
+    """The bytes of one run. Both sides build it from the same schema, run id and limits."""
+
+    schema: SegmentSchema
+    run_id: str
+    max_message_bytes: int = 64 << 20
+    max_model_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for column in self.schema.columns:
+            if column.dtype not in DTYPES:
+                raise ConfigError(
+                    f"column {column.name!r}: dtype {column.dtype!r} cannot be sent;"
+                    f" use one of {', '.join(DTYPES)}"
+                )
+        if self.max_segments < 1:
+            raise ConfigError(
+                f"one segment has {self.schema.segment_bytes} bytes, more than"
+                f" max_message_bytes = {self.max_message_bytes}"
+            )
+        if not 0 < len(self.run_id) <= 128:
+            raise ConfigError(f"a run id has 1 to 128 characters, got {len(self.run_id)}")
+
+    @property
+    def max_segments(self) -> int:
+        """The most segments that fit into one message."""
+        return self.max_message_bytes // max(1, self.schema.segment_bytes)
+
+    def encode(self, message: WireMessage) -> list[Frame]:
+        """Return the frames of a message; arrays are not copied, but for those of a model."""
+        try:
+            fields: list[Any]
+            arrays: Sequence[Frame] = ()
+            match message:
+                case Experience():
+                    fields, arrays = self._put_experience(message)
+                case Delivery():
+                    fields, arrays = self._put_model(message)
+                case ActorReport():
+                    fields, arrays = put_actor_report(message)
+                case _:
+                    fields = put(message)
+            kind = _KIND_OF[type(message)]
+            header: bytes = msgpack.packb([PROTOCOL, kind, self.run_id, *fields])
+        except (TypeError, ValueError, OverflowError, AttributeError, KeyError) as error:
+            raise WireError(f"cannot encode {type(message).__name__}: {error}") from error
+        if len(header) > MAX_HEADER_BYTES:
+            raise WireError(f"{type(message).__name__}: its header would have {len(header)} bytes")
+        return [header, *arrays]
+
+    def decode(self, frames: Sequence[Frame]) -> WireMessage:
+        """Return the message in these frames; its arrays are read-only views of them."""
+        if not frames:
+            raise WireError("a message without frames")
+        fields = _unpack(frames[0])
+        kind = fields.integer("kind", 0, len(_KINDS) - 1)
+        cls = fields.kind = _KINDS[kind].__name__
+        if (run_id := fields.text("run_id")) != self.run_id:
+            raise ForeignRun(f"{cls} of another run, {run_id[:40]!r}")
+        take = TAKE.get(cls)
+        arrays = [memoryview(frame) for frame in frames[1:]]
+        if take is not None:
+            if arrays:
+                raise WireError(f"{cls}: {len(arrays)} frames too many")
+            message = take(fields)
+        elif cls == "Experience":
+            message = self._take_experience(fields, arrays)
+        elif cls == "Delivery":
+            message = self._take_model(fields, arrays)
+        else:
+            message = take_actor_report(fields, arrays)
+        fields.end()
+        return message
+
+    def _put_experience(self, m: Experience) -> tuple[list[Any], list[memoryview]]:
+        n, schema = len(m.rows), self.schema
+        if not 1 <= n <= self.max_segments:
+            raise WireError(f"Experience: {n} segments; 1 to {self.max_segments} fit a message")
+        if len(m.columns) != len(schema.columns):
+            raise WireError(f"Experience: columns {sorted(m.columns)} are not those of the schema")
+        arrays = [_raw("rows", m.rows, DTYPES["int64"], (n,))]
+        for c in schema.columns:
+            shape = (n, schema.rows, *c.shape)
+            arrays.append(_raw(c.name, m.columns[c.name], DTYPES[c.dtype], shape))
+        counts = (m.seq, n, m.transitions, m.produced, m.env_steps, m.model_version)
+        return [*put_peer(m.peer), *map(int, counts)], arrays
+
+    def _take_experience(self, fields: Fields, arrays: list[memoryview]) -> Experience:
+        peer, seq = fields.peer(), fields.integer("seq", 1)
+        schema = self.schema
+        n = fields.integer("segments", 1, self.max_segments)
+        transitions = fields.integer("transitions", 0, n * schema.length)
+        produced = fields.integer("produced", transitions)
+        env_steps, version = fields.integer("env_steps"), fields.integer("model_version", -1)
+        if len(arrays) != 1 + len(schema.columns):
+            raise WireError(f"Experience: {len(arrays)} arrays, not {1 + len(schema.columns)}")
+        rows = view("rows", arrays[0], DTYPES["int64"], (n,))
+        if int(rows.min()) < 1 or int(rows.max()) > schema.rows:
+            raise WireError(f"Experience: row counts outside 1 to {schema.rows}")
+        columns = {
+            c.name: view(c.name, data, DTYPES[c.dtype], (n, schema.rows, *c.shape))
+            for c, data in zip(schema.columns, arrays[1:], strict=True)
+        }
+        return Experience(
+            peer=peer,
+            seq=seq,
+            columns=columns,
+            rows=rows,
+            transitions=transitions,
+            produced=produced,
+            env_steps=env_steps,
+            model_version=ModelVersion(version),
+        )
+
+    def _put_model(self, m: Delivery) -> tuple[list[Any], list[Frame]]:
+        layout = []
+        for name, array in m.model.params.items():
+            if array.dtype.name not in DTYPES:
+                raise WireError(f"parameter {name!r}: dtype {array.dtype} cannot be sent")
+            layout.append((name, array.dtype.name, array.shape))
+        offsets, size = _offsets(layout)
+        if size > self.max_model_bytes:
+            raise WireError(f"a model of {size} bytes; max_model_bytes = {self.max_model_bytes}")
+        # One copy into one block makes it a snapshot; every actor is sent the same block.
+        block = bytearray(size)
+        for (name, dtype, shape), at in zip(layout, offsets, strict=True):
+            target = np.frombuffer(block, DTYPES[dtype], prod(shape), at)
+            target.reshape(shape)[...] = m.model.params[name]
+        spec = [[name, dtype, *map(int, shape)] for name, dtype, shape in layout]
+        return [m.topic, int(m.model.version), int(m.model.env_steps), spec], [block]
+
+    def _take_model(self, fields: Fields, arrays: list[memoryview]) -> Delivery:
+        topic, version = fields.topic(), fields.integer("version", -1)
+        env_steps, layout = fields.integer("env_steps"), fields.layout(self.max_model_bytes)
+        offsets, size = _offsets(layout)
+        if len(arrays) != 1 or arrays[0].nbytes != size:
+            raise WireError(f"model: {[a.nbytes for a in arrays]} bytes, its header says {size}")
+        params = {
+            name: part(arrays[0], DTYPES[dtype], shape, at)
+            for (name, dtype, shape), at in zip(layout, offsets, strict=True)
+        }
+        model = ModelInfo(version=ModelVersion(version), params=params, env_steps=env_steps)
+        return Delivery(topic, model)
+
+
+def _unpack(header: Frame) -> Fields:
+    size = memoryview(header).nbytes
+    if size > MAX_HEADER_BYTES:
+        raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
+    try:
+        values = msgpack.unpackb(
+            header,
+            raw=False,
+            strict_map_key=True,
+            max_str_len=MAX_TEXT,
+            max_bin_len=0,
+            max_ext_len=0,
+            max_array_len=4 * MAX_ENTRIES,
+            max_map_len=MAX_ENTRIES,
+        )
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise WireError(f"a header that is not msgpack: {error!r:.200}") from error
+    if not isinstance(values, list):
+        raise WireError(f"a header that is not a list but {type(values).__name__}")
+    fields = Fields(values)
+    if (protocol := fields.integer("protocol")) != PROTOCOL:
+        raise WireError(f"protocol {protocol}, not {PROTOCOL}")
+    return fields
+
+
+def _offsets(layout: Sequence[Entry]) -> tuple[list[int], int]:
+    """Where each array begins in a model's block, and the size of the block."""
+    offsets, at = [], 0
+    for _, dtype, shape in layout:
+        offsets.append(at)
+        at += -(-prod(shape) * DTYPES[dtype].itemsize // _ALIGNMENT) * _ALIGNMENT
+    return offsets, at
+
+
+def _raw(name: str, array: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> memoryview:
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise WireError(
+            f"column {name!r}: {array.dtype}{array.shape}, not contiguous {dtype}{shape}"
+        )
+    return array.data
