@@ -1,0 +1,100 @@
+"""The whole configuration of a run from the command line, saved beside its results as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from asyncrl.agent import AgentConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.config import load_object
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+from asyncrl.stop_conditions import (
+    AnyOf,
+    MaxEnvSteps,
+    MaxOptSteps,
+    MaxSeconds,
+    ReachesUpperBound,
+    StopCondition,
+)
+from asyncrl.train import AsyncConfig
+
+__all__ = ["RunConfig", "preset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(AsyncConfig):
+    """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
+
+    agent: AgentConfig = field(default_factory=DQNConfig)
+    """The algorithm."""
+
+    env: str = "CartPole-v1"
+    """A Gymnasium id, or `module:factory` of a function that returns an environment."""
+
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for making it."""
+
+    envs_per_actor: int = 8
+    """Environments that each actor steps together."""
+
+    vectorization: Literal["batch", "native"] = "batch"
+    """`batch` steps plain environments one after another; `native` uses the environment's own
+    vector form."""
+
+    max_env_steps: int = 0
+    """Stop after so many environment steps of all actors; 0 is off."""
+
+    max_opt_steps: int = 0
+    """Stop after so many optimisation steps; 0 is off."""
+
+    max_seconds: float = 0.0
+    """Stop after so many seconds of training; 0 is off."""
+
+    stop_at_return: float | None = None
+    """Stop when an evaluation reaches this mean return."""
+
+    def __post_init__(self) -> None:
+        AsyncConfig.__post_init__(self)
+        for name in ("max_env_steps", "max_opt_steps", "max_seconds"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be 0 (off) or more, got {getattr(self, name)}")
+
+    def env_config(self, n_envs: int | None = None) -> EnvConfig:
+        """Return the environments of one actor, or as many as asked for."""
+        return EnvConfig(
+            id=self.env,
+            kwargs=dict(self.env_kwargs),
+            n_envs=n_envs or self.envs_per_actor,
+            vectorization=self.vectorization,
+        )
+
+    def stop_condition(self) -> StopCondition | None:
+        """Return whichever comes first of the limits that are set."""
+        conditions: list[StopCondition] = []
+        if self.max_env_steps:
+            conditions.append(MaxEnvSteps(self.max_env_steps))
+        if self.max_opt_steps:
+            conditions.append(MaxOptSteps(self.max_opt_steps))
+        if self.max_seconds:
+            conditions.append(MaxSeconds(self.max_seconds))
+        if self.stop_at_return is not None:
+            conditions.append(ReachesUpperBound("eval_reward", self.stop_at_return))
+        return AnyOf(*conditions) if conditions else None
+
+
+def preset(name: str) -> RunConfig:
+    """Return settings that train `dqn`, `sac`, or the agent config at an import path."""
+    if name == "dqn":
+        return RunConfig(agent=DQNConfig())
+    if name == "sac":
+        return replace(RunConfig(agent=SACConfig()), env="Pendulum-v1")
+    if ":" not in name:
+        raise ConfigError(
+            f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"
+        )
+    make = load_object(name)
+    return RunConfig(agent=make())  # type: ignore[operator]
