@@ -1,0 +1,160 @@
+"""Asynchronous actor-learner training of PyTorch agents on Gymnasium environments.
+
+The public names, each loaded when it is first used: `import asyncrl` itself loads neither torch
+nor zmq nor gymnasium. Implementations are imported from where they live, for instance
+`from asyncrl.agents.dqn import DqnConfig`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncrl.actor import Actor
+    from asyncrl.actor_manager import ActorManager, ActorManagerConfig
+    from asyncrl.agent import Act, Agent, AgentConfig, Policy, PolicyContext, SyncModel
+    from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+    from asyncrl.checkpoint import Checkpointer
+    from asyncrl.env import BatchEnv, EnvSpec
+    from asyncrl.errors import (
+        ActorFailed,
+        AsyncRLError,
+        CheckpointError,
+        ConfigError,
+        EnvironmentFault,
+        NonFiniteModel,
+        PeerSilent,
+        Refused,
+        TransportClosed,
+        TransportError,
+        WireError,
+    )
+    from asyncrl.evaluator import (
+        EpisodeEvaluator,
+        EpisodeEvaluatorConfig,
+        Evaluation,
+        Evaluator,
+    )
+    from asyncrl.interrupter import Interrupter
+    from asyncrl.launcher import Launcher
+    from asyncrl.messages import ActorReport, Experience, ModelInfo
+    from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
+    from asyncrl.recorder import Record, Recorder
+    from asyncrl.replay_buffer import ReplayBuffer
+    from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+    from asyncrl.restart_policy import RestartPolicyConfig
+    from asyncrl.segment import SegmentConfig
+    from asyncrl.step_processor import OneStep, Step, StepProcessor
+    from asyncrl.train import train_async
+    from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+    from asyncrl.transport import ActorLink, LearnerLink, Transport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Act",
+    "Actor",
+    "ActorFailed",
+    "ActorLink",
+    "ActorManager",
+    "ActorManagerConfig",
+    "ActorReport",
+    "Agent",
+    "AgentConfig",
+    "AsyncRLError",
+    "AsyncTrainer",
+    "AsyncTrainerConfig",
+    "BatchEnv",
+    "CheckpointError",
+    "Checkpointer",
+    "ConfigError",
+    "EnvSpec",
+    "EnvironmentFault",
+    "EpisodeEvaluator",
+    "EpisodeEvaluatorConfig",
+    "Evaluation",
+    "Evaluator",
+    "Experience",
+    "Interrupter",
+    "Launcher",
+    "LearnerLink",
+    "ModelInfo",
+    "NonFiniteModel",
+    "OneStep",
+    "PeerSilent",
+    "Policy",
+    "PolicyContext",
+    "RateLimiter",
+    "RateLimiterConfig",
+    "Record",
+    "Recorder",
+    "Refused",
+    "ReplayBuffer",
+    "ReplayBufferProxy",
+    "RestartPolicyConfig",
+    "SegmentConfig",
+    "Step",
+    "StepProcessor",
+    "SyncModel",
+    "Trainer",
+    "TrainerConfig",
+    "Transport",
+    "TransportClosed",
+    "TransportError",
+    "WireError",
+    "train_async",
+    "train_offline",
+]
+
+_HOMES = {
+    "actor": ["Actor"],
+    "actor_manager": ["ActorManager", "ActorManagerConfig"],
+    "agent": ["Act", "Agent", "AgentConfig", "Policy", "PolicyContext", "SyncModel"],
+    "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
+    "checkpoint": ["Checkpointer"],
+    "env": ["BatchEnv", "EnvSpec"],
+    "errors": [
+        "ActorFailed",
+        "AsyncRLError",
+        "CheckpointError",
+        "ConfigError",
+        "EnvironmentFault",
+        "NonFiniteModel",
+        "PeerSilent",
+        "Refused",
+        "TransportClosed",
+        "TransportError",
+        "WireError",
+    ],
+    "evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig", "Evaluation", "Evaluator"],
+    "interrupter": ["Interrupter"],
+    "launcher": ["Launcher"],
+    "messages": ["ActorReport", "Experience", "ModelInfo"],
+    "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
+    "recorder": ["Record", "Recorder"],
+    "replay_buffer": ["ReplayBuffer"],
+    "replay_buffer_proxy": ["ReplayBufferProxy"],
+    "restart_policy": ["RestartPolicyConfig"],
+    "segment": ["SegmentConfig"],
+    "step_processor": ["OneStep", "Step", "StepProcessor"],
+    "train": ["train_async"],
+    "trainer": ["Trainer", "TrainerConfig", "train_offline"],
+    "transport": ["ActorLink", "LearnerLink", "Transport"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Load the home of a public name and keep the name here (PEP 562)."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'asyncrl' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"asyncrl.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the names that are loaded and those that are not yet."""
+    return sorted({*globals(), *__all__})
