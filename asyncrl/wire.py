@@ -182,12 +182,12 @@ class WireFormat:
         if size > self.max_model_bytes:
             raise WireError(f"a model of {size} bytes; max_model_bytes = {self.max_model_bytes}")
         # One copy into one block makes it a snapshot; every actor is sent the same block.
-        block = bytearray(size)
+        block = np.empty(size, np.uint8)
         for (name, dtype, shape), at in zip(layout, offsets, strict=True):
-            target = np.frombuffer(block, DTYPES[dtype], prod(shape), at)
+            target = block[at : at + prod(shape) * DTYPES[dtype].itemsize].view(DTYPES[dtype])
             target.reshape(shape)[...] = m.model.params[name]
         spec = [[name, dtype, *map(int, shape)] for name, dtype, shape in layout]
-        return [m.topic, int(m.model.version), int(m.model.env_steps), spec], [block]
+        return [m.topic, int(m.model.version), int(m.model.env_steps), spec], [block.data]
 
     def _take_model(self, fields: Fields, arrays: list[memoryview]) -> Delivery:
         topic, version = fields.topic(), fields.integer("version", -1)

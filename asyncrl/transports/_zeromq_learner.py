@@ -36,7 +36,7 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.transport import Topic
+from asyncrl.transport import Topic, Transport
 from asyncrl.transports._zeromq_socket import (
     ZmqTransportConfig,
     bind_learner,
@@ -63,6 +63,7 @@ class ZmqLearnerLink:
         endpoint: str,
         wire: WireFormat,
         config: ZmqTransportConfig,
+        make_address: Callable[[str], Transport],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wire = wire
@@ -75,8 +76,9 @@ class ZmqLearnerLink:
         except Exception:
             self._context.term()
             raise
-        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        """Where actors connect to."""
+        self._endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = make_address(self._endpoint)
+        """What actors connect to; can be sent to another process."""
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
         self._log_after = 0.0
@@ -166,13 +168,13 @@ class ZmqLearnerLink:
             self._button.close()
         self._socket.close()
         self._context.term()
-        path = ipc_path(self.endpoint)
+        path = ipc_path(self._endpoint)
         if path is not None:
             path.unlink(missing_ok=True)
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise TransportClosed(f"the link on {self.endpoint} is closed")
+            raise TransportClosed(f"the link on {self._endpoint} is closed")
         if os.getpid() != self._pid:
             raise TransportError(f"a link made in process {self._pid} is used in another")
 

@@ -80,7 +80,7 @@ class LocalTransport:
         if self._listens:
             raise TransportError("already listening")
         self._listens = True
-        return LocalLearnerLink(self._shared, PeerTable(self.schema.hash(), self.window))
+        return LocalLearnerLink(self._shared, self)
 
     def connect(self, peer: Peer) -> LocalActorLink:
         """Open an actor's end."""
@@ -90,9 +90,11 @@ class LocalTransport:
 class LocalLearnerLink:
     """The learner's end."""
 
-    def __init__(self, shared: _Shared, table: PeerTable) -> None:
+    def __init__(self, shared: _Shared, transport: LocalTransport) -> None:
         self._shared = shared
-        self._table = table
+        self._table = PeerTable(transport.schema.hash(), transport.window)
+        self.address = transport
+        """What actors connect to, as with every transport."""
         self._closed = False
 
     @property

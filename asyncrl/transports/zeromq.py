@@ -10,6 +10,8 @@ actor has asked for one, so at most one is under way and the newest is what it g
 from __future__ import annotations
 
 import secrets
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -28,79 +30,62 @@ __all__ = ["ZmqActorLink", "ZmqLearnerLink", "ZmqTransport", "ZmqTransportConfig
 _LOOPBACK = "tcp://127.0.0.1:"
 
 
+@dataclass(frozen=True, slots=True)
 class ZmqTransport:
     """The address of a learner, and what both sides must agree on.
 
-    Send it to another process after `listen`: only then is a port known that was left open.
+    Actors are given the `address` of the link that `listen` returns: only there is a port known
+    that was left open.
     """
 
-    def __init__(
-        self,
-        endpoint: str,
-        *,
-        schema: SegmentSchema,
-        run_id: str | None = None,
-        config: ZmqTransportConfig | None = None,
-    ) -> None:
-        """Without a `run_id` a fresh one is made."""
-        if not endpoint.startswith(("ipc:///", _LOOPBACK)):
+    endpoint: str
+    _: KW_ONLY
+    schema: SegmentSchema
+    run_id: str = field(default_factory=partial(secrets.token_hex, 16))
+    config: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
+
+    def __post_init__(self) -> None:
+        if not self.endpoint.startswith(("ipc:///", _LOOPBACK)):
             raise ConfigError(
-                f"endpoint {endpoint!r}: only ipc:///... and {_LOOPBACK}PORT are offered, because"
-                " anything wider needs authentication"
+                f"endpoint {self.endpoint!r}: only ipc:///... and {_LOOPBACK}PORT are offered,"
+                " because anything wider needs authentication"
             )
-        self.endpoint = endpoint
-        self.config = config or ZmqTransportConfig()
-        self.wire = WireFormat(
-            schema=schema,
-            run_id=run_id or secrets.token_hex(16),
-            max_message_bytes=self.config.max_message_bytes,
-            max_model_bytes=self.config.max_model_bytes,
-        )
-        self._listens = False
+        self._wire()
 
     @classmethod
     def ipc(
-        cls,
-        directory: Path,
-        *,
-        schema: SegmentSchema,
-        run_id: str | None = None,
-        config: ZmqTransportConfig | None = None,
+        cls, directory: Path, *, schema: SegmentSchema, config: ZmqTransportConfig | None = None
     ) -> Self:
         """Return the private default: a socket file in a directory of the user's own (0700)."""
         if not zmq.has("ipc"):
-            return cls.loopback(schema=schema, run_id=run_id, config=config)
+            return cls.loopback(schema=schema, config=config)
         endpoint = f"ipc://{directory.absolute()}/learner"
-        return cls(endpoint, schema=schema, run_id=run_id, config=config)
+        return cls(endpoint, schema=schema, config=config or ZmqTransportConfig())
 
     @classmethod
     def loopback(
-        cls,
-        port: int = 0,
-        *,
-        schema: SegmentSchema,
-        run_id: str | None = None,
-        config: ZmqTransportConfig | None = None,
+        cls, port: int = 0, *, schema: SegmentSchema, config: ZmqTransportConfig | None = None
     ) -> Self:
         """Return TCP on this host only; every user of the host can connect. Port 0: any."""
-        return cls(f"{_LOOPBACK}{port or '*'}", schema=schema, run_id=run_id, config=config)
-
-    @property
-    def run_id(self) -> str:
-        """The run whose messages count."""
-        return self.wire.run_id
+        endpoint = f"{_LOOPBACK}{port or '*'}"
+        return cls(endpoint, schema=schema, config=config or ZmqTransportConfig())
 
     def listen(self) -> ZmqLearnerLink:
-        """Open the learner's end, and replace a port left open by the real one. Called once."""
-        if self._listens:
-            raise TransportError(f"already listening on {self.endpoint}")
-        link = ZmqLearnerLink(self.endpoint, self.wire, self.config)
-        self.endpoint = link.endpoint
-        self._listens = True
-        return link
+        """Open the learner's end. Called once."""
+        return ZmqLearnerLink(
+            self.endpoint, self._wire(), self.config, lambda real: replace(self, endpoint=real)
+        )
 
     def connect(self, peer: Peer) -> ZmqActorLink:
         """Open an actor's end."""
         if self.endpoint.endswith("*"):
-            raise TransportError("connect comes after listen: the port is not known before")
-        return ZmqActorLink(self.endpoint, self.wire, self.config, peer)
+            raise TransportError("connect to the address of a learner's link: this has no port")
+        return ZmqActorLink(self.endpoint, self._wire(), self.config, peer)
+
+    def _wire(self) -> WireFormat:
+        return WireFormat(
+            schema=self.schema,
+            run_id=self.run_id,
+            max_message_bytes=self.config.max_message_bytes,
+            max_model_bytes=self.config.max_model_bytes,
+        )
