@@ -101,13 +101,17 @@ class Actor:
         self._send_ready()
         self._watch.lap("send")
 
+    def finish_streams(self) -> None:
+        """Cut every stream where it stands, and send what that leaves."""
+        for rows in self._processor.finish(self._obs):
+            self._outbox.push(rows)
+        self._outbox.finish()
+        self._send_ready()
+
     def finish(self) -> None:
-        """Send the tail, wait until all of it is stored, and give the last report."""
+        """Send the tail, give the last report, and wait until all of it is stored."""
         if self._outbox.produced:
-            for rows in self._processor.finish(self._obs):
-                self._outbox.push(rows)
-            self._outbox.finish()
-            self._send_ready()
+            self.finish_streams()
         self._link.send(self.report(final=True), timeout_s=_WAIT_S)
         self._link.drain(_DRAIN_S)
 

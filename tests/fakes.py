@@ -1,0 +1,101 @@
+"""Small stand-ins for what users bring: an environment that counts, a policy that is a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from asyncrl.agent import Act
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.messages import ModelInfo
+from asyncrl.recorder import Record
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+COUNTING_SPEC = EnvSpec(
+    BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf)), DiscreteSpec(10)
+)
+
+
+class CountingBatch:
+    """B environments whose observation is (environment, steps so far), ended after `length`.
+
+    The reward is 10 times the environment plus the action, so every number tells its origin.
+    """
+
+    def __init__(self, n_envs: int = 2, length: int = 3, *, truncate: bool = False) -> None:
+        self.n_envs = n_envs
+        self.spec = COUNTING_SPEC
+        self._length = length
+        self._truncate = truncate
+        self._steps = np.zeros(n_envs, np.int64)
+        self.closed = False
+
+    def reset(self, seed: int) -> Array:
+        self._steps[:] = 0
+        return self._obs(self._steps)
+
+    def step(self, action: Array) -> EnvStep:
+        self._steps += 1
+        final = self._obs(self._steps)
+        ended = self._steps >= self._length
+        self._steps = np.where(ended, 0, self._steps)
+        obs = self._obs(self._steps) if ended.any() else final
+        never = np.zeros(self.n_envs, bool)
+        reward = (10 * np.arange(self.n_envs) + action).astype(np.float32)
+        terminated, truncated = (never, ended) if self._truncate else (ended, never)
+        return EnvStep(obs, reward, terminated, truncated, final)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _obs(self, steps: Array) -> Array:
+        return np.stack([np.arange(self.n_envs), steps], axis=1).astype(np.float32)
+
+
+class ConstantAgent:
+    """Always does what its one parameter says; learning adds 1 to that."""
+
+    def __init__(self, action: int = 0) -> None:
+        self.params = {"action": np.array(action, np.int64)}
+        self.training = True
+        self.opt_steps = 0
+        self.batches: list[Columns] = []
+
+    def act(self, obs: Array) -> Act:
+        return Act(np.full(len(obs), int(self.params["action"]), np.int64))
+
+    def train(self, mode: bool = True) -> object:
+        self.training = mode
+        return self
+
+    def record(self) -> Record:
+        return {"exploration_rate": 0.25}
+
+    def model_info(self) -> ModelInfo:
+        params = {name: value.copy() for name, value in self.params.items()}
+        return ModelInfo(version=ModelVersion(self.opt_steps), params=params)
+
+    def sync_model(self, info: ModelInfo) -> None:
+        self.params = {name: np.array(value) for name, value in info.params.items()}
+
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.batches.append(batch)
+        self.opt_steps += 1
+        self.params = {"action": (self.params["action"] + 1) % 10}
+        return {"loss": 1.0 / self.opt_steps}
+
+    def state(self) -> Params:
+        return {**self.params, "opt_steps": np.array(self.opt_steps)}
+
+    def load_state(self, state: Params) -> None:
+        self.opt_steps = int(state["opt_steps"])
+        self.params = {"action": np.array(state["action"])}
+
+
+class NoProgress:
+    """Nobody watches."""
+
+    def turn(self, produced: int) -> None: ...
+
+    def waiting(self, waiting: bool) -> None: ...
