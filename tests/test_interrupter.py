@@ -1,0 +1,197 @@
+"""A run ends once, for the first reason, and no error is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asyncrl.interrupter import CrashForwardingThread, Interrupter
+
+_SOON_S = 10.0
+
+
+@pytest.fixture
+def usr1() -> Iterator[Any]:
+    def install(handler: Any) -> None:
+        signal.signal(signal.SIGUSR1, handler)
+
+    old = signal.getsignal(signal.SIGUSR1)
+    yield install
+    signal.signal(signal.SIGUSR1, old)
+
+
+def test_a_new_one_is_not_set_and_raises_nothing() -> None:
+    interrupter = Interrupter()
+    interrupter.raise_if_failed()
+    assert not interrupter.is_set
+    assert not interrupter.urgent
+    assert interrupter.reason is None
+    assert interrupter.error is None
+    assert interrupter.wait(0.0) is False
+
+
+def test_the_first_reason_stays() -> None:
+    interrupter = Interrupter()
+    interrupter.stop("enough")
+    interrupter.stop("more than enough")
+    assert interrupter.is_set
+    assert interrupter.reason == "enough"
+    interrupter.raise_if_failed()
+
+
+def test_a_stop_is_urgent_only_if_it_says_so_and_may_become_so() -> None:
+    interrupter = Interrupter()
+    interrupter.stop("a bound was reached")
+    assert not interrupter.urgent
+    interrupter.stop("Ctrl-C", urgent=True)
+    assert interrupter.urgent
+    assert interrupter.reason == "a bound was reached"
+
+
+def test_the_first_error_is_raised_with_the_later_ones_in_its_notes() -> None:
+    interrupter = Interrupter()
+    first, second = ValueError("cause"), KeyError("consequence")
+    interrupter.fail(first)
+    interrupter.fail(second)
+    assert interrupter.error is first
+    assert interrupter.errors == (first, second)
+    assert interrupter.urgent
+    assert interrupter.reason == "ValueError: cause"
+    for _ in range(2):  # a second call adds no second note
+        with pytest.raises(ValueError, match="cause") as caught:
+            interrupter.raise_if_failed()
+        assert len(caught.value.__notes__) == 1
+        assert "KeyError: 'consequence'" in caught.value.__notes__[0]
+
+
+def test_an_error_that_comes_by_twice_counts_once() -> None:
+    interrupter = Interrupter()
+    error = ValueError("one")
+    interrupter.fail(error)
+    with pytest.raises(ValueError, match="one"):
+        interrupter.raise_if_failed()
+    interrupter.fail(error)
+    assert interrupter.errors == (error,)
+
+
+def test_a_storm_of_errors_is_kept_but_not_all_printed() -> None:
+    interrupter = Interrupter()
+    for i in range(30):
+        interrupter.fail(ValueError(f"number {i}"))
+    with pytest.raises(ValueError, match="number 0") as caught:
+        interrupter.raise_if_failed()
+    assert len(interrupter.errors) == 30
+    assert len(caught.value.__notes__) == 9
+    assert caught.value.__notes__[-1] == "21 more failures followed."
+
+
+def test_a_stop_before_a_failure_keeps_its_reason_and_still_raises() -> None:
+    interrupter = Interrupter()
+    interrupter.stop("enough")
+    interrupter.fail(OSError("then this"))
+    assert interrupter.reason == "enough"
+    with pytest.raises(OSError, match="then this"):
+        interrupter.raise_if_failed()
+
+
+def test_all_waiters_wake() -> None:
+    interrupter = Interrupter()
+    woken: list[bool] = []
+    threads = [
+        threading.Thread(target=lambda: woken.append(interrupter.wait(_SOON_S)), daemon=True)
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    started = time.monotonic()
+    interrupter.stop("enough")
+    for thread in threads:
+        thread.join(_SOON_S)
+    assert woken == [True] * 8
+    assert time.monotonic() - started < _SOON_S / 2
+    assert interrupter.wait(0.0) is True
+
+
+def test_a_negative_timeout_is_no_wait() -> None:
+    assert Interrupter().wait(-1.0) is False
+
+
+def test_a_signal_handler_wakes_the_main_thread_that_waits(usr1: Any) -> None:
+    interrupter = Interrupter()
+    usr1(lambda *_: interrupter.stop("a signal", urgent=True))
+    sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    sender.start()
+    assert interrupter.wait(_SOON_S) is True
+    sender.join()
+    assert interrupter.reason == "a signal"
+
+
+def test_a_handler_may_interrupt_every_line_of_every_method() -> None:
+    """What a signal can do, done at each line: call `stop` from inside the other methods."""
+    lines = 0
+
+    def body(interrupter: Interrupter) -> None:
+        interrupter.wait(0.0)
+        interrupter.stop("outer")
+        interrupter.fail(ValueError("outer"))
+        interrupter.wait(_SOON_S)
+
+    def run(interrupt_at: int) -> None:
+        nonlocal lines
+        interrupter, lines = Interrupter(), 0
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            nonlocal lines
+            ours = frame.f_code.co_filename.endswith(("/interrupter.py", "/threading.py"))
+            if ours and event == "line":
+                lines += 1
+                if lines == interrupt_at:
+                    interrupter.stop("inner")
+            return trace
+
+        former = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            body(interrupter)
+        finally:
+            sys.settrace(former)
+        assert interrupter.reason in {"inner", "outer"}
+        assert isinstance(interrupter.error, ValueError)
+
+    run(0)
+    total = lines
+    assert total > 10
+    for i in range(1, total + 1):
+        run(i)
+
+
+def test_a_thread_forwards_what_it_raises() -> None:
+    interrupter = Interrupter()
+
+    def body() -> None:
+        raise SystemExit("even this")
+
+    thread = CrashForwardingThread(interrupter, body, name="asyncrl-test")
+    thread.start()
+    assert interrupter.wait(_SOON_S)
+    thread.join(_SOON_S)
+    assert thread.name == "asyncrl-test"
+    assert thread.daemon
+    assert isinstance(interrupter.error, SystemExit)
+
+
+def test_a_thread_that_ends_well_ends_nothing() -> None:
+    interrupter = Interrupter()
+    done: list[int] = []
+    thread = CrashForwardingThread(interrupter, lambda: done.append(1), "asyncrl-test")
+    thread.start()
+    thread.join(_SOON_S)
+    assert done == [1]
+    assert not interrupter.is_set
