@@ -1,0 +1,53 @@
+# make train    set up .venv, then train DQN on CartPole-v1 with two actors (ARGS= adds options)
+# make test     set up .venv with the developer tools, then all gates: what CI runs
+# make check    the gates that take seconds: format, lint, types, imports
+# make bench    measure sampling throughput (ARGS= adds options)
+# make clean    remove caches and build outputs; remove .venv by hand to start anew
+#
+# Works with GNU make 3.81 and newer. PYTHON=... picks the interpreter.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+TOO_OLD := asyncrl needs Python 3.11 or newer, and found none on PATH; name one: make PYTHON=/path/to/python3
+
+ifndef PYTHON
+PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$p; break; fi; done)
+endif
+
+.PHONY: train test check bench clean
+
+train: $(VENV)/installed
+	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/installed
+	$(BIN)/asyncrl bench sample $(ARGS)
+
+clean:
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find asyncrl benchmarks examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The two stamps make a second call quick; a change of the pins or of the project installs again.
+$(VENV)/installed: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(PIP_INSTALL) --editable '.[tensorboard]'
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/bin/python constraints.txt pyproject.toml
+	$(PIP_INSTALL) --editable '.[dev]'
+	touch $@ $(VENV)/installed
+
+$(VENV)/bin/python:
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(TOO_OLD)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

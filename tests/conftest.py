@@ -1,0 +1,77 @@
+"""Fixtures for all tests: a quiet machine, and proof that nothing outlives a test."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported anywhere, here or in a child: tests are small, and cores are few.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.helpers import wait_until
+
+_SHARED_MEMORY = Path("/dev/shm")
+_WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
+_LEFTOVERS_DEADLINE_S = 15.0
+
+# Python keeps these two for as long as the interpreter lives, and they end with it.
+_HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+
+
+@pytest.fixture(autouse=True)
+def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check, for tests that start processes, that all they started is gone afterwards."""
+    if not _starts_processes(request):
+        yield
+        return
+    before = _traces()
+    yield
+    with suppress(TimeoutError):
+        wait_until(lambda: _traces() <= before, _LEFTOVERS_DEADLINE_S, "nothing left over")
+    left = sorted(_traces() - before)
+    if left:
+        pytest.fail("left over after the test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def _starts_processes(request: pytest.FixtureRequest) -> bool:
+    if request.node.get_closest_marker("processes"):
+        return True
+    return request.node.nodeid.startswith(_WATCHED_FOLDERS)
+
+
+def _traces() -> set[str]:
+    return {*_children(), *_threads(), *_files()}
+
+
+def _children() -> Iterator[str]:
+    me = psutil.Process()
+    for child in me.children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            is_helper = child.ppid() == me.pid and any(name in command for name in _HELPERS)
+            if not is_helper:
+                yield f"process {child.pid}: {command[:200]}"
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _threads() -> Iterator[str]:
+    for thread in threading.enumerate():
+        if not thread.daemon:
+            yield f"thread {thread.name}"
+
+
+def _files() -> Iterator[str]:
+    if _SHARED_MEMORY.is_dir():
+        yield from (f"shared memory {path}" for path in _SHARED_MEMORY.iterdir())
+    temporary = Path(tempfile.gettempdir())
+    yield from (f"temporary file {path}" for path in temporary.glob("asyncrl-*"))
