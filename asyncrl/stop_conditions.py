@@ -1,0 +1,341 @@
+"""When a run has reached what it was started for, as conditions that combine with `&` and `|`.
+
+    stop = ReachesUpperBound("eval_reward", 475) | MaxSeconds(3600)
+
+A condition sees every record and stops nothing itself. Not every record carries every metric
+(`eval_reward` comes with evaluations only), so a verdict stands until the next value of its
+metric: `a & b` holds when both hold for the newest values known, which need not come in one
+record, and no longer holds once a newer value says otherwise. NaN is no value and changes
+nothing. A condition remembers what it saw, so an object belongs to one place in one run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asyncrl.errors import ConfigError
+from asyncrl.metrics import METRICS, describe
+from asyncrl.recorder import Record
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "MaxEnvSteps",
+    "MaxOptSteps",
+    "MaxSamples",
+    "MaxSeconds",
+    "Plateaus",
+    "ReachesLowerBound",
+    "ReachesUpperBound",
+    "StopCondition",
+    "StopsFalling",
+    "StopsRising",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class StopCondition(Protocol):
+    """Looks at records and says when to stop, and why."""
+
+    def update(self, record: Record) -> str | None:
+        """Take one record in; return the reason to stop, in words, or None to go on."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all records."""
+        ...
+
+    def limits(self) -> Mapping[str, float]:
+        """Return at which values of which metrics it stops for certain, for progress bars."""
+        ...
+
+
+class _Condition(ABC):
+    """`&` and `|`, also with conditions of the user's own on either side."""
+
+    @abstractmethod
+    def update(self, record: Record) -> str | None: ...
+
+    @abstractmethod
+    def reset(self) -> None: ...
+
+    def limits(self) -> Mapping[str, float]:
+        return {}
+
+    def __and__(self, other: StopCondition) -> AllOf:
+        return AllOf(self, other)
+
+    def __or__(self, other: StopCondition) -> AnyOf:
+        return AnyOf(self, other)
+
+    def __rand__(self, other: StopCondition) -> AllOf:
+        return AllOf(other, self)
+
+    def __ror__(self, other: StopCondition) -> AnyOf:
+        return AnyOf(other, self)
+
+
+class _OnMetric(_Condition):
+    """Judges each value of one metric as it comes, and keeps the verdict until the next."""
+
+    metric: str
+    _verdict: str | None = None
+
+    def update(self, record: Record) -> str | None:
+        value = record.get(self.metric)
+        if value is not None and not math.isnan(value):
+            self._verdict = self._judge(value)
+        return self._verdict
+
+    def reset(self) -> None:
+        self._verdict = None
+
+    @abstractmethod
+    def _judge(self, value: float) -> str | None: ...
+
+
+class _Limit(_OnMetric):
+    """Holds once a counter of the run has reached a number."""
+
+    _limit: float
+
+    def limits(self) -> Mapping[str, float]:
+        return {self.metric: self._limit}
+
+    def _judge(self, value: float) -> str | None:
+        return _reached(self.metric, value, self._limit) if value >= self._limit else None
+
+
+@dataclass
+class _CountLimit(_Limit):
+    n: int
+
+    def __post_init__(self) -> None:
+        self._limit = _at_least_one(self, "n", self.n)
+
+
+class MaxEnvSteps(_CountLimit):
+    """Stops after `n` environment steps of all training environments together."""
+
+    metric = "env_steps"
+
+
+class MaxOptSteps(_CountLimit):
+    """Stops after `n` optimisation steps."""
+
+    metric = "opt_steps"
+
+
+class MaxSamples(_CountLimit):
+    """Stops after `n` transitions have been stored in replay."""
+
+    metric = "samples_total"
+
+
+@dataclass
+class MaxSeconds(_Limit):
+    """Stops `s` seconds after training began."""
+
+    s: float
+
+    metric = "wall_s"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.s < math.inf:
+            raise ConfigError(
+                f"MaxSeconds needs a positive number of seconds, got {self.s!r}; for a run "
+                "without a time limit leave it out"
+            )
+        self._limit = self.s
+
+
+@dataclass
+class ReachesUpperBound(_OnMetric):
+    """Holds while the newest value of a metric is `bound` or more."""
+
+    metric: str
+    bound: float
+
+    def __post_init__(self) -> None:
+        _check_metric(self, self.metric)
+        _check_bound(self, self.bound)
+
+    def _judge(self, value: float) -> str | None:
+        return _reached(self.metric, value, self.bound) if value >= self.bound else None
+
+
+@dataclass
+class ReachesLowerBound(_OnMetric):
+    """Holds while the newest value of a metric is `bound` or less."""
+
+    metric: str
+    bound: float
+
+    def __post_init__(self) -> None:
+        _check_metric(self, self.metric)
+        _check_bound(self, self.bound)
+
+    def _judge(self, value: float) -> str | None:
+        return _reached(self.metric, value, self.bound) if value <= self.bound else None
+
+
+@dataclass
+class _Trend(_OnMetric):
+    """Holds once `patience` finite values in a row have brought nothing new."""
+
+    metric: str
+    patience: int = 5
+    _anchor: float | None = field(default=None, init=False, repr=False, compare=False)
+    _since: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_metric(self, self.metric)
+        _at_least_one(self, "patience", self.patience)
+
+    def reset(self) -> None:
+        super().reset()
+        self._anchor, self._since = None, 0
+
+    def _judge(self, value: float) -> str | None:
+        if not math.isfinite(value):
+            return self._verdict
+        if self._anchor is None or self._is_new(value, self._anchor):
+            self._anchor, self._since = value, 0
+            return None
+        self._since += 1
+        return self._reason(self._anchor) if self._since >= self.patience else None
+
+    @abstractmethod
+    def _is_new(self, value: float, anchor: float) -> bool: ...
+
+    @abstractmethod
+    def _reason(self, anchor: float) -> str: ...
+
+
+class StopsRising(_Trend):
+    """Holds once `patience` values in a row have not been above the highest one before them."""
+
+    def _is_new(self, value: float, anchor: float) -> bool:
+        return value > anchor
+
+    def _reason(self, anchor: float) -> str:
+        return f"{self.metric} has not risen above {_text(anchor)} for {self._since} values"
+
+
+class StopsFalling(_Trend):
+    """Holds once `patience` values in a row have not been below the lowest one before them."""
+
+    def _is_new(self, value: float, anchor: float) -> bool:
+        return value < anchor
+
+    def _reason(self, anchor: float) -> str:
+        return f"{self.metric} has not fallen below {_text(anchor)} for {self._since} values"
+
+
+@dataclass
+class Plateaus(_Trend):
+    """Holds once `patience` values in a row have stayed within `rtol` of the one before them.
+
+    Each is compared with the value at which the plateau began, so a slow drift is none. A metric
+    that is 0 until the agent first succeeds looks like a plateau: combine it with a bound.
+    """
+
+    rtol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.rtol < math.inf:
+            raise ConfigError(f"Plateaus: rtol must be 0 or more, got {self.rtol!r}")
+
+    def _is_new(self, value: float, anchor: float) -> bool:
+        return abs(value - anchor) > self.rtol * abs(anchor)
+
+    def _reason(self, anchor: float) -> str:
+        return (
+            f"{self.metric} has stayed within {self.rtol:g} of {_text(anchor)} "
+            f"for {self._since} values"
+        )
+
+
+@dataclass(init=False)
+class _Several(_Condition):
+    conditions: tuple[StopCondition, ...]
+
+    def __init__(self, *several: StopCondition, conditions: Sequence[StopCondition] = ()) -> None:
+        """Combine them; by name is how a saved config gives them."""
+        self.conditions = (*several, *conditions)
+        if not self.conditions:
+            raise ConfigError(f"{type(self).__name__} needs at least one condition")
+        for condition in self.conditions:
+            if not hasattr(condition, "update"):
+                raise ConfigError(
+                    f"{type(self).__name__} combines stop conditions, and {condition!r} is none: "
+                    "it has no method `update`"
+                )
+
+    def reset(self) -> None:
+        for condition in self.conditions:
+            condition.reset()
+
+    def _verdicts(self, record: Record) -> list[str | None]:
+        # All of them, always: each must see every record.
+        return [condition.update(record) for condition in self.conditions]
+
+
+class AnyOf(_Several):
+    """Holds while at least one of its conditions does."""
+
+    def update(self, record: Record) -> str | None:
+        return next((verdict for verdict in self._verdicts(record) if verdict), None)
+
+    def limits(self) -> Mapping[str, float]:
+        """Return the lowest limit for each metric."""
+        lowest: dict[str, float] = {}
+        for condition in self.conditions:
+            for metric, value in condition.limits().items():
+                lowest[metric] = min(value, lowest.get(metric, math.inf))
+        return lowest
+
+
+class AllOf(_Several):
+    """Holds while all of its conditions do. It has no limits: each alone stops nothing."""
+
+    def update(self, record: Record) -> str | None:
+        verdicts = [verdict for verdict in self._verdicts(record) if verdict]
+        return " and ".join(verdicts) if len(verdicts) == len(self.conditions) else None
+
+
+def _reached(metric: str, value: float, bound: float) -> str:
+    return f"{metric} {_text(value)} reached {_text(bound)}"
+
+
+def _text(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.6g}"
+
+
+def _at_least_one(owner: object, name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(
+            f"{type(owner).__name__}: {name} must be a whole number, 1 or more, got {value!r}"
+        )
+    return value
+
+
+def _check_bound(owner: object, bound: float) -> None:
+    if math.isnan(bound):
+        raise ConfigError(f"{type(owner).__name__}: bound must be a number, got nan")
+
+
+def _check_metric(owner: object, metric: str) -> None:
+    if not metric:
+        raise ConfigError(f"{type(owner).__name__} needs the name of a metric, got {metric!r}")
+    if describe(metric) is None and (close := difflib.get_close_matches(metric, METRICS, n=1)):
+        # No error: evaluators of the user's own may record any name.
+        logger.warning("no metric is known as %r; did you mean %r?", metric, close[0])

@@ -1,0 +1,215 @@
+"""Conditions stop for what they name, when they should, and say so."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.errors import ConfigError
+from asyncrl.stop_conditions import (
+    AllOf,
+    AnyOf,
+    MaxEnvSteps,
+    MaxOptSteps,
+    MaxSamples,
+    MaxSeconds,
+    Plateaus,
+    ReachesLowerBound,
+    ReachesUpperBound,
+    StopCondition,
+    StopsFalling,
+    StopsRising,
+)
+
+NAN = float("nan")
+
+
+def stops_at(condition: StopCondition, metric: str, values: list[float]) -> int | None:
+    """Return the index of the first value at which it says stop."""
+    verdicts = [condition.update({metric: value}) for value in values]
+    return next((i for i, verdict in enumerate(verdicts) if verdict), None)
+
+
+@pytest.mark.parametrize(
+    ("condition", "metric", "limit"),
+    [
+        (MaxEnvSteps(100), "env_steps", 100),
+        (MaxOptSteps(100), "opt_steps", 100),
+        (MaxSamples(100), "samples_total", 100),
+        (MaxSeconds(99.5), "wall_s", 99.5),
+    ],
+)
+def test_a_limit_stops_at_its_number_and_not_before(
+    condition: StopCondition, metric: str, limit: float
+) -> None:
+    assert condition.update({metric: 99.0}) is None
+    assert condition.update({"something_else": 1e9}) is None
+    assert condition.update({metric: limit}) == f"{metric} {limit} reached {limit}"
+    assert condition.limits() == {metric: limit}
+    condition.reset()
+    assert condition.update({}) is None
+
+
+def test_an_upper_bound_names_metric_value_and_bound() -> None:
+    condition = ReachesUpperBound("eval_reward", 475)
+    assert condition.update({"eval_reward": 474.9}) is None
+    assert condition.update({"eval_reward": 487.2}) == "eval_reward 487.2 reached 475"
+    assert condition.limits() == {}
+
+
+def test_a_lower_bound_is_reached_from_above() -> None:
+    condition = ReachesLowerBound("agent/loss", 0.1)
+    assert condition.update({"agent/loss": 0.11}) is None
+    assert condition.update({"agent/loss": 0.1}) == "agent/loss 0.1 reached 0.1"
+
+
+def test_a_bound_counts_only_while_the_newest_value_says_so() -> None:
+    condition = ReachesUpperBound("eval_reward", 10)
+    assert condition.update({"eval_reward": 11.0})
+    assert condition.update({"env_steps": 1.0}), "no newer value: the verdict stands"
+    assert condition.update({"eval_reward": NAN}), "NaN is no newer value"
+    assert condition.update({"eval_reward": 9.0}) is None
+
+
+@pytest.mark.parametrize("bound", [ReachesUpperBound, ReachesLowerBound])
+def test_nan_reaches_no_bound(bound: Any) -> None:
+    assert bound("eval_reward", 0.0).update({"eval_reward": NAN}) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "values", "at"),
+    [
+        (StopsRising("eval_reward", patience=3), [1, 2, 2, 1, 2], 4),
+        (StopsRising("eval_reward", patience=3), [1, 2, 2, 1, 2.1, 0, 0], None),
+        (StopsRising("eval_reward", patience=1), [5, 4], 1),
+        (StopsRising("eval_reward", patience=2), [5, NAN, 4, math.inf, 4], 4),
+        (StopsFalling("eval_reward", patience=2), [5, 4, 4, 6], 3),
+        (StopsFalling("eval_reward", patience=2), [5, 4, 4, 3, 3], None),
+        (Plateaus("eval_reward", patience=2, rtol=0.1), [10, 10.9, 9.1], 2),
+        (Plateaus("eval_reward", patience=2, rtol=0.1), [10, 10.9, 11.8, 12.9, 14.1], None),
+        (Plateaus("eval_reward", patience=2, rtol=0.1), [10, NAN, 10, NAN, 10], 4),
+        (Plateaus("eval_reward", patience=2), [0, 0, 0], 2),
+        (Plateaus("eval_reward", patience=2), [-1, -1.0005, -1.0005], 2),
+    ],
+)
+def test_trends_wait_for_their_patience(
+    condition: StopCondition, values: list[float], at: int | None
+) -> None:
+    assert stops_at(condition, "eval_reward", values) == at
+    condition.reset()
+    assert condition.update({}) is None
+    assert stops_at(condition, "eval_reward", values) == at, "reset forgets everything"
+
+
+def test_trends_count_only_records_with_their_metric() -> None:
+    condition = StopsRising("eval_reward", patience=2)
+    assert condition.update({"eval_reward": 5.0, "env_steps": 1.0}) is None
+    for _ in range(10):
+        assert condition.update({"env_steps": 1.0}) is None
+    assert condition.update({"eval_reward": 4.0}) is None
+    assert (
+        condition.update({"eval_reward": 3.0}) == "eval_reward has not risen above 5 for 2 values"
+    )
+
+
+@given(st.lists(st.floats(-100, 100), max_size=30), st.integers(1, 4))
+def test_rising_and_falling_mirror_each_other(values: list[float], patience: int) -> None:
+    rising, falling = StopsRising("eval_reward", patience), StopsFalling("eval_reward", patience)
+    mirrored = [-value for value in values]
+    assert stops_at(rising, "eval_reward", values) == stops_at(falling, "eval_reward", mirrored)
+
+
+@given(st.lists(st.floats(-100, 100), max_size=30), st.integers(1, 4))
+def test_values_that_are_nan_change_no_verdict(values: list[float], patience: int) -> None:
+    for make in (StopsRising, StopsFalling, Plateaus):
+        plain, mixed = make("eval_reward", patience), make("eval_reward", patience)
+        for value in values:
+            mixed.update({"eval_reward": NAN})
+            verdict = plain.update({"eval_reward": value})
+            assert mixed.update({"eval_reward": value}) == verdict
+            assert mixed.update({"eval_reward": NAN}) == verdict
+
+
+def test_or_stops_with_the_first_that_holds() -> None:
+    condition = ReachesUpperBound("eval_reward", 10) | MaxEnvSteps(100) | MaxEnvSteps(50)
+    assert condition.update({"env_steps": 49.0}) is None
+    assert condition.update({"env_steps": 50.0}) == "env_steps 50 reached 50"
+    assert condition.limits() == {"env_steps": 50}
+
+
+def test_and_needs_both_though_they_come_in_different_records() -> None:
+    condition = ReachesUpperBound("eval_reward", 10) & MaxEnvSteps(100)
+    assert condition.update({"eval_reward": 12.0}) is None
+    assert condition.update({"env_steps": 100.0}) == (
+        "eval_reward 12 reached 10 and env_steps 100 reached 100"
+    )
+    assert condition.update({"eval_reward": 9.0}) is None
+    assert condition.limits() == {}
+    condition.reset()
+    assert condition.update({"eval_reward": 12.0}) is None
+
+
+def test_every_part_sees_every_record() -> None:
+    condition = AnyOf(MaxEnvSteps(1), AllOf(MaxEnvSteps(10**9), StopsRising("eval_reward", 1)))
+    both = {"env_steps": 1.0, "eval_reward": 5.0}
+    condition.update(both)
+    condition.update(both)
+    assert condition.update({"env_steps": 1e9}).endswith("reached 1")  # type: ignore[union-attr]
+    inner = condition.conditions[1].update({})
+    assert inner is not None
+    assert "has not risen" in inner
+
+
+def test_a_condition_of_the_users_own_combines_on_either_side() -> None:
+    class Always:
+        def update(self, record: Any) -> str | None:
+            return "because"
+
+        def reset(self) -> None:
+            pass
+
+        def limits(self) -> dict[str, float]:
+            return {}
+
+    assert (Always() | MaxEnvSteps(5)).update({}) == "because"
+    assert (MaxEnvSteps(5) | Always()).update({}) == "because"
+    assert (Always() & MaxEnvSteps(5)).update({}) is None
+    assert (MaxEnvSteps(5) & Always()).update({}) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MaxEnvSteps(0), "MaxEnvSteps: n must be .* got 0"),
+        (lambda: MaxOptSteps(1.5), "MaxOptSteps: n must be .* got 1.5"),  # type: ignore[arg-type]
+        (lambda: MaxSamples(True), "MaxSamples: n must be .* got True"),
+        (lambda: MaxSeconds(0), "MaxSeconds needs .* got 0"),
+        (lambda: MaxSeconds(NAN), "MaxSeconds needs .* got nan"),
+        (lambda: ReachesUpperBound("x", NAN), "ReachesUpperBound: bound .* got nan"),
+        (lambda: ReachesLowerBound("x", NAN), "ReachesLowerBound: bound .* got nan"),
+        (lambda: ReachesUpperBound("", 1.0), "ReachesUpperBound needs the name of a metric"),
+        (lambda: StopsRising("x", 0), "StopsRising: patience must be .* got 0"),
+        (lambda: Plateaus("x", -1), "Plateaus: patience must be .* got -1"),
+        (lambda: Plateaus("x", rtol=-1e-3), "Plateaus: rtol must be .* got -0.001"),
+        (AnyOf, "AnyOf needs at least one"),
+        (lambda: MaxEnvSteps(1) & 5, "AllOf combines .* 5 is none"),  # type: ignore[operator]
+    ],
+)
+def test_what_cannot_work_is_refused_by_value(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_misspelt_metric_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        ReachesUpperBound("eval_reward", 1.0)
+        ReachesUpperBound("agent/my_loss", 1.0)
+        ReachesUpperBound("my_own_success_rate", 1.0)
+    assert not caplog.records
+    ReachesUpperBound("eval_rewards", 1.0)
+    assert "did you mean 'eval_reward'?" in caplog.text
