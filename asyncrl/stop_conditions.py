@@ -14,10 +14,10 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from asyncrl.errors import ConfigError
 from asyncrl.metrics import METRICS, describe
@@ -57,14 +57,8 @@ class StopCondition(Protocol):
         ...
 
 
-class _Condition(ABC):
-    """`&` and `|`, also with conditions of the user's own on either side."""
-
-    @abstractmethod
-    def update(self, record: Record) -> str | None: ...
-
-    @abstractmethod
-    def reset(self) -> None: ...
+class _Condition(StopCondition):
+    """Combines with others, and alone has no limits."""
 
     def limits(self) -> Mapping[str, float]:
         return {}
@@ -157,30 +151,25 @@ class MaxSeconds(_Limit):
 
 
 @dataclass
-class ReachesUpperBound(_OnMetric):
-    """Holds while the newest value of a metric is `bound` or more."""
-
+class _Bound(_OnMetric):
     metric: str
     bound: float
 
     def __post_init__(self) -> None:
         _check_metric(self, self.metric)
-        _check_bound(self, self.bound)
+        if math.isnan(self.bound):
+            raise ConfigError(f"{type(self).__name__}: bound must be a number, got nan")
+
+
+class ReachesUpperBound(_Bound):
+    """Holds while the newest value of a metric is `bound` or more."""
 
     def _judge(self, value: float) -> str | None:
         return _reached(self.metric, value, self.bound) if value >= self.bound else None
 
 
-@dataclass
-class ReachesLowerBound(_OnMetric):
+class ReachesLowerBound(_Bound):
     """Holds while the newest value of a metric is `bound` or less."""
-
-    metric: str
-    bound: float
-
-    def __post_init__(self) -> None:
-        _check_metric(self, self.metric)
-        _check_bound(self, self.bound)
 
     def _judge(self, value: float) -> str | None:
         return _reached(self.metric, value, self.bound) if value <= self.bound else None
@@ -326,11 +315,6 @@ def _at_least_one(owner: object, name: str, value: object) -> int:
             f"{type(owner).__name__}: {name} must be a whole number, 1 or more, got {value!r}"
         )
     return value
-
-
-def _check_bound(owner: object, bound: float) -> None:
-    if math.isnan(bound):
-        raise ConfigError(f"{type(owner).__name__}: bound must be a number, got nan")
 
 
 def _check_metric(owner: object, metric: str) -> None:
