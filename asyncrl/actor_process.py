@@ -63,9 +63,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
         link = spec.transport.connect(peer)
         try:
-            actor = Actor(
-                peer, env, policy, spec.make_processor(), outbox, link, progress=progress
-            )
+            actor = Actor(peer, env, policy, spec.make_processor(), outbox, link, progress=progress)
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *life))
         finally:

@@ -25,6 +25,14 @@ class ActorRow:
     steps_per_s: float = 0.0
     policy: dict[str, float] = field(default_factory=dict)
 
+    def counts(self) -> dict[str, float]:
+        """Return what is counted over the whole run."""
+        return {
+            "env_steps": self.env_steps,
+            "episodes": self.episodes,
+            "restarts": self.restarts,
+        }
+
 
 class ActorTable:
     """One row for each slot. Safe to use from several threads."""

@@ -106,7 +106,7 @@ class Agent(Policy, Protocol):
 
 
 class AgentConfig(Protocol):
-    """Builds the two sides of one algorithm. A frozen dataclass, so that it travels and is saved."""
+    """Builds the two sides of one algorithm; a frozen dataclass, so that it can be sent and saved."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
         """Make the learner's agent."""
@@ -138,4 +138,3 @@ class _EvaluationMode:
 
     def __exit__(self, *_: object) -> None:
         self._policy.train(self._was_training)
-

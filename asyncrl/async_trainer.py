@@ -1,9 +1,9 @@
 """The learner's turn: learn, publish, keep books, stop. Knows neither actors nor transports.
 
-    actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
-                                                  │ sample
-       ▲                                          ▼
-       └───────── link.publish ◄── model ◄── agent.opt          (`AsyncTrainer.run_step`)
+actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
+                                              │ sample
+   ▲                                          ▼
+   └───────── link.publish ◄── model ◄── agent.opt          (`AsyncTrainer.run_step`)
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, SupportsFloat
 
 import numpy as np
@@ -177,23 +177,11 @@ class AsyncTrainer:
         """Sum the run up."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
-        return self.books.result(
+        return replace(
+            self.books.result(),
             actor_shares=self.proxy.actors.shares(),
-            ledger={
-                "produced": balance.produced,
-                "stored": balance.stored,
-                "dropped": balance.dropped,
-                "lost": balance.lost,
-                "in_flight": balance.in_flight,
-            },
-            actors={
-                str(actor_id): {
-                    "env_steps": row.env_steps,
-                    "episodes": row.episodes,
-                    "restarts": row.restarts,
-                }
-                for actor_id, row in rows.items()
-            },
+            ledger={**asdict(balance), "in_flight": balance.in_flight},
+            actors={str(actor_id): row.counts() for actor_id, row in rows.items()},
         )
 
     def _start(self) -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,16 +89,8 @@ class SampleBenchmark:
     def _measure_bare_loop(self) -> float:
         peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(self.config.actors)]
         with LocalLauncher() as launcher:
-            body = partial(
-                _bare_loop,
-                self.make_plain,
-                self.make_batch,
-                self.agent,
-                self.envs_per_actor,
-                self.config.actors,
-            )
             for peer in peers:
-                launcher.launch(peer, partial(body, peer.actor_id))
+                launcher.launch(peer, partial(_bare_loop, self, peer.actor_id))
             return _rate(lambda: _produced(launcher, peers), len(peers), self.seconds)
 
     def _measure_actors(self) -> float:
@@ -144,20 +138,15 @@ def _produced(launcher: Launcher, peers: list[Peer]) -> tuple[int, int]:
     return sum(r.produced for r in reports), sum(r.turns > 0 for r in reports)
 
 
-def _bare_loop(
-    make_plain: Callable[[], Any],
-    make_batch: MakeBatchEnv,
-    agent: AgentConfig,
-    n_envs: int,
-    n_actors: int,
-    actor_id: int,
-    progress: Progress,
-) -> None:
+def _bare_loop(bench: SampleBenchmark, actor_id: int, progress: Progress) -> None:
     """Step plain environments with the policy and write columns, as a script by hand would."""
-    spec = make_batch().spec
-    context = PolicyContext(seed=actor_id, actor_id=actor_id, n_actors=n_actors, n_envs=n_envs)
-    policy = agent.build_policy(spec, context)
-    envs = [make_plain() for _ in range(n_envs)]
+    n_envs = bench.envs_per_actor
+    context = PolicyContext(
+        seed=actor_id, actor_id=actor_id, n_actors=bench.config.actors, n_envs=n_envs
+    )
+    spec = bench.make_batch().spec
+    policy = bench.agent.build_policy(spec, context)
+    envs = [bench.make_plain() for _ in range(n_envs)]
     shape, rows = spec.observation.shape, 64
     obs = np.array([env.reset(seed=i)[0] for i, env in enumerate(envs)], spec.observation.dtype)
     columns = {
@@ -193,8 +182,6 @@ def _bare_loop(
 
 def machine() -> dict[str, Any]:
     """Return what numbers depend on: processor, cores, versions."""
-    from importlib.metadata import version
-
     names = ("torch", "numpy", "gymnasium", "pyzmq")
     return {
         "processor": _processor(),
@@ -207,8 +194,8 @@ def machine() -> dict[str, Any]:
 
 def _processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as info:
-            models = [line.split(":", 1)[1].strip() for line in info if "model name" in line]
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
     except OSError:
         models = []
     return models[0] if models else platform.processor()

@@ -194,8 +194,8 @@ class Bookkeeper:
             if self._recorder:
                 self._recorder.close(failed=failed)
 
-    def result(self, **fleet: Any) -> TrainResult:
-        """Sum the run up."""
+    def result(self) -> TrainResult:
+        """Sum the run up, as far as the learner knows it."""
         totals = self.watch.totals()
         seconds = sum(totals.values()) or 1.0
         return TrainResult(
@@ -208,7 +208,6 @@ class Bookkeeper:
             last_score=self._last_score,
             seconds_to_stop_bar=self._stop_bar_s,
             learner_shares={phase: s / seconds for phase, s in totals.items()},
-            **fleet,
         )
 
     def _evaluate(self, site: EvaluationSite) -> None:

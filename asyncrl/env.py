@@ -112,4 +112,3 @@ class BatchEnv(Protocol):
 
 MakeBatchEnv = Callable[[], BatchEnv]
 """Builds a batch of environments in the process that will step it."""
-

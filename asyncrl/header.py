@@ -137,7 +137,8 @@ class Fields:
                     raise WireError(f"{self.kind}: a parameter is not [name, dtype, *shape]")
             if not all(type(extent) is int and 0 <= extent <= limit for extent in shape):
                 raise WireError(f"{self.kind}: parameter {name[:40]!r} has an impossible shape")
-            limit -= prod(shape) * DTYPES[dtype].itemsize
+            # An extent of 0 must not hide others that numpy cannot multiply.
+            limit -= prod(extent or 1 for extent in shape) * DTYPES[dtype].itemsize
             if limit < 0:
                 raise WireError(f"{self.kind}: larger than allowed at {name[:40]!r}")
         return list(entries.values())

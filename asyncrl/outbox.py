@@ -158,4 +158,3 @@ class _Draft:
         self.rows[part] = rows
         self.count += len(ids)
         self.transitions += int(counts.sum())
-

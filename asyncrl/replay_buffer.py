@@ -21,11 +21,12 @@ class ReplayBuffer(Protocol):
         ...
 
     def sample(self, batch_size: int) -> Columns:
-        """Return a batch in new arrays: at least
+        """Return a batch, in arrays that are the caller's.
 
-        `obs`, `action`, `reward` (discounted sum over the steps taken together), `next_obs`
-        (after them), `discount` (what to multiply the bootstrap value at `next_obs` with: 0 where
-        the episode terminated) and `model_version` (that acted), and the columns of the agent's.
+        It has `obs`, `action`, `reward` (discounted sum over the steps taken together),
+        `next_obs` (after them), `discount` (what to multiply the bootstrap value at `next_obs`
+        with: 0 where the episode terminated), `model_version` (that acted) and the columns that
+        the agent itself had stored.
         """
         ...
 

@@ -36,7 +36,11 @@ class ReplayBufferProxy:
     """
 
     def __init__(
-        self, link: LearnerLink, buffer: ReplayBuffer, limiter: RateLimiter, interrupter: Interrupter
+        self,
+        link: LearnerLink,
+        buffer: ReplayBuffer,
+        limiter: RateLimiter,
+        interrupter: Interrupter,
     ) -> None:
         self._link = link
         self._buffer = buffer

@@ -26,7 +26,15 @@ import numpy as np
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["END", "TERMINATED", "TRUNCATED", "ColumnSpec", "SegmentConfig", "SegmentSchema", "make_schema"]
+__all__ = [
+    "END",
+    "TERMINATED",
+    "TRUNCATED",
+    "ColumnSpec",
+    "SegmentConfig",
+    "SegmentSchema",
+    "make_schema",
+]
 
 TERMINATED = np.uint8(1)
 """The environment ended the episode in this transition: nothing follows, bootstrap with 0."""
@@ -100,13 +108,13 @@ class SegmentSchema:
 
     def hash(self) -> str:
         """Return a short name that differs whenever two schemas do."""
-        text = repr((self.length, self.lookahead, [(c.name, c.dtype, c.shape) for c in self.columns]))
+        text = repr(
+            (self.length, self.lookahead, [(c.name, c.dtype, c.shape) for c in self.columns])
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_schema(
-    columns: Iterable[ColumnSpec], *, length: int, lookahead: int
-) -> SegmentSchema:
+def make_schema(columns: Iterable[ColumnSpec], *, length: int, lookahead: int) -> SegmentSchema:
     """Build a schema and check that its columns are distinct and fixed in size."""
     columns = tuple(columns)
     names = [column.name for column in columns]

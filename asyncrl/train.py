@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from asyncrl.actor_manager import ActorManager, ActorManagerConfig, MakeBody
 from asyncrl.actor_process import (
@@ -21,7 +21,7 @@ from asyncrl.actor_process import (
     run_actor,
     run_evaluator,
 )
-from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig, Strategy
 from asyncrl.bookkeeper import TrainResult
 from asyncrl.checkpoint import Checkpointer
@@ -30,23 +30,24 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.interrupter import Interrupter
-from asyncrl.launcher import ActorExit, Launcher
+from asyncrl.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.transport import Transport
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from asyncrl.types import ActorId
 
-__all__ = ["AsyncConfig", "EvaluationConfig", "build_async_trainer", "train_async"]
+__all__ = ["AsyncConfig", "EvaluationConfig", "RunParts", "build_async_trainer", "train_async"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,26 @@ class AsyncConfig:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
 
 
+class RunParts(TypedDict, total=False):
+    """The optional arguments of `build_async_trainer`, for `train_async` to pass on."""
+
+    stop: StopCondition | None
+    actor_agents: Sequence[AgentConfig] | None
+    make_eval_env: MakeBatchEnv | None
+    make_evaluator: MakeEvaluator | None
+    make_processor: Callable[[], StepProcessor]
+    recorder: Recorder | None
+    checkpoint_dir: Path | None
+    strategy: Strategy | None
+    interrupter: Interrupter | None
+    run_config: Mapping[str, object] | None
+
+
 def train_async(
-    agent: AgentConfig, make_env: MakeBatchEnv, config: AsyncConfig | None = None, **parts: Any
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    config: AsyncConfig | None = None,
+    **parts: Unpack[RunParts],
 ) -> TrainResult:
     """Train an agent with actor processes, and return how it went.
 
@@ -232,7 +251,7 @@ class _Plan:
         )
         self.limiter = self._build_limiter()
 
-    def build_learner(self) -> Any:
+    def build_learner(self) -> Agent:
         """Make the learner's agent."""
         context = PolicyContext(
             seed=derive_seed(self._config.seed, Role.LEARNER),
@@ -241,11 +260,11 @@ class _Plan:
         )
         return self._agent.build(self._spec, context)
 
-    def build_buffer(self) -> Any:
+    def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
         return self._config.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
-    def actor_bodies(self, address: Any) -> dict[ActorId, MakeBody]:
+    def actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:
         """Return what each actor's process runs."""
         bodies: dict[ActorId, MakeBody] = {}
         for i, agent in enumerate(self._actor_agents):
@@ -267,7 +286,7 @@ class _Plan:
         seed = derive_seed(self._config.seed, Role.EVALUATION)
         return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
 
-    def evaluator_body(self, address: Any, make: MakeEvaluator) -> dict[ActorId, MakeBody]:
+    def evaluator_body(self, address: Transport, make: MakeEvaluator) -> dict[ActorId, MakeBody]:
         """Return what the evaluating process runs; its slot comes after the actors'."""
         spec = EvaluatorSpec(
             env_spec=self._spec,
@@ -306,11 +325,11 @@ def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
         env.close()
 
 
-def _actor_body(spec: ActorSpec, peer: Peer) -> Any:
+def _actor_body(spec: ActorSpec, peer: Peer) -> ActorBody:
     return partial(run_actor, spec, peer)
 
 
-def _evaluator_body(spec: EvaluatorSpec, peer: Peer) -> Any:
+def _evaluator_body(spec: EvaluatorSpec, peer: Peer) -> ActorBody:
     return partial(run_evaluator, spec, peer)
 
 
@@ -318,5 +337,3 @@ def _episode_evaluator(
     make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
 ) -> EpisodeEvaluator:
     return EpisodeEvaluator(make_env(), play, seed)
-
-

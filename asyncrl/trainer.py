@@ -216,6 +216,10 @@ def train_offline(
         stop=stop,
     )
     newest: dict[str, SupportsFloat] = {}
+
+    def newest_record() -> dict[str, SupportsFloat]:
+        return newest
+
     try:
         keeper.start({}, [lambda: {"replay/size": float(len(buffer))}])
         while not interrupter.is_set:
@@ -224,13 +228,13 @@ def train_offline(
             newest = {f"agent/{name}": value for name, value in agent.opt(batch).items()}
             keeper.counts.opt_steps += 1
             keeper.watch.lap("opt")
-            keeper.turn(lambda: newest)
+            keeper.turn(newest_record)
             keeper.watch.lap("other")
         keeper.finish()
         keeper.save()
     except BaseException as error:
         interrupter.fail(error)
-    keeper.close(lambda: newest)
+    keeper.close(newest_record)
     interrupter.raise_if_failed()
     return keeper.result()
 
@@ -307,4 +311,3 @@ class _NoProgress:
 
     def waiting(self, waiting: bool) -> None:
         """Nobody watches."""
-

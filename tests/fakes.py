@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.agent import Act
+from asyncrl.agent import Act, PolicyContext
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
+from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
 COUNTING_SPEC = EnvSpec(
@@ -99,3 +101,19 @@ class NoProgress:
     def turn(self, produced: int) -> None: ...
 
     def waiting(self, waiting: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantConfig:
+    """Builds `ConstantAgent`s."""
+
+    action: int = 0
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        return ConstantAgent(self.action)
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        return ConstantAgent(self.action)
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        return ()

@@ -97,4 +97,4 @@ def preset(name: str) -> RunConfig:
             f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"
         )
     make = load_object(name)
-    return RunConfig(agent=make())  # type: ignore[operator]
+    return RunConfig(agent=make())

@@ -116,7 +116,7 @@ def _concrete(config: RunConfig) -> RunConfig:
 
 def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
     if wanted is None:
-        name = f"{agent.split(':')[-1]}-{config.env.split(':')[-1].replace('/', '-')}"
+        name = f"{agent.rpartition(':')[2]}-{config.env.rpartition(':')[2].replace('/', '-')}"
         stamp = time.strftime("%Y%m%d-%H%M%S")
         wanted = Path("runs") / f"{name}-{config.seed}-{stamp}"
     if (wanted / "config.yaml").exists():
@@ -149,5 +149,3 @@ def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
 def _save_summary(result: TrainResult, run_dir: Path) -> None:
     text = json.dumps(result.summary(), indent=2)
     (run_dir / "summary.json").write_text(text + "\n")
-
-

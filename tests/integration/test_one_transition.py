@@ -103,9 +103,7 @@ def test_actor_starts_on_any_version(version: int) -> None:
     schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1)
     transport = LocalTransport(schema)
     link = transport.listen()
-    link.publish(
-        ModelInfo(version=ModelVersion(version), params={"action": np.array(3)}), "act"
-    )
+    link.publish(ModelInfo(version=ModelVersion(version), params={"action": np.array(3)}), "act")
     policy = ConstantAgent()
     outbox = Outbox(PEER, schema, SegmentConfig(length=2), n_envs=2)
     actor_link = transport.connect(PEER)

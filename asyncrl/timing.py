@@ -1,0 +1,54 @@
+"""Where the time of one thread goes: every moment is charged to one named phase.
+
+Knows no phases of its own, and measures no single call: it has one clock reading a lap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Stopwatch"]
+
+
+class Stopwatch:
+    """Charges the time since the last lap to a phase, so that phases add up to the whole.
+
+    One thread calls `start` and `lap`; `take` and `totals` may be called from another one, and
+    neither loses nor repeats a lap: `lap` alone writes the sums, each with a single store.
+    """
+
+    __slots__ = ("_clock", "_last", "_sums", "_taken")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._sums: dict[str, tuple[float, int]] = {}
+        self._taken: dict[str, tuple[float, int]] = {}
+        self._last = clock()
+
+    def start(self) -> None:
+        """Begin, or go on after a pause: the time until now is charged to nothing."""
+        self._last = self._clock()
+
+    def lap(self, phase: str) -> float:
+        """Charge the time since the last lap to `phase`, and return it in seconds."""
+        now = self._clock()
+        elapsed = now - self._last
+        self._last = now
+        seconds, count = self._sums.get(phase, (0.0, 0))
+        self._sums[phase] = (seconds + elapsed, count + 1)
+        return elapsed
+
+    def take(self) -> dict[str, tuple[float, int]]:
+        """Return seconds and laps of each phase known so far, since `take` was called before."""
+        before, self._taken = self._taken, self._sums.copy()
+        return {
+            phase: (seconds - before[phase][0], count - before[phase][1])
+            if phase in before
+            else (seconds, count)
+            for phase, (seconds, count) in self._taken.items()
+        }
+
+    def totals(self) -> dict[str, float]:
+        """Return the seconds of each phase over the whole time."""
+        return {phase: seconds for phase, (seconds, _) in self._sums.copy().items()}

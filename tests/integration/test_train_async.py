@@ -1,0 +1,396 @@
+"""Whole runs with real processes and sockets: normal ends, deaths, errors, stops."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from asyncrl.agent import Act
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.env import EnvStep
+from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
+from asyncrl.evaluator import EpisodeEvaluatorConfig, Evaluation
+from asyncrl.interrupter import Interrupter
+from asyncrl.messages import ModelInfo
+from asyncrl.metrics import describe
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.train import AsyncConfig, EvaluationConfig, build_async_trainer
+from asyncrl.types import Array
+from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+
+def config(**changes: Any) -> AsyncConfig:
+    base = AsyncConfig(
+        actors=2,
+        segment=SegmentConfig(length=4),
+        replay=UniformReplayConfig(capacity=2000, n_step=2),
+        limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=50),
+        trainer=AsyncTrainerConfig(
+            batch_size=16,
+            sync_interval_opt_steps=5,
+            books=BookkeepingConfig(
+                eval_interval_opt_steps=50, record_interval_s=0.2, save_interval_opt_steps=100
+            ),
+        ),
+        evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=3)),
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def run(cfg: AsyncConfig | None = None, **parts: Any) -> tuple[TrainResult, AsyncTrainer]:
+    parts = {"stop": MaxOptSteps(200) | MaxSeconds(60)} | parts
+    make_env = parts.pop("make_env", CountingBatch)
+    agent = parts.pop("agent", ConstantConfig())
+    trainer = build_async_trainer(agent, make_env, cfg or config(), **parts)
+    return trainer.train(), trainer
+
+
+def actor_pids() -> list[int]:
+    """Processes below the launcher's helper: actors and the evaluator."""
+    helpers = psutil.Process().children()
+    return [child.pid for helper in helpers for child in helper.children()]
+
+
+class Loop:
+    """A training loop of a test's own: what it is given, before each of our turns."""
+
+    def __init__(self, before: Callable[[AsyncTrainer], None]) -> None:
+        self.before = before
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        while not trainer.should_stop:
+            self.before(trainer)
+            trainer.run_step()
+
+
+def test_run_ends_on_its_stop_condition_and_every_transition_is_accounted_for() -> None:
+    recorder = MemoryRecorder()
+    result, trainer = run(recorder=recorder)
+    assert result.opt_steps == 200
+    assert "200" in result.stop_reason
+    ledger = result.ledger
+    assert ledger["in_flight"] == 0
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    assert ledger["lost"] == ledger["dropped"] == 0
+    assert result.env_steps == ledger["produced"] >= 50
+    assert sum(actor["env_steps"] for actor in result.actors.values()) == result.env_steps
+    assert trainer.agent.opt_steps == 200
+    ratio = 4.0 * (ledger["stored"] - 50) / (200 * 16)
+    assert 0.7 < ratio < 1.5, "samples per insert stays near what was asked for"
+    assert sum(result.learner_shares.values()) == pytest.approx(1.0)
+    assert sum(result.actor_shares.values()) == pytest.approx(1.0)
+
+
+def test_run_records_what_the_list_of_metrics_says_and_nothing_else() -> None:
+    recorder = MemoryRecorder()
+    run(recorder=recorder)
+    names = {name for record in recorder.records for name in record}
+    assert [name for name in sorted(names) if describe(name) is None] == []
+    expected = """env_steps opt_steps wall_s fps opt_steps_per_sec samples_total samples_per_sec
+        samples_per_opt_steps samples_per_insert episodes episode/return_mean episode/length_mean
+        eval_reward eval/best eval/model_version lag/versions_mean lag/versions_max
+        lag/seconds_mean lag/seconds_max ledger/produced ledger/stored ledger/dropped ledger/lost
+        ledger/in_flight replay/size share/learner_wait share/learner_sample share/learner_opt
+        share/learner_publish share/actor_env share/actor_policy share/actor_send ms/recv ms/push
+        ms/sample ms/opt ms/publish actor/0/env_steps actor/1/env_steps_per_s actor/0/episodes
+        actor/1/restarts actor/0/exploration_rate agent/loss""".split()
+    assert sorted(set(expected) - names) == []
+    for record in recorder.records:
+        shares = [v for k, v in record.items() if k.startswith("share/learner_")]
+        assert not shares or sum(shares) == pytest.approx(1.0)
+        lags = [v for k, v in record.items() if k.startswith("lag/")]
+        assert all(np.isfinite(lag) and lag >= 0 for lag in lags)
+
+
+def test_evaluation_in_the_background_scores_models_and_keeps_the_best(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    result, _ = run(recorder=recorder, checkpoint_dir=tmp_path)
+    # The model's one parameter is the action: environment e pays 10 e + action for 3 steps.
+    scores = {
+        r["eval/model_version"]: r["eval_reward"] for r in recorder.records if "eval_reward" in r
+    }
+    assert scores
+    for version, score in scores.items():
+        returns = [3 * (10 * e + int(version) % 10) for e in (0, 1, 0)]
+        assert score == pytest.approx(np.mean(returns))
+    assert result.best_score == max(scores.values())
+    best = Checkpointer(tmp_path).load("best")
+    assert int(best.groups["model"]["action"]) == int(result.best_opt_steps or 0) % 10
+    assert {path.name for path in tmp_path.iterdir()} >= {"best", "100", "200"}
+    assert max(scores) == 200, "the last model is evaluated too"
+
+
+def test_each_actor_can_have_a_config_of_its_own() -> None:
+    recorder = MemoryRecorder()
+    agents = [SpyConfig(action=0, rate=rate) for rate in (0.1, 0.2, 0.3)]
+    run(
+        config(actors=3),
+        agent=SpyConfig(),
+        actor_agents=agents,
+        recorder=recorder,
+        stop=MaxSeconds(30) | SeenRates(3),
+    )
+    rates = {
+        record[f"actor/{i}/exploration_rate"]
+        for record in recorder.records
+        for i in range(3)
+        if f"actor/{i}/exploration_rate" in record
+    }
+    assert rates == {0.1, 0.2, 0.3}
+
+
+def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -> None:
+    killed: list[int] = []
+
+    def kill_one(trainer: AsyncTrainer) -> None:
+        if trainer.books.counts.opt_steps == 50 and not killed:
+            killed.append(actor_pids()[0])
+            os.kill(killed[0], signal.SIGKILL)
+        if killed and any(row.restarts for row in trainer.proxy.actors.rows().values()):
+            trainer.interrupter.stop("seen")
+
+    result, trainer = run(
+        config(evaluation=EvaluationConfig(where="off")),
+        strategy=Loop(kill_one),
+        stop=MaxSeconds(60),
+    )
+    assert result.stop_reason == "seen"
+    assert sum(actor["restarts"] for actor in result.actors.values()) == 1
+    balance = trainer.proxy.ledger.balance()
+    assert balance.in_flight == 0
+    assert balance.produced == balance.stored + balance.dropped + balance.lost
+    assert killed[0] not in psutil.pids()
+
+
+def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> None:
+    with pytest.raises(ActorFailed) as failure:
+        run(make_env=partial(FailingBatch, after=30))
+    text = str(failure.value)
+    assert "the wheel came off" in text
+    assert "in step" in text, "the actor's own traceback"
+    assert "actor" in text
+
+
+def test_environment_that_cannot_be_built_fails_before_a_process_starts() -> None:
+    def make() -> CountingBatch:
+        raise RuntimeError("no such track")
+
+    with pytest.raises(RuntimeError, match="no such track"):
+        run(make_env=make)
+
+
+def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
+    with pytest.raises(ActorFailed):
+        run(
+            config(
+                supervision=dataclasses.replace(
+                    config().supervision,
+                    restart=RestartPolicyConfig(on_exception="restart", max_restarts=3),
+                )
+            ),
+            make_env=OnlyInTheParent(),
+        )
+
+
+def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
+    interrupter = Interrupter()
+    recorder = MemoryRecorder()
+    stopper = threading.Thread(
+        target=lambda: (
+            wait_until(lambda: bool(recorder.records), 30, "a first record"),
+            interrupter.stop("seen enough"),
+        )
+    )
+    stopper.start()
+    result, _ = run(interrupter=interrupter, recorder=recorder, stop=None)
+    stopper.join()
+    assert result.stop_reason == "seen enough"
+    assert result.ledger["in_flight"] == 0
+
+
+def test_model_that_is_not_finite_is_neither_published_nor_saved(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteModel, match="weight"):
+        run(agent=ExplodingConfig(), checkpoint_dir=tmp_path)
+    assert not [p.name for p in tmp_path.iterdir() if p.name.isdigit() and int(p.name) > 20]
+
+
+def test_error_of_the_learner_ends_the_run_and_leaves_nothing() -> None:
+    def fail(trainer: AsyncTrainer) -> None:
+        if trainer.books.counts.opt_steps == 20:
+            raise ValueError("of my own")
+
+    with pytest.raises(ValueError, match="of my own"):
+        run(strategy=Loop(fail))
+
+
+def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
+    started_at: list[int] = []
+
+    def watch(trainer: AsyncTrainer) -> None:
+        opt_steps = trainer.books.counts.opt_steps
+        if not started_at and (tmp_path / "started").exists():
+            started_at.append(opt_steps)
+        if started_at and opt_steps >= started_at[0] + 100:
+            (tmp_path / "release").touch()
+
+    result, _ = run(
+        strategy=Loop(watch),
+        make_evaluator=partial(SlowEvaluator, tmp_path),
+        stop=MaxOptSteps(400) | MaxSeconds(60),
+    )
+    assert result.last_score == 1.0
+    assert result.opt_steps == 400
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"replay": UniformReplayConfig(capacity=10)}, "batch_size of 16"),
+        ({"limiter": RateLimiterConfig(min_size=5000)}, "min_size of 5000"),
+        (
+            {"limiter": RateLimiterConfig(samples_per_insert=4, min_size=50, band_transitions=1)},
+            "deadlock",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(
+    changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(config(**changes))
+
+
+def test_strategy_of_the_users_own_replaces_the_loop() -> None:
+    calls = []
+
+    class Own:
+        def run(self, trainer: AsyncTrainer) -> None:
+            calls.append(trainer)
+            while trainer.books.counts.opt_steps < 5:
+                trainer.run_step()
+
+    result, trainer = run(strategy=Own(), stop=None)
+    assert calls == [trainer]
+    assert result.opt_steps == 5
+    assert result.stop_reason == "the loop ended"
+
+
+class FailingBatch(CountingBatch):
+    """Fails after some steps."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self._left = after
+
+    def step(self, action: Array) -> EnvStep:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("the wheel came off")
+        return super().step(action)
+
+
+class OnlyInTheParent:
+    """Can be built where it was made, and nowhere else."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __call__(self) -> CountingBatch:
+        if os.getpid() != self._pid:
+            raise RuntimeError("not here")
+        return CountingBatch()
+
+
+class SeenRates:
+    """Stops once so many actors have said their exploration rate."""
+
+    def __init__(self, actors: int) -> None:
+        self._wanted = actors
+        self._seen: set[str] = set()
+
+    def update(self, record: Any) -> str | None:
+        self._seen |= {name for name in record if name.endswith("exploration_rate")}
+        return "seen" if len(self._seen) == self._wanted else None
+
+    def limits(self) -> dict[str, float]:
+        return {}
+
+    def reset(self) -> None:
+        self._seen.clear()
+
+
+class SpyAgent(ConstantAgent):
+    """Says the rate it was made with."""
+
+    rate = 0.0
+
+    def record(self) -> dict[str, float]:
+        return {"exploration_rate": self.rate}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SpyConfig(ConstantConfig):
+    rate: float = 0.0
+
+    def build_policy(self, spec: Any, context: Any) -> SpyAgent:
+        agent = SpyAgent(self.action)
+        agent.rate = self.rate
+        return agent
+
+
+class ExplodingAgent(ConstantAgent):
+    """Becomes infinite after 20 updates."""
+
+    def model_info(self) -> ModelInfo:
+        info = super().model_info()
+        weight = np.array(np.inf if self.opt_steps > 20 else 1.0)
+        return ModelInfo(version=info.version, params={**info.params, "weight": weight})
+
+    def sync_model(self, info: ModelInfo) -> None:
+        assert np.isfinite(info.params["weight"])
+        super().sync_model(info)
+
+    def act(self, obs: Array) -> Act:
+        return super().act(obs)
+
+
+class ExplodingConfig(ConstantConfig):
+    def build(self, spec: Any, context: Any) -> ExplodingAgent:
+        return ExplodingAgent(self.action)
+
+    def build_policy(self, spec: Any, context: Any) -> ExplodingAgent:
+        return ExplodingAgent(self.action)
+
+
+class SlowEvaluator:
+    """Its first evaluation lasts until the learner has been seen to go on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def evaluate(self, policy: Any) -> Evaluation:
+        (self._directory / "started").touch()
+        wait_until((self._directory / "release").exists, 50, "the learner to go on")
+        return Evaluation(1.0, {})
+
+    def close(self) -> None: ...
