@@ -1,0 +1,42 @@
+"""The list of metrics and the look-up in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.metrics import METRICS, describe
+
+
+def test_listed_name_is_described_by_its_own_line() -> None:
+    assert describe("fps") is METRICS["fps"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("actor/12/env_steps", "actor/<id>/env_steps"),
+        ("actor/0/env_steps_per_s", "actor/<id>/env_steps_per_s"),
+        ("actor/0/exploration_rate", "actor/<id>/<name>"),
+        ("agent/q_mean", "agent/<name>"),
+    ],
+)
+def test_name_of_a_family_is_described_by_its_most_exact_line(name: str, line: str) -> None:
+    assert describe(name) is METRICS[line]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "unheard_of", "agent/", "agent/a/b", "actor/0", "actor//env_steps", "xfps", "fps/"]
+)
+def test_name_outside_the_list_has_no_description(name: str) -> None:
+    assert describe(name) is None
+
+
+def test_every_line_says_what_it_means() -> None:
+    assert [name for name, metric in METRICS.items() if not metric.meaning.strip()] == []
+
+
+def test_general_line_stands_below_the_exact_ones_of_its_family() -> None:
+    """`describe` takes the first line that fits."""
+    names = list(METRICS)
+    exact = [name for name in names if name.startswith("actor/<id>/") and name.count("<") == 1]
+    assert max(map(names.index, exact)) < names.index("actor/<id>/<name>")
