@@ -1,0 +1,272 @@
+"""The live frame: a run's state as something rich can draw. Holds no state, opens no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from asyncrl.recorders._numbers import byte_size, count, duration, measure, percent
+from asyncrl.recorders._run_state import RunState
+
+__all__ = ["Dashboard", "ledger_line"]
+
+_Labels = Mapping[str, tuple[str, Callable[[float], str]]]
+
+_TITLE = "bold cyan"
+_SECTION_WIDTH = 24
+_WIDEST_SECTION = 32
+_GAP = 3
+_BAR_WIDTH = 9
+_FEWEST_SECTIONS = 2
+_FEWEST_ACTORS = 2
+_MOST_LOSSES = 5
+_IDLE_S = 5.0
+_THROUGHPUT: _Labels = {
+    "fps": ("env steps/s", count),
+    "opt_steps_per_sec": ("opt steps/s", count),
+    "samples_per_insert": ("samples per insert", measure),
+    "replay/size": ("replay size", count),
+    "record/dropped": ("records dropped", count),
+}
+_RETURNS: _Labels = {
+    "eval_reward": ("evaluation", measure),
+    "eval/best": ("best evaluation", measure),
+    "episode/return_mean": ("training mean", measure),
+    "episode/return_max": ("training max", measure),
+    "episodes": ("episodes", count),
+}
+_ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts")
+_MOST_POLICY_COLUMNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """One frame; fits itself to the width and height that it is drawn in."""
+
+    state: RunState
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, height = options.max_width, console.size.height - 1
+        actors = self.state.actors()
+        wanted = min(len(actors), _FEWEST_ACTORS) + 2 if actors else 0
+        sections = _sections(self.state)
+        top = self._top(sections, width)
+        used = len(console.render_lines(top, options))
+        # The last sections matter least: they give way when the window is low.
+        while used + wanted > height and len(sections) > _FEWEST_SECTIONS:
+            del sections[-1]
+            top = self._top(sections, width)
+            used = len(console.render_lines(top, options))
+        yield top
+        if actors and (room := height - used - 2) >= 1:
+            yield Text()
+            yield from _actor_table(self.state, actors, room, width)
+
+    def _top(self, sections: Sequence[RenderableType], width: int) -> Group:
+        return Group(_header(self.state, width), *_blocks(self.state, sections, width))
+
+
+def ledger_line(ledger: Mapping[str, float]) -> str:
+    """Return the books in one line: what actors made, and what became of it."""
+    return " ".join(_ledger_parts(ledger))
+
+
+def _ledger_parts(ledger: Mapping[str, float]) -> list[str]:
+    kinds = ("stored", "dropped", "lost", "in_flight")
+    parts = [f"{name.replace('_', ' ')} {count(ledger[name])}" for name in kinds if name in ledger]
+    first = f"produced {count(ledger['produced'])} = {parts[0]}"
+    return [first, *(f"+ {part}" for part in parts[1:])]
+
+
+def _packed(parts: Sequence[str], separator: str, width: int) -> str:
+    """Join parts with line breaks between them only, not inside."""
+    lines = [parts[0]] if parts else []
+    for part in parts[1:]:
+        if len(lines[-1] + separator + part) <= width:
+            lines[-1] += separator + part
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def _header(state: RunState, width: int) -> RenderableType:
+    limit_s = state.limits.get("wall_s")
+    time = duration(state.wall_s) + (f" of {duration(limit_s)}" if limit_s else "")
+    if state.ended:
+        time += f", {state.ended}"
+    elif state.eta_s is not None:
+        time += f", {duration(state.eta_s)} left"
+    style = {"": "bold", "failed": "bold red"}.get(state.ended, "bold green")
+    line = Table.grid(padding=(0, 2, 0, 0), pad_edge=False, expand=True)
+    if (fraction := state.fraction) is not None:
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_column(no_wrap=True)
+        line.add_row(_bar(fraction), percent(fraction), Text(time, style=style))
+    else:
+        line.add_row(Text(time, style=style))
+    return Group(line, Text(_packed(_progress(state), " | ", width), style="dim"))
+
+
+def _progress(state: RunState) -> list[str]:
+    parts = []
+    for name in dict.fromkeys(("env_steps", "opt_steps", *state.limits)):
+        if name in state.values and name != "wall_s":
+            of = f" of {count(state.limits[name])}" if name in state.limits else ""
+            parts.append(f"{count(state.values[name])}{of} {name.replace('_', ' ')}")
+    if state.target:
+        name, bar = state.target
+        now = f"{measure(state.values[name])}, " if name in state.values else ""
+        parts.append(f"{name} {now}goal {measure(bar)}")
+    return parts
+
+
+def _sections(state: RunState) -> list[RenderableType]:
+    """Return the blocks of numbers of which anything is known, the most wanted ones first."""
+    sections = [
+        _rows("throughput", _throughput(state.values)),
+        _rows("returns", _labelled(state.values, _RETURNS)),
+        _bars("learner's time", list(state.shares("share/learner_"))),
+        _bars("actors' time", list(state.shares("share/actor_"))),
+        _rows("losses", _losses(state.values)),
+        _rows("policy lag", _lag(state.values)),
+    ]
+    return [section for section in sections if section is not None]
+
+
+def _blocks(
+    state: RunState, sections: Sequence[RenderableType], width: int
+) -> list[RenderableType]:
+    """Lay sections out in as many columns as fit, and the ledger below them."""
+    across = max(1, (width + _GAP) // (_SECTION_WIDTH + _GAP))
+    blocks: list[RenderableType] = []
+    for first in range(0, len(sections), across):
+        row = sections[first : first + across]
+        grid = Table.grid(padding=(0, _GAP, 0, 0), pad_edge=False)
+        for _ in row:
+            grid.add_column(width=min((width + _GAP) // across - _GAP, _WIDEST_SECTION))
+        grid.add_row(*row)
+        blocks += [Text(), grid]
+    ledger = _below(state.values, "ledger/")
+    if {"produced", "stored"} <= set(ledger):
+        books = _packed(_ledger_parts(ledger), " ", width - len("ledger  "))
+        line = Table.grid()
+        line.add_row(Text("ledger  ", style=_TITLE), books)
+        blocks += [Text(), line]
+    return blocks
+
+
+def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:
+    return [(label, form(values[name])) for name, (label, form) in labels.items() if name in values]
+
+
+def _throughput(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    rows = _labelled(values, _THROUGHPUT)
+    machine = [
+        f"{values['system/cpu_percent']:.0f} %" if "system/cpu_percent" in values else "",
+        byte_size(values["system/rss_bytes"]) if "system/rss_bytes" in values else "",
+    ]
+    return [*rows, ("cpu, ram", ", ".join(filter(None, machine)))] if any(machine) else rows
+
+
+def _losses(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    losses = [(name, measure(value)) for name, value in _below(values, "agent/").items()]
+    if len(losses) > _MOST_LOSSES:
+        hidden = len(losses) - _MOST_LOSSES + 1
+        losses = [*losses[: _MOST_LOSSES - 1], (f"... {hidden} more", "")]
+    return losses
+
+
+def _lag(values: Mapping[str, float]) -> list[tuple[str, str]]:
+    return [
+        (f"{unit}, {kind}", measure(values[f"lag/{name}_{kind}"]))
+        for name, unit in (("versions", "opt steps"), ("seconds", "seconds"))
+        for kind in ("mean", "max")
+        if f"lag/{name}_{kind}" in values
+    ]
+
+
+def _below(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
+
+
+def _rows(title: str, rows: Sequence[tuple[str, str]]) -> RenderableType | None:
+    if not rows:
+        return None
+    return Group(Text(title, style=_TITLE), *(_row(label, value) for label, value in rows))
+
+
+def _bar(share: float) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=share, complete_style="cyan", finished_style="green")
+
+
+def _row(label: str, value: str) -> RenderableType:
+    # A grid of its own, for a long value must not shorten the labels of the other rows.
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    grid.add_column(no_wrap=True, justify="right")
+    bad = value in {"nan", "inf", "-inf"}
+    grid.add_row(Text(label), Text(value, style="bold red" if bad else "bold"))
+    return grid
+
+
+def _bars(title: str, shares: Sequence[tuple[str, float]]) -> RenderableType | None:
+    if not shares:
+        return None
+    grid = Table.grid(padding=(0, 1), expand=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    grid.add_column(width=_BAR_WIDTH)
+    grid.add_column(no_wrap=True, justify="right", width=5)
+    for name, share in shares:
+        grid.add_row(Text(name), _bar(share), Text(percent(share), style="bold"))
+    return Group(Text(title, style=_TITLE), grid)
+
+
+def _actor_table(
+    state: RunState, actors: Mapping[str, Mapping[str, float]], room: int, width: int
+) -> list[RenderableType]:
+    """Draw a line for each actor; where there is no room for all, for those that look ill."""
+    slots = list(actors)
+    if len(slots) > room:
+        ill = sorted(slots, key=lambda s: _illness(state, s, actors[s]), reverse=True)
+        slots = [slot for slot in slots if slot in set(ill[: room - 1])]
+    policy = [name for row in actors.values() for name in row if name not in _ACTOR_COLUMNS]
+    extra = list(dict.fromkeys(policy))[: _MOST_POLICY_COLUMNS if width >= 76 else 1]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
+    for title in ("actor", "env steps", "steps/s", "episodes", "restarts"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in extra:  # these may be cut where the window is narrow
+        table.add_column(Text(title), justify="right", overflow="ellipsis", min_width=7)
+    for slot in slots:
+        table.add_row(*_actor_cells(state, slot, actors[slot], extra))
+    hidden = len(actors) - len(slots)
+    more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
+    return [table, *more]
+
+
+def _illness(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[bool, float, float]:
+    idle = state.idle_s(slot) >= _IDLE_S
+    return idle, row.get("restarts", 0.0), -row.get("env_steps_per_s", 0.0)
+
+
+def _actor_cells(
+    state: RunState, slot: str, row: Mapping[str, float], extra: Sequence[str]
+) -> list[RenderableType]:
+    def cell(name: str, style: str = "") -> Text:
+        return Text(count(row[name]) if name in row else "", style=style)
+
+    idle_s = state.idle_s(slot)
+    idle = Text(f"idle {duration(idle_s)}", style="bold red")
+    return [
+        Text(slot),
+        cell("env_steps"),
+        idle if idle_s >= _IDLE_S and not state.ended else cell("env_steps_per_s"),
+        cell("episodes"),
+        cell("restarts", "bold yellow" if row.get("restarts") else ""),
+        *(Text(measure(row[name]) if name in row else "") for name in extra),
+    ]

@@ -1,0 +1,163 @@
+"""Recorders behind a thread of their own, so that a slow one never holds up training.
+
+Keeps no numbers itself; knows nothing of files, terminals or services.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record, Recorder
+
+__all__ = ["BackgroundRecorder"]
+
+logger = logging.getLogger(__name__)
+
+_LAST_CLOSE_S = 1.0
+
+
+class BackgroundRecorder:
+    """Passes everything on to other recorders in one thread, and never blocks its caller.
+
+    When they are too slow, the oldest waiting record goes; how many went so far is in each record
+    from then on, as `record/dropped`. A recorder that raises is closed and left out from then on,
+    with a warning; the others go on, and the run does too. In a run that ends well nothing waiting
+    is lost: `close` writes it out first, for up to half of `close_timeout_s`, and then closes all
+    recorders. If one of them hangs, `close` leaves it behind and closes the rest itself.
+    """
+
+    def __init__(
+        self,
+        recorders: Sequence[Recorder],
+        *,
+        max_pending: int = 1000,
+        close_timeout_s: float = 10.0,
+    ) -> None:
+        if max_pending < 1:
+            raise ConfigError(f"max_pending must be at least 1, got {max_pending}")
+        self._recorders = list(recorders)
+        self._close_timeout_s = close_timeout_s
+        self._config: Mapping[str, object] = {}
+        self._changed = threading.Condition()
+        # All that follows is shared with the thread, and guarded by the condition.
+        self._pending: deque[dict[str, float]] = deque(maxlen=max_pending)
+        self._dropped = 0
+        self._drain_until: float | None = None
+        self._failed = False
+        self._busy: Recorder | None = None
+        self._abandoned = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="asyncrl-recorder", daemon=True)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the first recorder that failed raised; None if all are well."""
+        return self._failure
+
+    def start(self, config: Mapping[str, object]) -> None:
+        """Start the thread, which starts the recorders."""
+        self._config = dict(config)
+        self._thread.start()
+
+    def write(self, record: Record) -> None:
+        """Take a copy of the record; it is written later."""
+        copy = dict(record)
+        with self._changed:
+            if self._drain_until is not None:
+                raise ValueError("write comes between start and close")
+            self._dropped += len(self._pending) == self._pending.maxlen
+            self._pending.append(copy)
+            self._changed.notify_all()
+
+    def close(self, *, failed: bool) -> None:
+        """Write out what waits, close all recorders and end the thread; has a time limit."""
+        with self._changed:
+            if self._drain_until is not None:
+                return
+            self._drain_until = time.monotonic() + self._close_timeout_s / 2
+            self._failed = failed
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            self._for_each(_closing(failed))
+            return
+        self._thread.join(self._close_timeout_s)
+        if self._thread.is_alive():
+            self._abandon()
+
+    def _run(self) -> None:
+        self._for_each(lambda recorder: recorder.start(self._config))
+        while (record := self._next()) is not None:
+            self._for_each(_writing(record))
+        self._for_each(_closing(self._failed))
+
+    def _next(self) -> dict[str, float] | None:
+        """Wait for a record; None when there will be no more, or no more time for them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending or self._drain_until is not None)
+            if not self._pending:
+                return None
+            if self._drain_until is not None and time.monotonic() > self._drain_until:
+                logger.warning("%d records not written: no time left", len(self._pending))
+                return None
+            record = self._pending.popleft()
+            if self._dropped:
+                record["record/dropped"] = float(self._dropped)
+            return record
+
+    def _for_each(self, call: Callable[[Recorder], None]) -> None:
+        for recorder in tuple(self._recorders):
+            with self._changed:
+                if self._abandoned:
+                    return
+                self._busy = recorder
+            self._attempt(recorder, call)
+            with self._changed:
+                self._busy = None
+
+    def _attempt(self, recorder: Recorder, call: Callable[[Recorder], None]) -> None:
+        try:
+            call(recorder)
+        except BaseException as error:  # the thread must outlive whatever a recorder does
+            self._drop(recorder, error)
+
+    def _drop(self, recorder: Recorder, error: BaseException) -> None:
+        self._recorders.remove(recorder)
+        self._failure = self._failure or error
+        name = type(recorder).__name__
+        logger.warning("%s failed and records nothing any more", name, exc_info=error)
+        try:
+            recorder.close(failed=True)
+        except BaseException:  # it has failed before, which was said
+            logger.debug("%s failed again when it was closed", name, exc_info=True)
+
+    def _abandon(self) -> None:
+        """Close all but the recorder that hangs; the thread touches none of them any more."""
+        with self._changed:
+            self._abandoned = True
+            stuck = self._busy
+            waiting = len(self._pending)
+        name = type(stuck).__name__ if stuck else "a recorder"
+        message = f"{name} hangs; left behind after {self._close_timeout_s:g} s"
+        logger.warning("%s, %d records not written", message, waiting)
+        self._failure = self._failure or TimeoutError(message)
+        for recorder in tuple(self._recorders):
+            if recorder is not stuck:
+                # What one hangs on, as a dead file server, may well be what the next one hangs on.
+                closing = threading.Thread(
+                    target=self._attempt, args=(recorder, _closing(self._failed)), daemon=True
+                )
+                closing.start()
+                closing.join(_LAST_CLOSE_S)
+
+
+def _writing(record: Record) -> Callable[[Recorder], None]:
+    return lambda recorder: recorder.write(record)
+
+
+def _closing(failed: bool) -> Callable[[Recorder], None]:
+    return lambda recorder: recorder.close(failed=failed)

@@ -1,0 +1,149 @@
+"""Records as TensorBoard event files, written with TensorBoard's own parts.
+
+Needs neither torch nor TensorFlow, and loads TensorBoard only when a recorder is made.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError
+from asyncrl.metrics import describe
+from asyncrl.recorder import Record
+
+__all__ = ["TensorBoardRecorder"]
+
+
+class TensorBoardRecorder:
+    """Draws every metric over `env_steps`, and keeps the configuration as text and hyperparameters.
+
+    TensorBoard's other axes, relative and wall time, come for free. Each chart says unit and
+    meaning of its metric. A directory that already has events is continued: what an interrupted
+    run wrote beyond the checkpoint that it goes on from is hidden. Configuration is flattened
+    with dots: `trainer.batch_size`.
+    """
+
+    def __init__(self, directory: Path | str) -> None:
+        try:
+            import tensorboard.summary.writer.record_writer  # noqa: F401
+        except ImportError as error:
+            raise ConfigError(
+                "TensorBoardRecorder needs a package that is not installed: "
+                "pip install asyncrl[tensorboard]"
+            ) from error
+        self._directory = Path(directory)
+        self._writer: Any = None
+        self._started = False
+        self._described: set[str] = set()
+
+    def start(self, config: Mapping[str, object]) -> None:
+        # `EventFileWriter`, the class above this one, would load TensorFlow wherever that is
+        # installed, and run a second thread.
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
+        path = self._directory / f"{name}.{time.monotonic_ns()}"
+        self._writer = RecordWriter(path.open("xb"))
+        self._add(file_version="brain.Event:2")
+        if flat := dict(_flatten("", config)):
+            self._add(summary=_hyperparameters(flat))
+            self._add(summary=_text("config", flat))
+        self._writer.flush()
+
+    def write(self, record: Record) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._writer is None:
+            raise ValueError(f"{self._directory} is not open: write comes between start and close")
+        step = int(record.get("env_steps", 0))
+        if step and not self._started:
+            # Tells TensorBoard to hide what an earlier file has from this step on.
+            self._add(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._started = True
+        values = [
+            Summary.Value(tag=name, simple_value=float(value), metadata=self._metadata(name))
+            for name, value in record.items()
+            if name != "env_steps"
+        ]
+        self._add(step=step, summary=Summary(value=values))
+        self._writer.flush()
+
+    def close(self, *, failed: bool) -> None:
+        if self._writer is not None:
+            try:
+                self._add(summary=_session_end(failed))
+            finally:
+                self._writer.close()
+                self._writer = None
+
+    def _add(self, **content: object) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._writer.write(Event(wall_time=time.time(), **content).SerializeToString())
+
+    def _metadata(self, name: str) -> object:
+        """Return what TensorBoard is to say of a metric, once; it remembers."""
+        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+        metric = None if name in self._described else describe(name)
+        self._described.add(name)
+        if metric is None:
+            return None
+        unit = f" [{metric.unit}]" if metric.unit else ""
+        return SummaryMetadata(summary_description=f"{metric.meaning}{unit}")
+
+
+def _flatten(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), inner)
+    else:
+        yield prefix, value
+
+
+def _hyperparameters(flat: Mapping[str, object]) -> object:
+    from tensorboard.plugins.hparams import summary_v2
+
+    return summary_v2.hparams_pb(
+        {name: v if isinstance(v, (bool, int, float, str)) else str(v) for name, v in flat.items()}
+    )
+
+
+def _session_end(failed: bool) -> object:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+    info = plugin_data_pb2.SessionEndInfo(
+        status=api_pb2.STATUS_FAILURE if failed else api_pb2.STATUS_SUCCESS,
+        end_time_secs=time.time(),
+    )
+    data = plugin_data_pb2.HParamsPluginData(session_end_info=info)
+    value = Summary.Value(
+        tag=metadata.SESSION_END_INFO_TAG,
+        metadata=metadata.create_summary_metadata(data),
+        tensor=metadata.NULL_TENSOR,
+    )
+    return Summary(value=[value])
+
+
+def _text(tag: str, flat: Mapping[str, object]) -> object:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.plugins.text import metadata
+
+    rows = "".join(f"| {name} | `{value}` |\n" for name, value in flat.items())
+    table = f"| setting | value |\n| --- | --- |\n{rows}"
+    value = Summary.Value(
+        tag=tag,
+        metadata=metadata.create_summary_metadata(display_name=tag, description=""),
+        tensor=TensorProto(dtype="DT_STRING", string_val=[table.encode()]),
+    )
+    return Summary(value=[value])

@@ -1,0 +1,134 @@
+"""Progress in the terminal, a line a record where there is no terminal, and the closing summary.
+
+Computes no metrics; what a frame looks like is said in `_dashboard.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from asyncrl.recorder import Record
+from asyncrl.recorders._dashboard import Dashboard, ledger_line
+from asyncrl.recorders._numbers import count, duration, measure, percent
+from asyncrl.recorders._run_state import RunState
+
+__all__ = ["TerminalRecorder", "render_summary"]
+
+
+class TerminalRecorder:
+    """Shows how a run is doing.
+
+    In a terminal one frame is redrawn in place with each record; what is printed through the same
+    console, or to `sys.stdout` and `sys.stderr`, appears above it. Anywhere else, as in a log
+    file, each record becomes one plain line. A metric that a record leaves out keeps its value.
+
+    Args:
+        console: Where to draw; standard output by default.
+        limits: Metrics and the values at which the run stops, such as `{"env_steps": 50_000}`;
+            the bar shows the one that is nearest.
+        target: A metric and the value at which the run stops, such as `("eval_reward", 475.0)`.
+    """
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        limits: Mapping[str, float] | None = None,
+        target: tuple[str, float] | None = None,
+    ) -> None:
+        self._console = console or Console()
+        self._state = RunState(limits or {}, target)
+        self._live: Live | None = None
+
+    def start(self, config: Mapping[str, object]) -> None:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            # Drawn only when there is news: no thread, and nothing that flickers.
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+
+    def write(self, record: Record) -> None:
+        self._state.update(record)
+        if self._live is None:
+            line = Text(_plain_line(self._state.values), overflow="ignore", no_wrap=True)
+            self._console.print(line, soft_wrap=True)
+        else:
+            self._live.update(Dashboard(self._state), refresh=True)
+
+    def close(self, *, failed: bool) -> None:
+        """Leave the last frame standing, and give the cursor back."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            self._state.ended = "failed" if failed else "done"
+            live.stop()
+
+
+def render_summary(summary: Mapping[str, Any]) -> str:
+    """Return how a run went, as a few lines of plain text; what is not known is left out.
+
+    Takes the run's summary, and `run_dir`, where its results are.
+    """
+    rows = {
+        "score": _score(summary),
+        "time": _time(summary),
+        "env steps": _steps(summary, "env"),
+        "opt steps": _steps(summary, "opt"),
+        "learner": _shares(summary.get("learner_shares")),
+        "actors": _shares(summary.get("actor_shares")),
+        "ledger": ledger_line(summary["ledger"]) if summary.get("ledger") else "",
+        "results": str(summary.get("run_dir") or ""),
+    }
+    lines = [f"  {name:<10} {text}" for name, text in rows.items() if text]
+    return "\n".join([f"run ended: {summary.get('stop_reason', 'unknown')}", *lines])
+
+
+def _plain_line(values: Record) -> str:
+    def parts() -> list[str]:
+        shown = {
+            "env": ("env_steps", count, ""),
+            "opt": ("opt_steps", count, ""),
+            "fps": ("fps", count, "/s"),
+            "return": ("episode/return_mean", measure, ""),
+            "eval": ("eval_reward", measure, ""),
+        }
+        return [
+            f"{label} {form(values[name])}{unit}"
+            for label, (name, form, unit) in shown.items()
+            if name in values
+        ]
+
+    line = " | ".join([f"{duration(values.get('wall_s', 0.0)):>8}", *parts()])
+    return f"{line} (best {measure(values['eval/best'])})" if "eval/best" in values else line
+
+
+def _score(summary: Mapping[str, Any]) -> str:
+    best, last = summary.get("best_score"), summary.get("last_score")
+    if best is None:
+        return ""
+    at = summary.get("best_opt_steps")
+    text = measure(best) + (f" after {count(at)} opt steps" if at is not None else "")
+    return text + (f", last {measure(last)}" if last is not None and last != best else "")
+
+
+def _time(summary: Mapping[str, Any]) -> str:
+    if summary.get("wall_s") is None:
+        return ""
+    bar_s = summary.get("seconds_to_stop_bar")
+    reached = f", score reached after {duration(bar_s)}" if bar_s is not None else ""
+    return duration(summary["wall_s"]) + reached
+
+
+def _steps(summary: Mapping[str, Any], kind: str) -> str:
+    if summary.get(f"{kind}_steps") is None:
+        return ""
+    rate = summary.get(f"{kind}_steps_per_s")
+    return count(summary[f"{kind}_steps"]) + (f" ({count(rate)}/s)" if rate is not None else "")
+
+
+def _shares(shares: Mapping[str, float] | None) -> str:
+    largest = sorted((shares or {}).items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {percent(share)}" for name, share in largest if share >= 0.005)

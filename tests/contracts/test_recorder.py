@@ -1,0 +1,178 @@
+"""What holds for every recorder: order of calls, what is kept, how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from asyncrl.recorder import Recorder
+from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.jsonl import JsonlRecorder
+from asyncrl.recorders.memory import MemoryRecorder, NullRecorder
+from asyncrl.recorders.tensorboard import TensorBoardRecorder
+from asyncrl.recorders.terminal import TerminalRecorder
+
+CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "name": None, "layers": [64, 64]}}
+
+
+@dataclass
+class Kept:
+    """A recorder, and how to read back what it has kept of a metric; None if it keeps no values."""
+
+    recorder: Recorder
+    values: Callable[[str], list[float]] | None = None
+
+
+def _memory(_: Path) -> Kept:
+    recorder = MemoryRecorder()
+    return Kept(recorder, lambda name: [r[name] for r in recorder.records if name in r])
+
+
+def _background(_: Path) -> Kept:
+    inner = MemoryRecorder()
+    return Kept(
+        BackgroundRecorder([inner]), lambda name: [r[name] for r in inner.records if name in r]
+    )
+
+
+def _jsonl(tmp_path: Path) -> Kept:
+    path = tmp_path / "deep" / "metrics.jsonl"
+
+    def values(name: str) -> list[float]:
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [record[name] for record in map(json.loads, lines) if name in record]
+
+    return Kept(JsonlRecorder(path), values)
+
+
+def _tensorboard(tmp_path: Path) -> Kept:
+    def values(name: str) -> list[float]:
+        events = EventAccumulator(str(tmp_path))
+        events.Reload()
+        known = events.Tags()["scalars"]
+        return [event.value for event in events.Scalars(name)] if name in known else []
+
+    return Kept(TensorBoardRecorder(tmp_path), values)
+
+
+def _null(_: Path) -> Kept:
+    return Kept(NullRecorder())
+
+
+def _lines(_: Path) -> Kept:
+    return Kept(TerminalRecorder(Console(file=io.StringIO()), limits={"env_steps": 100}))
+
+
+def _live(_: Path) -> Kept:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    return Kept(TerminalRecorder(console, limits={"env_steps": 100}))
+
+
+@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _null, _lines, _live])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    make: Callable[[Path], Kept] = request.param
+    return make(tmp_path)
+
+
+def record(step: int, **more: float) -> dict[str, float]:
+    return {"env_steps": 10.0 * step, "opt_steps": float(step), "wall_s": 0.5 * step, **more}
+
+
+def test_records_are_kept_in_order(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    for step in range(1, 6):
+        kept.recorder.write(record(step))
+    kept.recorder.close(failed=False)
+    if kept.values:
+        assert kept.values("opt_steps") == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_failed_run_keeps_what_was_written(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    kept.recorder.write(record(1))
+    kept.recorder.close(failed=True)
+    if kept.values:
+        assert kept.values("opt_steps") == [1.0]
+
+
+def test_second_close_does_nothing(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    kept.recorder.write(record(1))
+    kept.recorder.close(failed=False)
+    kept.recorder.close(failed=True)
+    if kept.values:
+        assert kept.values("opt_steps") == [1.0]
+
+
+def test_close_without_start_is_harmless(kept: Kept) -> None:
+    """A run may fail before its recorder was started."""
+    kept.recorder.close(failed=True)
+    if kept.values:
+        assert kept.values("opt_steps") == []
+
+
+def test_run_without_records_is_harmless(kept: Kept) -> None:
+    kept.recorder.start({})
+    kept.recorder.close(failed=False)
+    if kept.values:
+        assert kept.values("opt_steps") == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unheard_of",
+        "user/deep/name",
+        "agent/",
+        "actor/x",
+        "ünï [/x]",
+        "actor/[/x]/[/y]",
+        "agent/[/z]",
+    ],
+)
+def test_unknown_names_are_accepted(kept: Kept, name: str) -> None:
+    kept.recorder.start(CONFIG)
+    kept.recorder.write(record(1, **{name: 7.5}))
+    kept.recorder.close(failed=False)
+    if kept.values:
+        assert kept.values(name) == [7.5]
+
+
+def test_values_come_back_as_floats(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    kept.recorder.write(record(1, **{"agent/a": np.float32(0.5), "agent/b": 3}))
+    kept.recorder.close(failed=False)
+    if kept.values:
+        for name, expected in (("agent/a", 0.5), ("agent/b", 3.0)):
+            (value,) = kept.values(name)
+            assert type(value) is float
+            assert value == expected
+
+
+def test_values_that_are_not_finite_stop_nothing(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    bad = {"agent/loss": math.nan, "fps": math.inf, "eval_reward": -math.inf, "agent/big": 1e300}
+    kept.recorder.write(record(1, **bad))
+    kept.recorder.write(record(2))
+    kept.recorder.close(failed=True)
+    if kept.values:
+        assert kept.values("opt_steps") == [1.0, 2.0]
+
+
+def test_caller_may_change_a_record_after_it_was_written(kept: Kept) -> None:
+    kept.recorder.start(CONFIG)
+    values = record(1)
+    kept.recorder.write(values)
+    values["opt_steps"] = 99.0
+    kept.recorder.close(failed=False)
+    if kept.values:
+        assert kept.values("opt_steps") == [1.0]

@@ -1,0 +1,214 @@
+"""Recorders behind a thread: what a slow, failing or hanging one does to the others and the run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.memory import MemoryRecorder
+
+DEADLINE_S = 10.0
+
+
+class GatedRecorder(MemoryRecorder):
+    """Blocks in its first `write` until the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+
+    def write(self, record: Record) -> None:
+        self.entered.set()
+        assert self.gate.wait(DEADLINE_S)
+        super().write(record)
+
+
+class FailingRecorder(MemoryRecorder):
+    """Raises in the one method named."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+        self.calls: list[str] = []
+
+    def start(self, config: Mapping[str, object]) -> None:
+        self._enter("start")
+
+    def write(self, record: Record) -> None:
+        self._enter("write")
+
+    def close(self, *, failed: bool) -> None:
+        self._enter("close")
+
+    def _enter(self, where: str) -> None:
+        self.calls.append(where)
+        if where == self._where:
+            raise OSError(f"{where} on a full disk")
+
+
+@pytest.fixture
+def gated() -> Iterator[GatedRecorder]:
+    recorder = GatedRecorder()
+    yield recorder
+    recorder.gate.set()
+
+
+def record(number: int) -> dict[str, float]:
+    return {"env_steps": float(number)}
+
+
+def steps(recorder: MemoryRecorder) -> list[float]:
+    return [kept["env_steps"] for kept in recorder.records]
+
+
+def test_slow_recorder_does_not_hold_up_its_caller(gated: GatedRecorder) -> None:
+    background = BackgroundRecorder([gated])
+    background.start({})
+    for number in range(5):
+        background.write(record(number))  # would hang here until the test times out
+    assert gated.entered.wait(DEADLINE_S)
+    assert gated.records == []
+    gated.gate.set()
+    background.close(failed=False)
+    assert steps(gated) == [0, 1, 2, 3, 4]
+
+
+def test_overflow_drops_the_oldest_and_says_how_many(gated: GatedRecorder) -> None:
+    background = BackgroundRecorder([gated], max_pending=3)
+    background.start({})
+    background.write(record(0))
+    assert gated.entered.wait(DEADLINE_S)
+    for number in range(1, 8):
+        background.write(record(number))
+    gated.gate.set()
+    background.close(failed=False)
+    assert steps(gated) == [0, 5, 6, 7]
+    assert "record/dropped" not in gated.records[0]
+    assert [kept["record/dropped"] for kept in gated.records[1:]] == [4, 4, 4]
+
+
+def test_all_calls_come_from_one_thread_that_is_gone_after_close() -> None:
+    threads: list[threading.Thread] = []
+
+    class Noting(MemoryRecorder):
+        def start(self, config: Mapping[str, object]) -> None:
+            threads.append(threading.current_thread())
+
+        def write(self, record: Record) -> None:
+            threads.append(threading.current_thread())
+
+        def close(self, *, failed: bool) -> None:
+            threads.append(threading.current_thread())
+
+    background = BackgroundRecorder([Noting()])
+    background.start({})
+    background.write(record(0))
+    background.close(failed=False)
+    assert len(threads) == 3
+    assert len(set(threads)) == 1
+    assert threads[0] is not threading.current_thread()
+    assert not threads[0].is_alive()
+
+
+def test_configuration_and_end_are_passed_on() -> None:
+    inner = MemoryRecorder()
+    background = BackgroundRecorder([inner])
+    background.start({"seed": 1})
+    background.close(failed=True)
+    assert (inner.config, inner.failed) == ({"seed": 1}, True)
+
+
+@pytest.mark.parametrize("where", ["start", "write", "close"])
+def test_failing_recorder_is_left_out_and_the_others_go_on(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = FailingRecorder(where), MemoryRecorder()
+    background = BackgroundRecorder([bad, good])
+    with caplog.at_level(logging.WARNING):
+        background.start({})
+        background.write(record(0))
+        background.write(record(1))
+        background.close(failed=False)
+    assert steps(good) == [0, 1]
+    assert good.failed is False
+    assert str(background.failure) == f"{where} on a full disk"
+    (warning,) = caplog.records
+    assert "FailingRecorder failed" in warning.getMessage()
+    assert warning.exc_info
+
+
+def test_failing_recorder_is_closed_once_and_never_called_again() -> None:
+    bad = FailingRecorder("write")
+    background = BackgroundRecorder([bad])
+    background.start({})
+    for number in range(3):
+        background.write(record(number))
+    background.close(failed=False)
+    assert bad.calls == ["start", "write", "close"]
+
+
+def test_first_failure_is_the_one_remembered() -> None:
+    background = BackgroundRecorder([FailingRecorder("write"), FailingRecorder("start")])
+    assert background.failure is None
+    background.start({})
+    background.write(record(0))
+    background.close(failed=False)
+    assert str(background.failure) == "start on a full disk"
+
+
+def test_hanging_recorder_is_left_behind_and_the_others_are_closed(
+    gated: GatedRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = MemoryRecorder()
+    background = BackgroundRecorder([gated, good], close_timeout_s=0.05)
+    background.start({})
+    background.write(record(0))
+    assert gated.entered.wait(DEADLINE_S)
+    background.close(failed=False)
+    assert good.failed is False
+    assert gated.failed is None
+    assert isinstance(background.failure, TimeoutError)
+    assert "GatedRecorder hangs" in caplog.text
+    gated.gate.set()
+    background._thread.join(DEADLINE_S)
+    assert good.records == []  # it was closed, so the thread must not come back to it
+
+
+def test_records_for_which_no_time_is_left_are_given_up(
+    gated: GatedRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    background = BackgroundRecorder([gated], close_timeout_s=DEADLINE_S)
+    background.start({})
+    for number in range(3):
+        background.write(record(number))
+    assert gated.entered.wait(DEADLINE_S)
+    closing = threading.Thread(target=background.close, kwargs={"failed": False})
+    closing.start()
+    with background._changed:
+        background._changed.wait_for(lambda: background._drain_until is not None, DEADLINE_S)
+        background._drain_until = 0.0  # the clock has moved on
+    gated.gate.set()
+    closing.join(DEADLINE_S)
+    assert steps(gated) == [0]
+    assert gated.failed is False
+    assert "2 records not written" in caplog.text
+
+
+def test_write_after_close_says_what_is_wrong() -> None:
+    background = BackgroundRecorder([MemoryRecorder()])
+    background.start({})
+    background.close(failed=False)
+    with pytest.raises(ValueError, match="between start and close"):
+        background.write(record(0))
+
+
+def test_room_for_no_record_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_pending"):
+        BackgroundRecorder([], max_pending=0)

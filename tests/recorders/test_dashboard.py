@@ -1,0 +1,172 @@
+"""The live frame, as text, in windows of several sizes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+
+import pytest
+from rich.console import Console
+
+from asyncrl.recorders._dashboard import Dashboard
+from asyncrl.recorders._run_state import RunState
+
+RUN = {
+    "env_steps": 12_000.0,
+    "opt_steps": 3000.0,
+    "wall_s": 12.0,
+    "fps": 3921.3,
+    "opt_steps_per_sec": 981.0,
+    "samples_per_insert": 7.98,
+    "episode/return_mean": 132.43,
+    "eval_reward": 201.0,
+    "eval/best": 205.5,
+    "agent/loss": 0.012345,
+    "lag/versions_mean": 23.4,
+    "lag/seconds_max": 0.05,
+    "ledger/produced": 12_128.0,
+    "ledger/stored": 12_000.0,
+    "ledger/dropped": 0.0,
+    "ledger/lost": 12.0,
+    "ledger/in_flight": 116.0,
+    "share/learner_wait": 0.48,
+    "share/learner_opt": 0.52,
+    "share/actor_env": 0.7,
+    "share/actor_policy": 0.3,
+}
+
+
+def actors(n: int, **more: float) -> dict[str, float]:
+    record = {}
+    for slot in range(n):
+        record |= {
+            f"actor/{slot}/env_steps": 1000.0 + slot,
+            f"actor/{slot}/env_steps_per_s": 500.0 + slot,
+            f"actor/{slot}/episodes": 40.0,
+            f"actor/{slot}/restarts": 0.0,
+            f"actor/{slot}/exploration_rate": 0.25,
+        }
+    return record | {name.replace("__", "/"): value for name, value in more.items()}
+
+
+def make_state(*records: Mapping[str, float], **limits: float) -> RunState:
+    state = RunState(limits or {"env_steps": 50_000}, ("eval_reward", 475.0))
+    for record in records:
+        state.update(record)
+    return state
+
+
+def draw(state: RunState, width: int = 80, height: int = 40) -> list[str]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system=None, width=width, height=height)
+    console.print(Dashboard(state))
+    return out.getvalue().splitlines()
+
+
+def line_with(frame: list[str], text: str) -> str:
+    (found,) = [line for line in frame if text in line]
+    return found
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize(
+    "number",
+    [
+        r"24 %",
+        r"12\.0 k of 50\.0 k env steps",
+        r"eval_reward 201\.0, goal 475\.0",
+        r"env steps/s +3\.9 k",
+        r"opt steps/s +981",
+        r"samples per insert +7\.98",
+        r"training mean +132\.4",
+        r"best evaluation +205\.5",
+        r"loss +0\.0123",
+        r"opt steps, mean +23\.40",
+        r"seconds, max +0\.0500",
+        r"opt +━+╸? +52 %",
+        r"policy +━+╸? +30 %",
+        r"produced 12\.1 k = stored 12\.0 k \+ dropped 0",
+        r"\+ lost 12 \+ in flight 116",
+        r"1 +1\.0 k +501 +40 +0 +0\.2500",
+    ],
+)
+def test_number_is_shown_at_any_width(width: int, number: str) -> None:
+    frame = draw(make_state(RUN | actors(3)), width)
+    assert re.search(number, "\n".join(frame))
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_window(width: int) -> None:
+    frame = draw(make_state(RUN | actors(3)), width)
+    assert max(map(len, frame)) <= width
+
+
+@pytest.mark.parametrize("height", [12, 18, 24, 50])
+@pytest.mark.parametrize("n_actors", [0, 1, 4, 64])
+def test_frame_fits_into_the_window(height: int, n_actors: int) -> None:
+    frame = draw(make_state(RUN | actors(n_actors)), 80, height)
+    assert len(frame) < height or height < 18
+
+
+def test_absent_metrics_leave_no_trace() -> None:
+    frame = draw(make_state({"env_steps": 5.0, "opt_steps": 0.0, "wall_s": 1.0, "fps": 5.0}))
+    text = "\n".join(frame)
+    assert "env steps/s" in text
+    for absent in ("opt steps/s", "returns", "losses", "lag", "time", "ledger", "actor", "nan"):
+        assert absent not in text
+
+
+def test_window_too_low_for_everything_keeps_what_matters_most() -> None:
+    state = make_state(RUN | actors(4))
+    assert "policy lag" in "\n".join(draw(state, 60, 50))
+    low = "\n".join(draw(state, 60, 20))
+    assert "policy lag" not in low
+    assert "throughput" in low
+    assert "restarts" in low
+
+
+def test_many_actors_are_cut_to_those_that_look_ill() -> None:
+    state = make_state(RUN | actors(64, actor__40__restarts=2.0, actor__50__env_steps_per_s=1.0))
+    frame = draw(state, 80, 26)
+    shown = [line.split() for line in frame[frame.index(line_with(frame, "restarts")) + 1 : -1]]
+    slots = [row[0] for row in shown]
+    assert {"40", "50"} <= set(slots)
+    assert frame[-1].strip() == f"... and {64 - len(slots)} more"
+
+
+def test_actor_without_steps_is_called_idle() -> None:
+    state = make_state(RUN | actors(2), {"wall_s": 20.0, "actor/0/env_steps": 7800.0})
+    frame = draw(state)
+    assert "idle 8 s" in line_with(frame, " 1.0 k ")
+    assert "idle" not in line_with(frame, "7.8 k ")
+
+
+def test_time_left_is_shown_once_it_is_known() -> None:
+    later = {"env_steps": 13_000.0, "wall_s": 13.0}
+    assert "left" not in draw(make_state(RUN))[0]
+    assert "13 s, 37 s left" in draw(make_state(RUN, later))[0]
+
+
+def test_end_takes_the_place_of_the_time_left() -> None:
+    state = make_state(RUN, {"env_steps": 13_000.0, "wall_s": 13.0})
+    state.ended = "failed"
+    assert "13 s, failed" in draw(state)[0]
+
+
+def test_limit_of_time_stands_beside_the_time() -> None:
+    assert "12 s of 1 h 00 m" in draw(make_state(RUN, wall_s=3600))[0]
+
+
+def test_loss_that_is_not_finite_stands_out() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system="standard", width=80, height=40)
+    console.print(Dashboard(make_state(RUN | {"agent/loss": float("nan")})))
+    assert re.search("\x1b\\[1;31mnan", out.getvalue())
+
+
+def test_many_losses_are_cut() -> None:
+    frame = "\n".join(draw(make_state({f"agent/loss_{i}": 1.0 for i in range(9)})))
+    assert "loss_3" in frame
+    assert "loss_4" not in frame
+    assert "... 5 more" in frame

@@ -1,0 +1,61 @@
+"""Records as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from asyncrl.recorders.jsonl import JsonlRecorder
+
+
+def test_values_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    recorder = JsonlRecorder(path)
+    recorder.start({})
+    recorder.write({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
+    recorder.close(failed=False)
+    assert path.read_bytes() == b'{"a": null, "b": null, "c": null, "d": 1.5}\n'
+
+
+def test_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    recorder = JsonlRecorder(path)
+    recorder.start({})
+    recorder.write({"a": 1.0})
+    assert path.read_bytes() == b'{"a": 1.0}\n'
+    recorder.close(failed=False)
+
+
+def test_existing_file_is_continued(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for value in (1.0, 2.0):
+        recorder = JsonlRecorder(path)
+        recorder.start({})
+        recorder.write({"a": value})
+        recorder.close(failed=False)
+    assert [json.loads(line)["a"] for line in path.read_text().splitlines()] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("whole", ["", '{"a": 1.0}\n'])
+def test_half_a_line_is_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: str
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(whole + '{"a": 2.')
+    recorder = JsonlRecorder(path)
+    recorder.start({})
+    recorder.write({"a": 3.0})
+    recorder.close(failed=False)
+    assert path.read_text() == whole + '{"a": 3.0}\n'
+    assert "half a record" in caplog.text
+
+
+def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
+    recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
+    recorder.start({})
+    recorder.close(failed=False)
+    with pytest.raises(ValueError, match="between start and close"):
+        recorder.write({"a": 1.0})

@@ -1,0 +1,91 @@
+"""What follows from a run's records."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.recorders._run_state import RunState
+
+
+def state(**limits: float) -> RunState:
+    return RunState(limits, None)
+
+
+def test_values_stay_until_a_record_has_new_ones() -> None:
+    run = state()
+    run.update({"eval_reward": 5.0, "fps": 1.0})
+    run.update({"fps": 2.0})
+    assert run.values == {"eval_reward": 5.0, "fps": 2.0}
+
+
+def test_progress_is_that_of_the_nearest_limit() -> None:
+    run = state(env_steps=1000, opt_steps=100)
+    run.update({"env_steps": 100.0, "opt_steps": 30.0})
+    assert run.fraction == 0.3
+
+
+def test_progress_beyond_a_limit_is_all() -> None:
+    run = state(env_steps=1000)
+    run.update({"env_steps": 1050.0})
+    assert run.fraction == 1.0
+
+
+def test_run_without_limits_has_no_progress() -> None:
+    run = state()
+    run.update({"env_steps": 100.0})
+    assert (run.fraction, run.eta_s) == (None, None)
+
+
+def test_end_is_expected_at_the_limit_that_comes_first() -> None:
+    run = state(env_steps=1000, opt_steps=100)
+    run.update({"wall_s": 10.0, "env_steps": 100.0, "opt_steps": 0.0})
+    run.update({"wall_s": 12.0, "env_steps": 300.0, "opt_steps": 50.0})
+    assert run.eta_s == pytest.approx(2.0)  # 50 opt steps at 25 a second; env steps need 7 s
+
+
+def test_end_is_unknown_while_nothing_moves() -> None:
+    run = state(env_steps=1000)
+    for wall_s in (1.0, 2.0):
+        run.update({"wall_s": wall_s, "env_steps": 0.0})
+    assert run.eta_s is None
+
+
+def test_pace_is_that_of_the_last_records() -> None:
+    run = state(env_steps=10_000)
+    for second in range(100):
+        run.update({"wall_s": float(second), "env_steps": 1.0 * second})
+    for second in range(100, 200):
+        run.update({"wall_s": float(second), "env_steps": 100.0 + 10 * (second - 100)})
+    assert run.eta_s == pytest.approx((10_000 - 1090) / 10)
+
+
+def test_shares_of_two_records_are_not_mixed() -> None:
+    run = state()
+    run.update({"share/learner_eval": 0.6, "share/learner_opt": 0.4, "share/actor_env": 1.0})
+    run.update({"share/learner_opt": 1.0})
+    assert dict(run.shares("share/learner_")) == {"eval": 0.0, "opt": 1.0}
+    assert dict(run.shares("share/actor_")) == {"env": 1.0}
+
+
+def test_phase_that_never_took_time_is_left_out() -> None:
+    run = state()
+    run.update({"share/learner_opt": 1.0, "share/learner_save": 0.0})
+    assert dict(run.shares("share/learner_")) == {"opt": 1.0}
+
+
+def test_actors_are_listed_by_slot() -> None:
+    run = state()
+    run.update({f"actor/{slot}/env_steps": float(slot) for slot in (10, 2, 1)})
+    assert list(run.actors().items()) == [
+        ("1", {"env_steps": 1.0}),
+        ("2", {"env_steps": 2.0}),
+        ("10", {"env_steps": 10.0}),
+    ]
+
+
+def test_actor_is_idle_since_its_last_step() -> None:
+    run = state()
+    run.update({"wall_s": 10.0, "actor/0/env_steps": 5.0, "actor/1/env_steps": 5.0})
+    run.update({"wall_s": 13.0, "actor/0/env_steps": 6.0, "actor/1/env_steps": 5.0})
+    run.update({"wall_s": 20.0})
+    assert (run.idle_s("0"), run.idle_s("1")) == (7.0, 10.0)

@@ -1,0 +1,144 @@
+"""Progress in a terminal and in a log file, and the closing summary."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+
+SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
+
+FIRST = {"env_steps": 100.0, "opt_steps": 0.0, "wall_s": 1.2, "fps": 95.4}
+EVALUATION = {
+    "env_steps": 47_000.0,
+    "opt_steps": 11_900.0,
+    "wall_s": 11.7,
+    "eval_reward": 201.0,
+    "eval/best": 205.5,
+}
+LATER = {
+    "env_steps": 48_100.0,
+    "opt_steps": 12_000.0,
+    "wall_s": 12.2,
+    "fps": 3921.0,
+    "episode/return_mean": 132.43,
+}
+
+SUMMARY = {
+    "stop_reason": "eval_reward reached 482.1",
+    "wall_s": 743.2,
+    "env_steps": 481_233,
+    "opt_steps": 12_000,
+    "env_steps_per_s": 647.3,
+    "opt_steps_per_s": 16.2,
+    "best_score": 482.1,
+    "seconds_to_stop_bar": 700.2,
+    "learner_shares": {"opt": 0.3, "wait": 0.6, "other": 0.1, "save": 0.0},
+    "actor_shares": {"env": 0.7, "policy": 0.3},
+    "ledger": {"produced": 48_123, "stored": 48_000, "dropped": 0, "lost": 12, "in_flight": 111},
+    "run_dir": "runs/dqn",
+}
+
+
+def file_console() -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=40), out
+
+
+def terminal_console() -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, color_system="truecolor", width=80, height=24)
+    return console, out
+
+
+def run(console: Console, *, failed: bool = False) -> None:
+    recorder = TerminalRecorder(console, limits={"env_steps": 50_000})
+    recorder.start({})
+    for record in (FIRST, EVALUATION, LATER):
+        recorder.write(record)
+    recorder.close(failed=failed)
+
+
+def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
+    console, out = file_console()
+    run(console)
+    assert out.getvalue().splitlines() == [
+        "     1 s | env 100 | opt 0 | fps 95.4/s",
+        "    12 s | env 47.0 k | opt 11.9 k | fps 95.4/s | eval 201.0 (best 205.5)",
+        "    12 s | env 48.1 k | opt 12.0 k | fps 3.9 k/s | return 132.4 | eval 201.0 (best 205.5)",
+    ]
+
+
+def test_plain_lines_also_where_the_terminal_cannot_move_its_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console, out = terminal_console()
+    run(console)
+    assert len(out.getvalue().splitlines()) == 3
+    assert "\x1b[" not in out.getvalue()
+
+
+def test_last_frame_stays_and_the_cursor_comes_back() -> None:
+    console, out = terminal_console()
+    run(console)
+    text = out.getvalue()
+    assert text.index(HIDE_CURSOR) < text.rindex(SHOW_CURSOR)
+    last = text[text.rindex("env steps/s") :]
+    assert "3.9 k" in last
+    assert "done" in text[text.rindex("96 %") :]
+
+
+def test_frame_of_a_failed_run_says_so() -> None:
+    console, out = terminal_console()
+    run(console, failed=True)
+    text = out.getvalue()
+    assert "failed" in text[text.rindex("96 %") :]
+
+
+def test_what_is_printed_meanwhile_stands_above_the_frame() -> None:
+    console, out = terminal_console()
+    recorder = TerminalRecorder(console)
+    recorder.start({})
+    recorder.write(FIRST)
+    before = len(out.getvalue())
+    console.print("a warning")
+    printed = out.getvalue()[before:]
+    recorder.close(failed=False)
+    assert printed.index("\x1b[2K") < printed.index("a warning") < printed.index("env steps/s")
+
+
+def test_standard_streams_are_given_back() -> None:
+    before = sys.stdout, sys.stderr
+    console, _ = terminal_console()
+    run(console)
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_summary_says_how_it_went_and_where_the_results_are() -> None:
+    assert render_summary(SUMMARY).splitlines() == [
+        "run ended: eval_reward reached 482.1",
+        "  score      482.1",
+        "  time       12 m 23 s, score reached after 11 m 40 s",
+        "  env steps  481.2 k (647/s)",
+        "  opt steps  12.0 k (16.2/s)",
+        "  learner    wait 60 %, opt 30 %, other 10 %",
+        "  actors     env 70 %, policy 30 %",
+        "  ledger     produced 48.1 k = stored 48.0 k + dropped 0 + lost 12 + in flight 111",
+        "  results    runs/dqn",
+    ]
+
+
+def test_summary_leaves_out_what_is_not_known() -> None:
+    unknown = dict.fromkeys(SUMMARY, None) | {"stop_reason": "stopped", "ledger": {}}
+    for summary in (unknown, {"stop_reason": "stopped"}):
+        assert render_summary(summary) == "run ended: stopped"
+
+
+def test_summary_tells_best_and_last_score_apart() -> None:
+    scores = {"best_score": 482.1, "best_opt_steps": 12_000, "last_score": 300.0}
+    assert "482.1 after 12.0 k opt steps, last 300.0" in render_summary(scores)
