@@ -106,7 +106,7 @@ class Agent(Policy, Protocol):
 
 
 class AgentConfig(Protocol):
-    """Builds the two sides of one algorithm; a frozen dataclass, so that it can be sent and saved."""
+    """Builds both sides of one algorithm; a frozen dataclass, so that it can be sent and saved."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
         """Make the learner's agent."""

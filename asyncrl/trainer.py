@@ -149,13 +149,14 @@ class Trainer:
     def run_step(self) -> None:
         """Take one step in all environments, then optimise as often as is due."""
         self._actor.run_step()
-        self.books.counts.env_steps = self._actor.env_steps
         self.books.watch.lap("act")
         for _ in range(self._opts_due()):
             if self.interrupter.is_set:
                 return
             self._learn()
             self.books.turn(self.newest_record)
+        # Counted once what they owe is done, so that a limit on them ends on a whole round.
+        self.books.counts.env_steps = self._actor.env_steps
         self.books.turn(self.newest_record)
         self.books.watch.lap("other")
 

@@ -73,9 +73,7 @@ class UniformReplay:
             name: column.reshape(self._n_slots * schema.rows, *column.shape[2:])
             for name, column in self._ring.items()
         }
-        self._extras = [
-            c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}
-        ]
+        self._extras = [c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}]
         self._next_slot = 0
         self._per_slot = np.zeros(self._n_slots, np.int64)
         self._rows = np.zeros(self._n_slots * schema.length, np.int64)

@@ -108,6 +108,7 @@ def test_actor_starts_on_any_version(version: int) -> None:
     outbox = Outbox(PEER, schema, SegmentConfig(length=2), n_envs=2)
     actor_link = transport.connect(PEER)
     actor_link.hello(Hello(peer=PEER, schema_hash=schema.hash()))
+    link.poll(0.0)
     actor = Actor(
         PEER, CountingBatch(), policy, OneStep(), outbox, actor_link, progress=NoProgress()
     )
