@@ -1,0 +1,479 @@
+"""What every transport promises. Each test drives the learner's end in its own thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.errors import PeerSilent, Refused, TransportClosed
+from asyncrl.messages import ActorReport, Experience, Hello, Message, ModelInfo, Peer
+from asyncrl.transport import ActorLink
+from asyncrl.transports.local import LocalTransport
+from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
+from tests.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_model,
+    make_peer,
+    make_report,
+    same,
+)
+
+WINDOW = 3
+DEADLINE_S = 10.0
+SOON_S = 0.02
+
+
+class Net:
+    """A learner, and actors as they are asked for."""
+
+    def __init__(self, kind: str, directory: Path, silence_timeout_s: float = 60.0) -> None:
+        self.directory = directory
+        self.transport: ZmqTransport | LocalTransport
+        if kind == "local":
+            self.transport = LocalTransport(
+                SCHEMA, window=WINDOW, silence_timeout_s=silence_timeout_s
+            )
+        else:
+            config = ZmqTransportConfig(window=WINDOW, silence_timeout_s=silence_timeout_s)
+            directory.chmod(0o700)
+            self.transport = (
+                ZmqTransport.ipc(directory, schema=SCHEMA, config=config)
+                if kind == "ipc"
+                else ZmqTransport.loopback(schema=SCHEMA, config=config)
+            )
+        self.learner = self.transport.listen()
+        self.actors: list[ActorLink] = []
+        self.received: list[Message] = []
+
+    def connect(self, peer: Peer = PEER) -> ActorLink:
+        actor = self.learner.address.connect(peer)
+        self.actors.append(actor)
+        return actor
+
+    def join(self, peer: Peer = PEER) -> ActorLink:
+        """Connect an actor and let it in."""
+        actor = self.connect(peer)
+        actor.hello(make_hello(peer))
+        self.until(lambda: Hello in self.kinds(peer))
+        return actor
+
+    def kinds(self, peer: Peer = PEER) -> list[type]:
+        return [type(message) for message in self.received if message.peer == peer]
+
+    def seqs(self, peer: Peer = PEER) -> list[int]:
+        return [m.seq for m in self.received if isinstance(m, Experience) and m.peer == peer]
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        """Let the learner work until a condition holds; return its value."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not in time; received {self.received}"
+            self.received += self.learner.poll(SOON_S)
+        return value
+
+    def send(self, actor: ActorLink, message: Any) -> None:
+        self.until(lambda: actor.send(message, 0.0))
+
+    def close(self) -> None:
+        for actor in self.actors:
+            actor.close()
+        self.learner.close()
+
+
+@pytest.fixture(params=["ipc", "tcp", "local"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def net(kind: str, tmp_path: Path) -> Iterator[Net]:
+    net = Net(kind, tmp_path)
+    yield net
+    net.close()
+
+
+def refusal(net: Net, actor: ActorLink) -> str:
+    """Return why an actor has been turned away, once it has."""
+
+    def reason() -> str:
+        try:
+            actor.stopping()
+        except Refused as error:
+            return str(error)
+        return ""
+
+    return str(net.until(reason))
+
+
+def test_messages_arrive_whole_and_in_order(net: Net) -> None:
+    actor = net.join()
+    sent: list[Message] = [make_experience(1), make_report(), make_experience(2), make_report()]
+    for message in sent:
+        net.send(actor, message)
+    net.until(lambda: len(net.received) == 5)
+    assert all(same(a, b) for a, b in zip(net.received, [make_hello(), *sent], strict=True))
+
+
+def test_an_actor_may_send_once_it_has_been_let_in(net: Net) -> None:
+    actor = net.connect()
+    actor.hello(make_hello())
+    assert not actor.send(make_experience(1), SOON_S)
+    net.send(actor, make_experience(1))
+
+
+def test_what_comes_before_a_hello_does_not_count(net: Net) -> None:
+    actor = net.connect()
+    actor.send(make_report(), SOON_S)
+    net.until(lambda: net.learner.counters.get("unknown"))
+    assert net.received == []
+
+
+def test_a_window_of_messages_and_not_one_more_is_accepted(net: Net) -> None:
+    actor = net.join()
+    for seq in range(1, WINDOW + 1):
+        net.send(actor, make_experience(seq))
+    net.until(lambda: net.seqs() == [1, 2, 3])
+    assert not actor.send(make_experience(4), SOON_S)
+    net.learner.poll(SOON_S)
+    assert not actor.send(make_experience(4), 0.0)
+
+
+def test_reports_need_no_credit(net: Net) -> None:
+    actor = net.join()
+    for seq in range(1, WINDOW + 1):
+        net.send(actor, make_experience(seq))
+    for _ in range(2 * WINDOW):
+        assert actor.send(make_report(), 0.0)
+    net.until(lambda: net.kinds().count(ActorReport) == 2 * WINDOW)
+
+
+def test_acknowledging_a_message_gives_credit_for_all_up_to_it(net: Net) -> None:
+    actor = net.join()
+    for seq in range(1, WINDOW + 1):
+        net.send(actor, make_experience(seq))
+    net.until(lambda: len(net.seqs()) == WINDOW)
+    net.learner.acknowledge(PEER, 2)
+    assert actor.send(make_experience(4), DEADLINE_S)
+    assert actor.send(make_experience(5), DEADLINE_S)
+    assert not actor.send(make_experience(6), SOON_S)
+
+
+def test_a_sender_that_waits_goes_on_when_it_gets_credit(net: Net) -> None:
+    """A learner that is slower than its actor holds it back, and gets everything in order."""
+    last, most_in_flight = 60, 0
+    actor = net.join()
+
+    def send_all() -> None:
+        for seq in range(1, last + 1):
+            assert actor.send(make_experience(seq), DEADLINE_S)
+
+    thread = threading.Thread(target=send_all)
+    thread.start()
+    acknowledged = 0
+    while acknowledged < last:
+        net.until(lambda n=acknowledged: len(net.seqs()) > n)
+        most_in_flight = max(most_in_flight, len(net.seqs()) - acknowledged)
+        acknowledged += 1
+        net.learner.acknowledge(PEER, acknowledged)
+    thread.join(DEADLINE_S)
+    assert net.seqs() == list(range(1, last + 1))
+    assert most_in_flight <= WINDOW
+
+
+def test_draining_waits_for_all_acknowledgements(net: Net) -> None:
+    actor = net.join()
+    for seq in (1, 2):
+        net.send(actor, make_experience(seq))
+    net.until(lambda: net.seqs() == [1, 2])
+    net.learner.acknowledge(PEER, 1)
+    assert not actor.drain(SOON_S)
+    net.learner.acknowledge(PEER, 2)
+    net.until(lambda: actor.drain(0.0))
+
+
+def test_draining_waits_until_reports_have_been_read(net: Net) -> None:
+    actor = net.join()
+    actor.send(make_report(), 0.0)
+    assert not actor.drain(SOON_S)
+    net.until(lambda: actor.drain(0.0))
+    assert net.kinds() == [Hello, ActorReport]
+
+
+def test_a_drained_link_may_close_and_nothing_is_lost(net: Net) -> None:
+    actor = net.join()
+    net.send(actor, make_experience(1))
+    net.until(net.seqs)
+    net.learner.acknowledge(PEER, 1)
+    actor.send(make_report(), 0.0)
+    net.until(lambda: actor.drain(0.0))
+    actor.close()
+    assert net.kinds() == [Hello, Experience, ActorReport]
+
+
+def test_a_late_joiner_gets_the_newest_model(net: Net) -> None:
+    for version in (1, 2, 3):
+        net.learner.publish(make_model(version, value=version), "act")
+    actor = net.join()
+    model = net.until(lambda: actor.latest_model("act", -1))
+    assert same(model, make_model(3, value=3.0))
+
+
+def test_an_actor_waits_for_a_model_that_comes_later(net: Net) -> None:
+    actor = net.join()
+    assert actor.latest_model("act", -1, SOON_S) is None
+    net.learner.publish(make_model(0), "act")
+    assert net.until(lambda: actor.latest_model("act", -1)).version == 0
+
+
+def test_a_model_is_handed_out_once_and_never_an_older_one(net: Net) -> None:
+    actor = net.join()
+    net.learner.publish(make_model(2), "act")
+    assert net.until(lambda: actor.latest_model("act", 1)).version == 2
+    net.learner.publish(make_model(1), "act")
+    net.learner.poll(SOON_S)
+    assert actor.latest_model("act", 2, SOON_S) is None
+    assert actor.latest_model("act", 5, SOON_S) is None
+    net.learner.publish(make_model(4), "act")
+    net.learner.poll(SOON_S)
+    assert actor.latest_model("act", 5, SOON_S) is None
+    net.learner.publish(make_model(6), "act")
+    assert net.until(lambda: actor.latest_model("act", 5)).version == 6
+
+
+def test_models_do_not_queue(net: Net) -> None:
+    """However many were published meanwhile, at most one old model comes before the newest."""
+    actor = net.join()
+    actor.latest_model("act", -1)
+    for version in range(100):
+        net.learner.publish(make_model(version), "act")
+        net.received += net.learner.poll(0.0)
+    versions: list[int] = []
+
+    def take() -> bool:
+        model = actor.latest_model("act", versions[-1] if versions else -1)
+        versions.extend([] if model is None else [model.version])
+        return versions[-1:] == [99]
+
+    net.until(take)
+    assert len(versions) <= 2
+
+
+def test_an_actor_that_asks_late_sees_only_the_newest(net: Net) -> None:
+    actor = net.join()
+    for version in range(100):
+        net.learner.publish(make_model(version), "act")
+    assert net.until(lambda: actor.latest_model("act", -1)).version == 99
+
+
+def test_what_happens_to_the_arrays_after_publishing_is_not_seen(net: Net) -> None:
+    params = {"w": np.zeros(4, np.float32)}
+    model = make_model(1)
+    net.learner.publish(ModelInfo(version=model.version, params=params), "act")
+    params["w"][:] = 1.0
+    actor = net.join()
+    received = net.until(lambda: actor.latest_model("act", -1))
+    assert (received.params["w"] == 0.0).all()
+    assert not received.params["w"].flags.writeable
+
+
+def test_topics_do_not_mix(net: Net) -> None:
+    actor = net.join()
+    net.learner.publish(make_model(1), "act")
+    net.learner.publish(make_model(7), "evaluate")
+    assert net.until(lambda: actor.latest_model("act", -1)).version == 1
+    assert net.until(lambda: actor.latest_model("evaluate", -1)).version == 7
+    assert actor.latest_model("act", 1, SOON_S) is None
+
+
+def test_actors_get_the_same_model_each(net: Net) -> None:
+    actors = [net.join(make_peer(i)) for i in range(3)]
+    for actor in actors:
+        actor.latest_model("act", -1)
+    net.learner.publish(make_model(1, value=5.0), "act")
+    models = [net.until(lambda a=actor: a.latest_model("act", -1)) for actor in actors]
+    assert all(same(model, make_model(1, value=5.0)) for model in models)
+
+
+def test_early_and_late_actors_see_the_stop(net: Net) -> None:
+    early = net.join()
+    assert not early.stopping()
+    net.learner.stop_actors()
+    net.until(early.stopping)
+    late = net.join(make_peer(1))
+    net.until(late.stopping)
+
+
+def test_an_actor_may_send_its_tail_after_the_stop(net: Net) -> None:
+    actor = net.join()
+    net.learner.stop_actors()
+    net.until(actor.stopping)
+    net.send(actor, make_experience(1))
+    net.send(actor, make_report())
+    net.until(lambda: net.kinds() == [Hello, Experience, ActorReport])
+
+
+def test_a_refused_actor_reads_the_reason(net: Net) -> None:
+    actor = net.join()
+    other = net.join(make_peer(1))
+    net.learner.refuse(PEER, "it rains")
+    assert refusal(net, actor) == "it rains"
+    for call in (
+        lambda: actor.send(make_experience(1), 0.0),
+        lambda: actor.latest_model("act", -1),
+        lambda: actor.drain(0.0),
+    ):
+        with pytest.raises(Refused, match="it rains"):
+            call()
+    net.send(other, make_experience(1, make_peer(1)))
+
+
+def test_a_refused_actor_is_no_longer_heard(net: Net) -> None:
+    actor = net.join()
+    net.send(actor, make_experience(1))
+    net.learner.refuse(PEER, "it rains")
+    net.until(lambda: net.learner.counters.get("refused"))
+    assert net.kinds() == [Hello]
+
+
+def test_another_schema_is_refused_and_both_are_named(net: Net) -> None:
+    actor = net.connect()
+    actor.hello(Hello(peer=PEER, schema_hash="another"))
+    reason = refusal(net, actor)
+    assert "another" in reason
+    assert SCHEMA.hash() in reason
+    assert net.received == []
+
+
+def test_an_evaluator_needs_no_schema(net: Net) -> None:
+    actor = net.connect()
+    actor.hello(Hello(peer=PEER, schema_hash=""))
+    net.learner.publish(make_model(1), "evaluate")
+    assert net.until(lambda: actor.latest_model("evaluate", -1)).version == 1
+
+
+def test_an_earlier_life_is_fenced(net: Net) -> None:
+    before = net.join()
+    net.send(before, make_experience(1))
+    net.until(lambda: net.seqs() == [1])
+    after = net.join(make_peer(incarnation=1))
+    assert "incarnation 1" in refusal(net, before)
+    net.learner.acknowledge(PEER, 1)
+    net.send(after, make_experience(1, make_peer(incarnation=1)))
+    net.until(lambda: net.seqs(make_peer(incarnation=1)) == [1])
+    assert net.seqs() == [1]
+
+
+def test_a_life_that_is_over_cannot_come_back(net: Net) -> None:
+    net.join(make_peer(incarnation=1))
+    before = net.connect()
+    before.hello(make_hello())
+    assert "incarnation 1" in refusal(net, before)
+    assert net.kinds() == []
+
+
+def test_an_actor_whose_hello_is_not_answered_gives_up(kind: str, tmp_path: Path) -> None:
+    net = Net(kind, tmp_path, silence_timeout_s=0.05)
+    try:
+        actor = net.connect()
+        actor.hello(make_hello())
+        with pytest.raises(PeerSilent, match=r"0\.05 s"):
+            actor.latest_model("act", -1, 0.1)
+        with pytest.raises(PeerSilent):
+            actor.send(make_experience(1), 0.0)
+    finally:
+        net.close()
+
+
+def test_a_learner_that_was_heard_may_be_silent(kind: str, tmp_path: Path) -> None:
+    net = Net(kind, tmp_path, silence_timeout_s=0.5)
+    try:
+        actor = net.join()
+        net.until(lambda: actor.send(make_experience(1), 0.0))
+        assert actor.latest_model("act", -1, 0.6) is None
+    finally:
+        net.close()
+
+
+def test_polling_returns_after_its_timeout(net: Net) -> None:
+    before = time.monotonic()
+    assert net.learner.poll(0.05) == []
+    assert 0.04 <= time.monotonic() - before < DEADLINE_S
+    assert net.learner.poll(0.0) == []
+
+
+def test_waking_ends_a_poll(net: Net) -> None:
+    threading.Timer(SOON_S, net.learner.wake).start()
+    before = time.monotonic()
+    assert net.learner.poll(DEADLINE_S) == []
+    assert time.monotonic() - before < DEADLINE_S / 2
+
+
+def test_waking_many_times_ends_one_poll(net: Net) -> None:
+    for _ in range(1000):
+        net.learner.wake()
+    assert net.learner.poll(DEADLINE_S) == []
+    before = time.monotonic()
+    net.learner.poll(0.05)
+    assert time.monotonic() - before >= 0.04
+
+
+def test_a_message_ends_a_poll(net: Net) -> None:
+    actor = net.join()
+    threading.Timer(SOON_S, lambda: actor.send(make_report(), 0.0)).start()
+    assert [type(message) for message in net.learner.poll(DEADLINE_S)] == [ActorReport]
+
+
+def test_publishing_from_many_threads_leaves_the_newest(net: Net) -> None:
+    actor = net.join()
+    versions: list[int] = []
+    threads = [
+        threading.Thread(
+            target=lambda start=start: [
+                net.learner.publish(make_model(v), "act") for v in range(start, 200, 4)
+            ]
+        )
+        for start in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+
+    def take() -> bool:
+        model = actor.latest_model("act", versions[-1] if versions else -1)
+        versions.extend([] if model is None else [model.version])
+        return versions[-1:] == [199]
+
+    net.until(take)
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert versions == sorted(set(versions))
+
+
+def test_closing_twice_is_closing_once_and_leaves_nothing(net: Net) -> None:
+    actor = net.join()
+    for _ in range(2):
+        actor.close()
+        net.learner.close()
+    assert list(net.directory.iterdir()) == []
+
+
+def test_a_closed_link_says_so(net: Net) -> None:
+    actor = net.join()
+    net.close()
+    with pytest.raises(TransportClosed):
+        actor.send(make_report(), 0.0)
+    with pytest.raises(TransportClosed):
+        actor.latest_model("act", -1)
+    with pytest.raises(TransportClosed):
+        net.learner.poll(0.0)
+    net.learner.wake()
+    net.learner.stop_actors()
+    net.learner.publish(make_model(1), "act")

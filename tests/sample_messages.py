@@ -1,0 +1,82 @@
+"""Messages of a small schema, and how to compare what comes out at the other end."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from asyncrl.messages import ActorReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.segment import ColumnSpec, make_schema
+from asyncrl.types import ActorId, ModelVersion
+
+SCHEMA = make_schema(
+    [
+        ColumnSpec("obs", "float32", (2, 3)),
+        ColumnSpec("flags", "uint8"),
+        ColumnSpec("action", "int64"),
+    ],
+    length=4,
+    lookahead=1,
+)
+
+
+def make_peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+
+PEER = make_peer()
+
+
+def make_hello(peer: Peer = PEER) -> Hello:
+    return Hello(peer=peer, schema_hash=SCHEMA.hash())
+
+
+def make_experience(seq: int, peer: Peer = PEER, segments: int = 2) -> Experience:
+    """Return a message whose columns hold its number."""
+    return Experience(
+        peer=peer,
+        seq=seq,
+        columns={
+            c.name: np.full((segments, SCHEMA.rows, *c.shape), seq % 256, c.dtype)
+            for c in SCHEMA.columns
+        },
+        rows=np.full(segments, SCHEMA.rows, np.int64),
+        transitions=segments * SCHEMA.length,
+        produced=segments * SCHEMA.length * seq,
+        env_steps=segments * SCHEMA.length * seq,
+        model_version=ModelVersion(0),
+    )
+
+
+def make_report(peer: Peer = PEER, produced: int = 5) -> ActorReport:
+    return ActorReport(
+        peer=peer,
+        produced=produced,
+        env_steps=6,
+        episodes=2,
+        shares={"env": 0.5},
+        episode_returns=(1.5, -2.0),
+        episode_lengths=(7, 9),
+        policy={"epsilon": 0.1},
+        final=True,
+    )
+
+
+def make_model(version: int, value: float = 0.0) -> ModelInfo:
+    params = {"w": np.full((3, 2), value, np.float32), "b": np.full(3, value, np.float64)}
+    return ModelInfo(version=ModelVersion(version), params=params, env_steps=10 * version)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two messages say the same, down to dtypes and shapes of their arrays."""
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if hasattr(a, "__dataclass_fields__"):
+        return type(a) is type(b) and all(
+            same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a)
+        )
+    return bool(a == b)
