@@ -1,0 +1,156 @@
+"""Plain Gymnasium environments stepped together, one after another, in one process.
+
+Ended episodes are reset at once, so no step is wasted. Starts no processes and vectorizes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from operator import length_hint
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.envs._checks import Checks, shown
+from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array
+
+__all__ = ["MakeEnv", "PlainBatch"]
+
+MakeEnv = Callable[[], gym.Env[Any, Any]]
+"""Makes one plain environment."""
+
+
+class PlainBatch:
+    """A `BatchEnv` over plain environments of one kind.
+
+    Discrete actions reach the environments as Python's own ints, Box actions as arrays. Whatever
+    an environment raises goes to the caller unchanged, with a note that says which one it was.
+    """
+
+    def __init__(self, make: MakeEnv | Sequence[MakeEnv], n_envs: int) -> None:
+        """Make the environments; a sequence holds one factory for each of them."""
+        makers = [make] * n_envs if callable(make) else list(make)
+        if n_envs < 1 or len(makers) != n_envs:
+            raise ConfigError(
+                f"a batch needs at least 1 environment, and one factory for each: got n_envs="
+                f"{n_envs} and {len(makers)} factories"
+            )
+        self._envs = _make_all(makers)
+        first = self._envs[0]
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._spec = spec_from_spaces(first.observation_space, first.action_space)
+            _require_one_kind(self._envs)
+            undo.pop_all()
+        self._steps = [env.step for env in self._envs]
+        self._encode = ActionEncoder(first.action_space, n_envs)
+        self._checks = Checks(_name(first), n_envs, self._spec.observation)
+        self._everyone = range(n_envs)
+        self._n_envs = n_envs
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one of them."""
+        return self._spec
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        return self._n_envs
+
+    def reset(self, seed: int) -> Array:
+        """Start all episodes anew; environment i is seeded with `seed + i`, as in Gymnasium."""
+        return self._reset(self._everyone, seed, None)
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them, then reset those whose episode ended."""
+        answers = self._step_all(self._encode(action))
+        rows, rewards, terminations, truncations, _ = zip(*answers, strict=True)
+        final_obs = self._checks.stack(rows, self._everyone, action)
+        self._checks.finite("observation", final_obs, action)
+        reward = self._checks.reward(rewards, action)
+        self._checks.finite("reward", reward, action)
+        n = len(answers)
+        if not (any(terminations) or any(truncations)):
+            return EnvStep(final_obs, reward, np.zeros(n, bool), np.zeros(n, bool), final_obs)
+        terminated = np.fromiter(terminations, bool, n)
+        truncated = np.fromiter(truncations, bool, n)
+        ended = np.flatnonzero(terminated | truncated)
+        # `final_obs` is a copy by now, so an environment that reuses its arrays cannot spoil it.
+        obs = final_obs.copy()
+        obs[ended] = self._reset(ended.tolist(), None, action)
+        return EnvStep(obs, reward, terminated, truncated, final_obs)
+
+    def close(self) -> None:
+        """Close all environments, also if one of them fails to."""
+        envs, self._envs = self._envs, []
+        with ExitStack() as closing:
+            for env in envs:
+                closing.callback(env.close)
+
+    def _step_all(self, actions: Array) -> list[tuple[Any, Any, Any, Any, Any]]:
+        # Python's ints, because environments of Python code are faster with them.
+        waiting = iter(actions.tolist() if actions.ndim == 1 else list(actions))
+        try:
+            return [step(action) for step, action in zip(self._steps, waiting, strict=True)]
+        except Exception as error:
+            # Asked of the iterator afterwards: counting along would cost at every step.
+            env_id = len(actions) - length_hint(waiting) - 1
+            _note(
+                error, f"in step of {self._checks.place(env_id)}, action {shown(actions[env_id])}"
+            )
+            raise
+
+    def _reset(self, env_ids: Sequence[int], seed: int | None, action: Array | None) -> Array:
+        rows = []
+        for i in env_ids:
+            try:
+                rows.append(self._envs[i].reset(seed=None if seed is None else seed + i)[0])
+            except Exception as error:
+                _note(error, f"in reset of {self._checks.place(i)}")
+                raise
+        obs = self._checks.stack(rows, env_ids, None)
+        self._checks.finite("first observation of an episode", obs, None, np.array(env_ids))
+        return obs
+
+
+def _make_all(makers: Iterable[MakeEnv]) -> list[gym.Env[Any, Any]]:
+    with ExitStack() as undo:
+        envs: list[gym.Env[Any, Any]] = []
+        for make in makers:
+            env = make()
+            if not isinstance(env, gym.Env):
+                raise ConfigError(f"a factory of plain environments returned {env!r}")
+            if any(env is other for other in envs):
+                raise ConfigError(
+                    f"the factory returned the same environment twice: {env}. Each call must make "
+                    "a new one."
+                )
+            envs.append(env)
+            undo.callback(env.close)
+        undo.pop_all()
+    return envs
+
+
+def _require_one_kind(envs: Sequence[gym.Env[Any, Any]]) -> None:
+    first = envs[0].observation_space, envs[0].action_space
+    for i, env in enumerate(envs):
+        found = env.observation_space, env.action_space
+        if found != first:
+            raise ConfigError(
+                f"environments of one batch must have the same spaces; number 0 has {first[0]} and "
+                f"{first[1]}, number {i} has {found[0]} and {found[1]}"
+            )
+
+
+def _name(env: gym.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def _note(error: Exception, where: str) -> None:
+    error.add_note(f"asyncrl: {where}")

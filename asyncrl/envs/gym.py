@@ -1,0 +1,178 @@
+"""Gymnasium environments by name or from a factory of the user's, as batches.
+
+Finds and makes environments; `batch.py` and `vector.py` step them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from asyncrl.config import load_object
+from asyncrl.env import BatchEnv, MakeBatchEnv
+from asyncrl.envs._spaces import spec_from_spaces
+from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError
+
+__all__ = ["EnvConfig", "PlainOrVectorEnv", "as_batch_env", "make_batch", "spec_from_spaces"]
+
+PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
+"""What a user's factory may return."""
+
+_EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", "ALE/": "atari"}
+"""What names an environment's code -> the extra of asyncrl that brings it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig:
+    """Which environments an actor steps, and how many."""
+
+    id: str
+    """A Gymnasium id, as `CartPole-v1`, or `module:factory` of a function that returns a plain or
+    a vector environment."""
+
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for making it."""
+
+    n_envs: int = 1
+    """Environments stepped together."""
+
+    vectorization: Literal["batch", "native"] = "batch"
+    """`batch` steps plain environments one after another; `native` uses the environment's own
+    vector form, and gives a factory the argument `num_envs`."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise ConfigError("env.id is empty; name a Gymnasium id, or module:factory")
+        if self.n_envs < 1:
+            raise ConfigError(f"env.n_envs must be at least 1, got {self.n_envs}")
+        if self.vectorization not in {"batch", "native"}:
+            raise ConfigError(
+                f"env.vectorization must be batch or native, got {self.vectorization!r}"
+            )
+
+    def build(self) -> BatchEnv:
+        """Make the environments, in the process that will step them."""
+        if self.vectorization == "native":
+            return self._build_native()
+        return _build_batch(self._make, self.n_envs)
+
+    def make_plain(self) -> gymnasium.Env[Any, Any]:
+        """Make one plain environment."""
+        env = self._make()
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"{self.id!r} makes {_shown(env)}, not a gymnasium.Env")
+        return env
+
+    def _make(self) -> PlainOrVectorEnv:
+        if _is_import_path(self.id):
+            made: PlainOrVectorEnv = _call_factory(self.id, self.kwargs)
+            return made
+        # Gymnasium's checker costs a test at every step; the batches have checks of their own.
+        make = partial(gymnasium.make, self.id, disable_env_checker=True, **self.kwargs)
+        env: gymnasium.Env[Any, Any] = _make_registered(self.id, make)
+        return env
+
+    def _build_native(self) -> BatchEnv:
+        if _is_import_path(self.id):
+            env = _call_factory(self.id, {**self.kwargs, "num_envs": self.n_envs})
+        else:
+            make = partial(
+                gymnasium.make_vec,
+                self.id,
+                num_envs=self.n_envs,
+                vectorization_mode="vector_entry_point",
+                **self.kwargs,
+            )
+            env = _make_registered(self.id, make)
+        if not isinstance(env, VectorEnv):
+            raise ConfigError(
+                f"{self.id!r} makes {_shown(env)}, and env.vectorization=native needs a "
+                "gymnasium.vector.VectorEnv; use env.vectorization=batch"
+            )
+        return as_batch_env(env, self.n_envs)
+
+
+def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
+    """Return the batch of one plain environment, or of a vector environment's.
+
+    Raises `ConfigError`, and closes the environment, if these are not `n_envs`.
+    """
+    with ExitStack() as undo:
+        if not isinstance(env, gymnasium.Env | VectorEnv):
+            raise ConfigError(
+                f"expected a gymnasium.Env or a gymnasium.vector.VectorEnv, got {_shown(env)}"
+            )
+        undo.callback(env.close)
+        count = env.num_envs if isinstance(env, VectorEnv) else 1
+        if n_envs not in {None, count}:
+            raise ConfigError(f"{env} holds {count} environments, and n_envs asks for {n_envs}")
+        batch: BatchEnv
+        batch = VectorBatch(env) if isinstance(env, VectorEnv) else PlainBatch([lambda: env], 1)
+        undo.pop_all()
+    return batch
+
+
+def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEnv:
+    """Return what builds a batch from a factory of the user's, in whichever process calls it.
+
+    A factory of plain environments is called `n_envs` times. A factory of a vector environment is
+    called once; `n_envs` is then 1, or the number of environments that this one holds.
+    """
+    if n_envs < 1:
+        raise ConfigError(f"n_envs must be at least 1, got {n_envs}")
+    return partial(_build_batch, make, n_envs)
+
+
+def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
+    first = make()
+    if n_envs == 1 or not isinstance(first, gymnasium.Env):
+        return as_batch_env(first, None if n_envs == 1 else n_envs)
+    others: list[Any] = [make] * (n_envs - 1)
+    return PlainBatch([lambda: first, *others], n_envs)
+
+
+def _is_import_path(name: str) -> bool:
+    """Tell `my_module:make_env` from Gymnasium's `my_module:MyEnv-v0`, which is no identifier."""
+    module, colon, attribute = name.partition(":")
+    return bool(colon and module) and all(part.isidentifier() for part in attribute.split("."))
+
+
+def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401  # the user's
+    factory = load_object(path)
+    if not callable(factory):
+        raise ConfigError(f"{path!r} is {_shown(factory)}, not a function that makes environments")
+    return factory(**kwargs)
+
+
+def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # either kind
+    try:
+        if env_id.startswith("ALE/"):
+            importlib.import_module("ale_py")  # registers its environments
+        return make()
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise ConfigError(f"cannot make environment {env_id!r}: {error}{_hint(env_id)}") from error
+    except Exception as error:
+        error.add_note(f"asyncrl: in making environment {env_id!r}")
+        raise
+
+
+def _hint(env_id: str) -> str:
+    spec = gymnasium.registry.get(env_id)
+    code = str(spec.entry_point).replace(".", "/") if spec is not None else env_id
+    for part, extra in _EXTRAS.items():
+        if part in code:
+            return f" (pip install 'asyncrl[{extra}]' brings these environments)"
+    return ""
+
+
+def _shown(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -1,0 +1,152 @@
+"""Any Gymnasium vector environment as a `BatchEnv`, whatever its autoreset mode.
+
+The mode is found out once, from `metadata["autoreset_mode"]`. In each of them `final_obs` holds
+the true successors, and no transition ever leads across a reset; they differ in when the next
+episode begins:
+
+    SAME_STEP   in the step that ends one: `obs` is already the next episode's first observation
+    DISABLED    likewise, because this adapter resets what ended before `step` returns
+    NEXT_STEP   one step later: at the end `obs` is still the last observation, and in the next
+                step, whose action is ignored there, `stepped` is False, reward and flags are 0,
+                and `obs` is the next episode's first
+
+Wraps what it is given; makes no environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.envs._checks import Checks, shown
+from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
+from asyncrl.errors import ConfigError, EnvironmentFault
+from asyncrl.types import Array, BoolArray
+
+__all__ = ["VectorBatch"]
+
+
+class VectorBatch:
+    """A `BatchEnv` over a vector environment.
+
+    All that it returns is copied: native vector environments write into the same buffers again,
+    few of them say so, and a copy is cheap beside a step.
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
+        self._env = vector_env
+        self._n_envs = vector_env.num_envs
+        self._mode = _autoreset_mode(vector_env)
+        spaces = vector_env.single_observation_space, vector_env.single_action_space
+        self._spec = spec_from_spaces(*spaces)
+        self._encode = ActionEncoder(spaces[1], self._n_envs)
+        self._name = _name(vector_env)
+        self._checks = Checks(self._name, self._n_envs, self._spec.observation)
+        self._resetting: BoolArray | None = None
+        self._closed = False
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one of them."""
+        return self._spec
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        return self._n_envs
+
+    def reset(self, seed: int) -> Array:
+        """Start all episodes anew; how one seed serves all is the vector environment's choice."""
+        self._resetting = None
+        obs, _ = self._env.reset(seed=seed)
+        return self._first_obs(obs)
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them."""
+        encoded = self._encode(action)
+        try:
+            raw_obs, raw_reward, terminations, truncations, infos = self._env.step(encoded)
+        except Exception as error:
+            error.add_note(f"asyncrl: in step of {self._name}, actions {shown(encoded)}")
+            raise
+        obs = self._checks.own(raw_obs, action)
+        self._checks.finite("observation", obs, action)
+        reward = self._checks.reward(raw_reward, action)
+        terminated, truncated = np.array(terminations, bool), np.array(truncations, bool)
+        stepped = None
+        if self._resetting is not None:
+            stepped = ~self._resetting
+            reward[self._resetting] = 0.0
+            terminated &= stepped
+            truncated &= stepped
+        self._checks.finite("reward", reward, action)
+        ended = terminated | truncated
+        if not ended.any():
+            self._resetting = None
+            return EnvStep(obs, reward, terminated, truncated, obs, stepped)
+        if self._mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+            return EnvStep(obs, reward, terminated, truncated, obs, stepped)
+        if self._mode is AutoresetMode.SAME_STEP:
+            final_obs = self._with_final_obs(obs, infos, ended, action)
+            return EnvStep(obs, reward, terminated, truncated, final_obs)
+        return EnvStep(self._with_first_obs(obs, ended), reward, terminated, truncated, obs)
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        if not self._closed:
+            self._closed = True
+            self._env.close()
+
+    def _first_obs(self, raw_obs: object) -> Array:
+        obs = self._checks.own(raw_obs, None)
+        self._checks.finite("first observation of an episode", obs, None)
+        return obs
+
+    def _with_final_obs(
+        self, obs: Array, infos: Mapping[str, Any], ended: BoolArray, action: Array
+    ) -> Array:
+        """Return `obs` with the last observations of ended episodes in the place of first ones."""
+        final_obs = obs.copy()
+        env_ids = np.flatnonzero(ended)
+        rows = infos.get("final_obs")
+        # Either one object for each environment, None where nothing ended, or an array of all.
+        found = [] if rows is None else [rows[i] for i in env_ids]
+        if not found or any(row is None for row in found):
+            raise EnvironmentFault(
+                f"{self._name} says AutoresetMode.SAME_STEP, but ended an episode without "
+                'infos["final_obs"], so the true last observation is lost. Correct its '
+                'metadata["autoreset_mode"], or make it with another autoreset mode.'
+            )
+        final_obs[ended] = self._checks.stack(found, env_ids.tolist(), action)
+        self._checks.finite("last observation of an episode", final_obs, action)
+        return final_obs
+
+    def _with_first_obs(self, final_obs: Array, ended: BoolArray) -> Array:
+        """Reset what ended, and return `final_obs` with the new observations in their places."""
+        raw_obs, _ = self._env.reset(options={"reset_mask": ended.copy()})
+        obs = final_obs.copy()
+        obs[ended] = self._first_obs(raw_obs)[ended]
+        return obs
+
+
+def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    mode = (vector_env.metadata or {}).get("autoreset_mode")
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        raise ConfigError(
+            f'{vector_env}: metadata["autoreset_mode"] is {mode!r}, so nobody can tell where its '
+            "episodes begin. Set it to what the environment does, before handing it over: "
+            'env.metadata = {**env.metadata, "autoreset_mode": '
+            "gymnasium.vector.AutoresetMode.NEXT_STEP} (or SAME_STEP, or DISABLED)."
+        ) from None
+
+
+def _name(vector_env: VectorEnv[Any, Any, Any]) -> str:
+    spec = vector_env.spec
+    return spec.id if spec is not None else type(vector_env.unwrapped).__name__
