@@ -31,6 +31,7 @@ WITHOUT_TWIN = {
     "asyncrl/messages.py": "frozen classes; test_wire.py sends each of them",
     "asyncrl/recorder.py": "protocols; tests/recorders covers implementations",
     "asyncrl/replay_buffer.py": "protocols; tests/replay_buffers covers implementations",
+    "asyncrl/train.py": "wiring; integration/test_train_async.py runs all of it",
     "asyncrl/transport.py": "protocols; tests/contracts covers implementations",
     "asyncrl/types.py": "aliases",
 }
