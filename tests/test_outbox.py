@@ -49,9 +49,7 @@ def read_back(messages: list[Experience], length: int) -> list[Transition]:
 
 @given(streams(), st.integers(1, 7), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
-def test_every_transition_arrives_once(
-    ends: list[list[str]], length: int, lookahead: int
-) -> None:
+def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
     outbox = make_outbox(len(ends), length, lookahead)
     told, messages = play(ends, outbox)
     expected = sorted((t for env in told for t in env), key=lambda t: t.obs)

@@ -9,6 +9,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from asyncrl.errors import AsyncRLError
 
@@ -46,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[0] not in _COMMANDS:
         print(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}", file=sys.stderr)
         return 2
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+        handlers=[_StderrHandler()],
+    )
     if "" not in sys.path:
         sys.path.insert(0, "")  # so that MODULE:NAME finds modules in the current directory
     command: Callable[[list[str]], int] = importlib.import_module(_COMMANDS[args[0]]).run
@@ -57,6 +62,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"asyncrl: error: {error}", file=sys.stderr)
         return 1
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever `sys.stderr` is at the time: the live view puts its own there."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: TextIO) -> None:
+        """Stay with `sys.stderr`."""
 
 
 if __name__ == "__main__":

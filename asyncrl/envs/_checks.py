@@ -68,7 +68,8 @@ class Checks:
     ) -> None:
         """Raise if any value is NaN or infinite; `env_ids` are the rows', if not all of them."""
         # uint8 images are left out: there is nothing to find, and they are large.
-        if values.dtype.kind != "f" or np.isfinite(values).all():
+        # Counting takes half the time of `all` on a small array.
+        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
             return
         wrong = ~np.isfinite(values.reshape(len(values), -1))
         row = int(np.flatnonzero(wrong.any(axis=1))[0])

@@ -17,7 +17,7 @@ from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.envs._checks import Checks, shown
 from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.types import Array, BoolArray
 
 __all__ = ["MakeEnv", "PlainBatch"]
 
@@ -65,25 +65,24 @@ class PlainBatch:
 
     def reset(self, seed: int) -> Array:
         """Start all episodes anew; environment i is seeded with `seed + i`, as in Gymnasium."""
-        return self._reset(self._everyone, seed, None)
+        return self._reset(self._everyone, seed)
 
     def step(self, action: Array) -> EnvStep:
         """Act in all of them, then reset those whose episode ended."""
-        answers = self._step_all(self._encode(action))
-        rows, rewards, terminations, truncations, _ = zip(*answers, strict=True)
+        rows, rewards, terminations, truncations, _ = zip(
+            *self._step_all(self._encode(action)), strict=True
+        )
         final_obs = self._checks.stack(rows, self._everyone, action)
         self._checks.finite("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite("reward", reward, action)
-        n = len(answers)
-        if not (any(terminations) or any(truncations)):
-            return EnvStep(final_obs, reward, np.zeros(n, bool), np.zeros(n, bool), final_obs)
-        terminated = np.fromiter(terminations, bool, n)
-        truncated = np.fromiter(truncations, bool, n)
-        ended = np.flatnonzero(terminated | truncated)
+        terminated, truncated = self._flags(terminations), self._flags(truncations)
+        ended = (terminated | truncated).nonzero()[0]
+        if not len(ended):
+            return EnvStep(final_obs, reward, terminated, truncated, final_obs)
         # `final_obs` is a copy by now, so an environment that reuses its arrays cannot spoil it.
         obs = final_obs.copy()
-        obs[ended] = self._reset(ended.tolist(), None, action)
+        obs[ended] = self._reset(ended.tolist(), None)
         return EnvStep(obs, reward, terminated, truncated, final_obs)
 
     def close(self) -> None:
@@ -106,7 +105,13 @@ class PlainBatch:
             )
             raise
 
-    def _reset(self, env_ids: Sequence[int], seed: int | None, action: Array | None) -> Array:
+    def _flags(self, flags: Sequence[Any]) -> BoolArray:
+        # Mostly nothing ends, and then the array need not be filled one by one.
+        return (
+            np.fromiter(flags, bool, self._n_envs) if any(flags) else np.zeros(self._n_envs, bool)
+        )
+
+    def _reset(self, env_ids: Sequence[int], seed: int | None) -> Array:
         rows = []
         for i in env_ids:
             try:

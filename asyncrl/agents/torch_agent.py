@@ -1,0 +1,216 @@
+"""What agents made of torch modules share: parameters in and out, state in and out, devices.
+
+An algorithm derives from `TorchPolicy` what acts and from `TorchAgent` what also learns, and is left
+to say how. None of it is required: whatever fulfils `agent.py` is an agent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.messages import ModelInfo
+from asyncrl.recorder import Record
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+__all__ = ["Part", "TorchAgent", "TorchPolicy", "pick_device", "to_tensors"]
+
+Part = nn.Module | torch.optim.Optimizer | torch.Tensor | torch.Generator | np.random.Generator
+"""What an agent's state is made of."""
+
+
+class TorchPolicy:
+    """Keeps the model that acts; a subclass adds `act`.
+
+    `env_steps` are those of the whole run, as far as this policy knows: what the newest model
+    came with, or its own steps if those are more. Schedules count in them.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self.model = model.to(device)
+        self.device = device
+        self.version = ModelVersion(0)
+        self.env_steps = 0
+        self._training = True
+
+    @property
+    def training(self) -> bool:
+        """Whether `act` explores."""
+        return self._training
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch exploration on or off."""
+        self._training = mode
+        return self
+
+    def record(self) -> Record:
+        """Tell nothing about acting, unless a subclass does."""
+        return {}
+
+    def model_info(self) -> ModelInfo:
+        """Return a snapshot of the model's parameters and buffers."""
+        params = {
+            name: value.detach().cpu().numpy().copy()
+            for name, value in self.model.state_dict().items()
+        }
+        return ModelInfo(version=self.version, params=params, env_steps=self.env_steps)
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Take all of a snapshot, or raise and change nothing."""
+        mine = self.model.state_dict()
+        if wrong := _mismatch({name: tuple(v.shape) for name, v in mine.items()}, info.params):
+            raise ConfigError(
+                f"the model of version {info.version} does not fit this policy's: {wrong}; all "
+                "actors and the learner need the same networks"
+            )
+        with torch.no_grad():
+            for name, value in info.params.items():
+                mine[name].copy_(torch.from_numpy(np.array(value)))
+        self.version = info.version
+        self.env_steps = max(self.env_steps, info.env_steps)
+
+
+class TorchAgent(TorchPolicy):
+    """A policy that learns; a subclass adds `act` and `opt`, and registers its parts."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        super().__init__(model, device)
+        self.parts: dict[str, Part] = {"model": self.model}
+        """What `state` saves, by name; a subclass adds targets, optimizers, generators."""
+
+    def state(self) -> Params:
+        """Return a copy of all parts and counters, as named arrays."""
+        state: dict[str, Array] = {
+            "version": np.array(self.version),
+            "env_steps": np.array(self.env_steps),
+        }
+        for part_name, part in self.parts.items():
+            state |= {f"{part_name}/{key}": value for key, value in _save(part).items()}
+        return state
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        by_part = {name: _under(f"{name}/", state) for name in self.parts}
+        left = set(state) - {"version", "env_steps"}
+        left -= {f"{name}/{key}" for name, keys in by_part.items() for key in keys}
+        if left or not {"version", "env_steps"} <= set(state):
+            raise CheckpointError(
+                f"this state is not this agent's: {sorted(left)[:3] or 'no version, no env_steps'}"
+            )
+        changes = [_prepare(name, part, by_part[name]) for name, part in self.parts.items()]
+        for change in changes:
+            change()
+        self.version = ModelVersion(int(state["version"]))
+        self.env_steps = int(state["env_steps"])
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of that name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"agent.device must be auto, cpu, cuda or cuda:N, got {name!r}"
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"agent.device is {name!r}, but torch {torch.__version__} sees no GPU")
+    return device
+
+
+def to_tensors(batch: Columns, device: torch.device) -> dict[str, Tensor]:
+    """Move a batch to where the agent computes; on a CPU the tensors share its memory."""
+    tensors = {name: torch.from_numpy(value) for name, value in batch.items()}
+    if device.type == "cpu":
+        return tensors
+    return {
+        name: value.pin_memory().to(device, non_blocking=True) for name, value in tensors.items()
+    }
+
+
+def _mismatch(expected: Mapping[str, tuple[int, ...]], given: Params) -> str:
+    """Say in words what the names or shapes differ in; empty if they do not."""
+    if missing := sorted(set(expected) - set(given)):
+        return f"it lacks {missing[0]}"
+    if unknown := sorted(set(given) - set(expected)):
+        return f"it has {unknown[0]}, which is unknown here"
+    for name, shape in expected.items():
+        if given[name].shape != shape:
+            return f"{name} has shape {given[name].shape}, expected {shape}"
+    return ""
+
+
+def _under(prefix: str, state: Params) -> dict[str, Array]:
+    return {
+        key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
+    }
+
+
+def _save(part: Part) -> dict[str, Array]:
+    match part:
+        case nn.Module():
+            return {name: _array(value) for name, value in part.state_dict().items()}
+        case torch.optim.Optimizer():
+            return {
+                f"{index}/{key}": _array(torch.as_tensor(value))
+                for index, slots in part.state_dict()["state"].items()
+                for key, value in slots.items()
+            }
+        case torch.Tensor():
+            return {"value": _array(part)}
+        case torch.Generator():
+            return {"state": _array(part.get_state())}
+        case np.random.Generator():
+            words = json.dumps(part.bit_generator.state).encode()
+            return {"state": np.frombuffer(words, np.uint8).copy()}
+
+
+def _prepare(name: str, part: Part, saved: Params) -> Callable[[], object]:
+    """Check what was saved against a part, and return what loads it."""
+    if isinstance(part, torch.optim.Optimizer):
+        return _prepare_optimizer(name, part, saved)
+    now = {key: value.shape for key, value in _save(part).items()}
+    if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
+        now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
+    if wrong := _mismatch(now, saved):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
+    match part:
+        case nn.Module():
+            return lambda: part.load_state_dict(tensors)
+        case torch.Tensor():
+            return lambda: part.data.copy_(tensors["value"])
+        case torch.Generator():
+            return lambda: part.set_state(tensors["state"])
+    numbers = json.loads(saved["state"].tobytes())
+    return lambda: setattr(part.bit_generator, "state", numbers)
+
+
+def _prepare_optimizer(
+    name: str, part: torch.optim.Optimizer, saved: Params
+) -> Callable[[], object]:
+    shapes = [tuple(p.shape) for group in part.param_groups for p in group["params"]]
+    slots: dict[int, dict[str, Tensor]] = {}
+    for key, value in saved.items():
+        index, _, slot = key.partition("/")
+        if not index.isdigit() or int(index) >= len(shapes):
+            raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
+        if value.shape not in {(), shapes[int(index)]}:
+            raise CheckpointError(
+                f"the saved {name} does not fit: {key} has shape {value.shape}, expected "
+                f"{shapes[int(index)]}"
+            )
+        slots.setdefault(int(index), {})[slot] = torch.from_numpy(np.array(value))
+    return lambda: part.load_state_dict({**part.state_dict(), "state": slots})
+
+
+def _array(value: Tensor) -> Array:
+    array: Array = value.detach().cpu().numpy().copy()
+    return array

@@ -1,0 +1,349 @@
+"""Configs as plain values and as YAML, and back again, identical.
+
+A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, paths and scalars. A
+field declared as one dataclass is saved as that one's fields; where the declaration leaves the
+class open (a contract, a union of several), `type: module:Class` stands before them. Functions and
+classes are saved as `module:name`. What would not come back identical is refused when it is saved.
+Merges nothing: defaults are the dataclasses' business.
+
+Loading imports the modules that a config names, and so runs them: load only configs you trust.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import reduce
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, NewType, TypeVar, Union
+
+import yaml
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["from_plain", "load_object", "load_yaml", "save_yaml", "to_plain"]
+
+T = TypeVar("T")
+Value = Any  # of a field
+Hint = Any  # what a field is declared as; Python has no common type for these
+
+_SCALARS = (bool, int, float, str, NoneType)
+_YAML_WORDS = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
+
+
+def to_plain(config: object) -> dict[str, Any]:
+    """Return a dataclass as nested dictionaries, lists and scalars, in the order of its fields."""
+    if not _is_config(config):
+        raise ConfigError(f"a config is an instance of a dataclass, got {_shown(config)}")
+    plain = _save_fields(config, "")
+    for path, value, back in _differences(config, from_plain(type(config), plain), ""):
+        raise ConfigError(
+            f"{path}: {_shown(value)} would be loaded as {_shown(back)}; make it what the field is "
+            "declared as, or declare the field more narrowly"
+        )
+    return plain
+
+
+def from_plain(cls: type[T], data: object) -> T:
+    """Build a `cls` from what `to_plain` returned, or what a person wrote in its place.
+
+    Fields that are not named keep their defaults. Raises `ConfigError` with the dotted path of
+    the first setting that is unknown, missing, of a wrong type or refused by its own class.
+    """
+    return _load(data, cls, "")  # type: ignore[no-any-return]
+
+
+def save_yaml(config: object, path: Path) -> None:
+    """Write a dataclass as YAML."""
+    # In ASCII: with allow_unicode, PyYAML writes some line separators so that it cannot read them.
+    path.write_text(yaml.safe_dump(to_plain(config), sort_keys=False), encoding="ascii")
+
+
+def load_yaml(cls: type[T], path: Path) -> T:
+    """Read a `cls` from a YAML file; an empty file gives the defaults."""
+    try:
+        data = yaml.safe_load(path.read_bytes())
+        return from_plain(cls, {} if data is None else data)
+    except (OSError, yaml.YAMLError, ConfigError) as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
+
+
+def load_object(path: str) -> object:
+    """Import what `module:name` names; the name may be dotted. Runs the module."""
+    module_name, _, name = path.partition(":")
+    if not all(map(str.isidentifier, [*module_name.split("."), *name.split(".")])):
+        raise ConfigError(f"{path!r} is no import path; write module:name, as in my_envs:make_env")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the module raises while it runs
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise ConfigError(
+                f"{path!r}: there is no module {missing!r}; it must be installed, or in a "
+                "directory of PYTHONPATH"
+            ) from error
+        text = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path!r}: importing {module_name} failed: {text}") from error
+    try:
+        return reduce(getattr, name.split("."), module)
+    except AttributeError as error:
+        advice = _close(error.name, dir(error.obj))
+        raise ConfigError(f"{path!r}: {module_name} has no {error.name!r}{advice}") from error
+
+
+def _object_path(value: Value) -> str:
+    """Return the `module:name` from which `load_object` gets this very function or class."""
+    path = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
+    with suppress(ConfigError):
+        if load_object(path) is value:
+            return path
+    raise ConfigError(
+        f"{_shown(value)} cannot be saved: it is neither plain nor a dataclass, nor can it be "
+        "imported by name, as what is defined with `def` or `class` at module level can"
+    )
+
+
+# Saving goes by values; that loading, which goes by declarations, gets the same back is checked.
+
+
+def _save(value: Value, declared: set[Hint], path: str) -> Any:
+    """Make a value plain; a dataclass without its `type` only if nothing else is declared."""
+    for kind, make_plain in _PLAIN.items():
+        if isinstance(value, kind):
+            return make_plain(value)
+    if isinstance(value, list | tuple):
+        return [_save(item, declared, _at(path, i)) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {_save(k, set(), path): _save(v, declared, _at(path, k)) for k, v in value.items()}
+    with _located(path):
+        if not _is_config(value):
+            return _object_path(value)
+        tag = {} if declared == {type(value)} else {"type": _object_path(type(value))}
+    return tag | _save_fields(value, path)
+
+
+def _save_fields(config: Value, path: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(type(config))
+    return {
+        name: _save(getattr(config, name), set(_leaves(hints[name])), _at(path, name))
+        for name in _fields(type(config))
+    }
+
+
+def _leaves(hint: Hint) -> Iterator[Hint]:
+    """Yield what is declared inside containers and unions, scalars left out."""
+    if _kind(hint) in _CONTAINERS:
+        for argument in typing.get_args(hint):
+            yield from _leaves(argument)
+    elif hint not in {*_SCALARS, ...}:
+        yield _kind(hint)
+
+
+def _differences(a: Value, b: Value, path: str) -> Iterator[tuple[str, Value, Value]]:
+    if _is_config(a) and type(a) is type(b):
+        for name in _fields(type(a)):
+            yield from _differences(getattr(a, name), getattr(b, name), _at(path, name))
+    elif a != b:
+        yield path, a, b
+
+
+def _load(data: Value, hint: Hint, path: str) -> Any:
+    while isinstance(hint, NewType):
+        hint = hint.__supertype__
+    kind = _kind(hint)
+    if kind in _LOADERS:
+        return _LOADERS[kind](data, hint, path)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _load_settings(data, kind, path)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[_choice(data, list(kind.__members__), path)]
+    if isinstance(kind, type) and issubclass(kind, PurePath):
+        return kind(_load_scalar(data, str, path))
+    return _load_open(data, hint, path)
+
+
+def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
+    if hint is float and not isinstance(data, bool):
+        # YAML reads 1e-4, without a point, as text.
+        if isinstance(data, int | float) or (isinstance(data, str) and data[:1] in "+-.0123456789"):
+            with suppress(ValueError, OverflowError):
+                if not math.isnan(number := float(data)):
+                    return number
+    elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
+        return data
+    quotes = isinstance(data, bool) and hint is str
+    advice = " (to YAML, off, no, on and yes are bool unless in quotes)" if quotes else ""
+    raise _Misfit(path, data, _name(hint) + advice)
+
+
+def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
+    for option in options:
+        if data == option and type(data) is type(option):
+            return option
+    if isinstance(data, bool):
+        meant = [o for o in options if isinstance(o, str) and o.lower() in _YAML_WORDS[data]]
+        if len(meant) == 1:
+            return meant[0]
+    raise _Misfit(path, data, f"one of {', '.join(map(repr, options))}{_close(data, options)}")
+
+
+def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
+    kind = list if _kind(hint) is list else tuple
+    if not isinstance(data, list | tuple):
+        raise _Misfit(path, data, f"a {kind.__name__}")
+    hints = typing.get_args(hint) or (Any,)
+    if _kind(hint) is not tuple or hints[-1] is ...:
+        hints = hints[:1] * len(data)
+    if len(hints) != len(data):
+        raise _Misfit(path, data, f"{len(hints)} values")
+    return kind(_load(item, hints[i], _at(path, i)) for i, item in enumerate(data))
+
+
+def _load_mapping(data: Value, hint: Hint, path: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise _Misfit(path, data, "a mapping")
+    key_hint, item_hint = typing.get_args(hint) or (str, Any)
+    return {
+        _load(key, key_hint, path): _load(item, item_hint, _at(path, key))
+        for key, item in data.items()
+    }
+
+
+def _load_any(data: Value, hint: Hint, path: str) -> Any:
+    if isinstance(data, list):
+        return _load_sequence(data, list, path)
+    if isinstance(data, Mapping):
+        return (_load_open if "type" in data else _load_mapping)(data, hint, path)
+    if type(data) in _SCALARS:
+        return _load_scalar(data, type(data), path)
+    raise _Misfit(path, data, "a plain value")
+
+
+def _load_union(data: Value, hint: Hint, path: str) -> Any:
+    # float takes whole numbers, and text, too, so it comes last.
+    members = sorted(typing.get_args(hint), key=lambda member: member is float)
+    expected = " or ".join(map(_name, members))
+    untagged = isinstance(data, Mapping) and "type" not in data
+    if untagged and sum(map(dataclasses.is_dataclass, members)) > 1:
+        raise _Misfit(path, data, f"{expected}, and a line `type: module:Class` that says which")
+    inner: list[ConfigError] = []
+    for member in members:
+        try:
+            return _load(data, member, path)
+        except ConfigError as error:
+            if not isinstance(error, _Misfit) or error.path != path:
+                inner.append(error)
+    raise inner[0] if inner else _Misfit(path, data, expected)
+
+
+def _load_settings(data: Value, cls: type, path: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise _Misfit(path, data, f"the settings of {cls.__name__}")
+    fields = _fields(cls)
+    if "type" in data and "type" not in fields:
+        return _load_open(data, cls, path)
+    for key in data:
+        if key not in fields:
+            advice = _close(key, fields) or f"; it has {', '.join(fields) or 'none'}"
+            raise ConfigError(f"{_at(path, key)}: {cls.__name__} has no such setting{advice}")
+    hints = typing.get_type_hints(cls)
+    values = {key: _load(item, hints[key], _at(path, key)) for key, item in data.items()}
+    with _located(path):
+        return cls(**values)
+
+
+def _load_open(data: Value, hint: Hint, path: str) -> Any:
+    """Load what is given by name: a dataclass and its settings, a function or a class."""
+    kind = _kind(hint)
+    named = kind in {Callable, type} or "__call__" in getattr(kind, "__dict__", ())
+    if isinstance(data, Mapping) and isinstance(data.get("type"), str):
+        with _located(_at(path, "type")):
+            cls = load_object(data["type"])
+        if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+            raise ConfigError(f"{_at(path, 'type')}: {data['type']!r} is no dataclass")
+        settings = {key: item for key, item in data.items() if key != "type"}
+        loaded = _load_settings(settings, cls, path)
+    elif isinstance(data, str) and named:
+        with _located(path):
+            loaded = load_object(data)
+    else:
+        wanted = "module:name, or " if named else ""
+        raise _Misfit(path, data, f"{_name(hint)} ({wanted}settings with `type: module:Class`)")
+    if getattr(kind, "_is_protocol", False):
+        names = {n for base in kind.__mro__[:-1] for n in vars(base) if not n.startswith("_")}
+        if lacking := sorted(name for name in names if not hasattr(loaded, name)):
+            raise _Misfit(path, loaded, f"{_name(hint)}, which has {', '.join(lacking)}")
+    elif isinstance(kind, type) and not isinstance(loaded, kind):
+        raise _Misfit(path, loaded, _name(hint))
+    return loaded
+
+
+class _Misfit(ConfigError):
+    """A value is not of the declared kind; as opposed to: something inside it is wrong."""
+
+    def __init__(self, path: str, value: Value, expected: str) -> None:
+        super().__init__(f"{path or 'the config'}: expected {expected}, got {_shown(value)}")
+        self.path = path
+
+
+@contextmanager
+def _located(path: str) -> Iterator[None]:
+    """Say where, before what a class says of its own settings."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}" if path else str(error)) from error
+
+
+def _fields(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+def _kind(hint: Hint) -> Any:
+    origin: Any = typing.get_origin(hint)
+    return origin or hint
+
+
+def _is_config(value: Value) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _at(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _name(hint: Hint) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _shown(value: Value) -> str:
+    return f"{value!r:.80} ({type(value).__name__})"
+
+
+def _close(word: object, known: Iterable[object]) -> str:
+    matches = difflib.get_close_matches(str(word), map(str, known), n=3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
+
+
+_CONTAINERS = {Union, UnionType, list, tuple, dict, Sequence, Mapping}
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    Enum: lambda member: member.name,
+    PurePath: str,
+    NoneType: lambda none: none,
+    **{scalar: scalar for scalar in (bool, int, float, str)},
+}
+_LOADERS: dict[Hint, Callable[[Value, Hint, str], Any]] = {
+    **dict.fromkeys(_SCALARS, _load_scalar),
+    **dict.fromkeys((list, tuple, Sequence), _load_sequence),
+    **dict.fromkeys((dict, Mapping), _load_mapping),
+    **dict.fromkeys((Union, UnionType), _load_union),
+    **dict.fromkeys((Any, object), _load_any),
+    Literal: lambda data, hint, path: _choice(data, typing.get_args(hint), path),
+}

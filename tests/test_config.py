@@ -1,0 +1,407 @@
+"""Configs come back identical, and what is wrong with one is said by path, value and remedy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NewType, Protocol
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.config import from_plain, load_object, load_yaml, save_yaml, to_plain
+from asyncrl.errors import ConfigError
+from asyncrl.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
+
+Width = NewType("Width", int)
+
+
+class Color(Enum):
+    RED = 1
+    OFF = 2
+
+
+class Shape(Protocol):
+    """A contract, as `AgentConfig` is one."""
+
+    def area(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Square:
+    side: float = 1.0
+
+    def area(self) -> float:
+        return self.side**2
+
+    def __post_init__(self) -> None:
+        if self.side <= 0:
+            raise ConfigError(f"side must be positive, got {self.side}")
+
+
+@dataclass(frozen=True)
+class Tile(Square):
+    glazed: bool = False
+
+
+@dataclass(frozen=True)
+class Circle:
+    radius: float = 1.0
+
+    def area(self) -> float:
+        return math.pi * self.radius**2
+
+    def __call__(self) -> str:
+        return "round"
+
+
+@dataclass(frozen=True)
+class NoShape:
+    size: int = 1
+
+
+def make_it() -> str:
+    return "made"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    flag: bool = False
+    count: int = 1
+    width: Width = Width(3)
+    rate: float = 0.5
+    name: str = "x"
+    maybe: float | None = None
+    where: Literal["background", "inline", "off"] = "background"
+    color: Color = Color.RED
+    path: Path | None = None
+    hidden: tuple[int, ...] = (64, 64)
+    pair: tuple[str, float] = ("a", 1.0)
+    betas: list[float] = field(default_factory=list)
+    names: Sequence[str] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    nested: dict[str, Square] = field(default_factory=dict)
+    square: Square = field(default_factory=Square)
+    other: Square | Circle | None = None
+    just_one: Square | None = None
+    shape: Shape = field(default_factory=Square)
+    number: int | float | str = 0
+    make: Callable[[], str] = make_it
+    cls: type[Any] = Circle
+    stop: StopCondition | None = None
+    derived: int = field(default=7, init=False)
+
+
+text = st.text(max_size=12) | st.sampled_from(
+    [
+        "1e-4",
+        "1.5",
+        "off",
+        "null",
+        "~",
+        "",
+        "0o7",
+        "1:30",
+        "2020-01-01",
+        "a: b",
+        "#",
+        "\x85",
+        "\r\n",
+    ]
+)
+floats = st.floats(allow_nan=False)
+squares = st.builds(Square, side=st.floats(0.1, 10))
+tiles = st.builds(Tile, side=st.floats(0.1, 10), glazed=st.booleans())
+circles = st.builds(Circle, radius=floats)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | floats | text,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(text.filter(lambda key: key != "type"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+stops = st.recursive(
+    st.builds(MaxEnvSteps, st.integers(1, 99)) | st.builds(ReachesUpperBound, st.just("r"), floats),
+    lambda inner: st.builds(AllOf, inner, inner),
+    max_leaves=4,
+)
+everything = st.builds(
+    Everything,
+    flag=st.booleans(),
+    count=st.integers(),
+    rate=floats,
+    name=text,
+    maybe=st.none() | floats,
+    where=st.sampled_from(["background", "inline", "off"]),
+    color=st.sampled_from(Color),
+    path=st.none() | st.just(Path("runs/x")),
+    hidden=st.lists(st.integers(), max_size=3).map(tuple),
+    pair=st.tuples(text, floats),
+    betas=st.lists(floats, max_size=3),
+    names=st.lists(text, max_size=3).map(tuple),
+    kwargs=st.dictionaries(text.filter(lambda key: key != "type"), plain, max_size=3),
+    nested=st.dictionaries(text, squares | tiles, max_size=2),
+    square=squares | tiles,
+    other=st.none() | squares | tiles | circles,
+    just_one=st.none() | squares | tiles,
+    shape=squares | tiles | circles,
+    number=st.integers() | floats | text,
+    make=st.just(make_it) | circles,
+    cls=st.sampled_from([Circle, Square]),
+    stop=st.none() | stops,
+)
+
+
+def types_in(value: Any) -> Any:
+    """The types of a tree, which `==` does not compare: 1 == 1.0 == True."""
+    if isinstance(value, list | tuple):
+        return type(value), [types_in(item) for item in value]
+    if isinstance(value, dict):
+        return {key: types_in(item) for key, item in value.items()}
+    return type(value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(config=everything)
+def test_a_config_comes_back_from_its_file_identical(
+    tmp_path_factory: pytest.TempPathFactory, config: Everything
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    save_yaml(config, path)
+    back = load_yaml(Everything, path)
+    assert back == config
+    for name in Everything.__dataclass_fields__:
+        assert types_in(getattr(back, name)) == types_in(getattr(config, name)), name
+
+
+def test_keys_stand_in_the_order_of_the_fields() -> None:
+    names = [name for name in Everything.__dataclass_fields__ if name != "derived"]
+    assert list(to_plain(Everything())) == names
+
+
+def test_only_open_declarations_are_tagged() -> None:
+    data = to_plain(
+        Everything(other=Circle(), just_one=Square(), square=Tile(), nested={"a": Square()})
+    )
+    assert data["other"] == {"type": f"{__name__}:Circle", "radius": 1.0}
+    assert data["shape"] == {"type": f"{__name__}:Square", "side": 1.0}
+    assert data["square"]["type"] == f"{__name__}:Tile"
+    assert data["just_one"] == {"side": 1.0}
+    assert data["nested"] == {"a": {"side": 1.0}}
+    assert data["make"] == f"{__name__}:make_it"
+    assert "derived" not in data
+
+
+def test_what_is_not_named_keeps_its_default(tmp_path: Path) -> None:
+    assert from_plain(Everything, {"count": 5}) == Everything(count=5)
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("# nothing yet\n")
+    assert load_yaml(Everything, empty) == Everything()
+
+
+def test_what_people_write_in_yaml_is_understood() -> None:
+    written = yaml.safe_load("{rate: 1e-4, maybe: 3, where: off, color: off, betas: [1, .inf]}")
+    assert written["where"] is False, "YAML 1.1; the reason for this test"
+    config = from_plain(Everything, written)
+    assert (config.rate, config.where, config.color) == (1e-4, "off", Color.OFF)
+    assert config.betas == [1.0, math.inf]
+    assert all(type(value) is float for value in (config.maybe, *config.betas))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"cuont": 1}, "^cuont: Everything has no such setting; did you mean count"),
+        ({"square": {"sied": 1.0}}, "^square.sied: Square has no such setting; did you mean side"),
+        ({"square": {"zzz": 1.0}}, "^square.zzz: .* it has side$"),
+        ({1: 2}, "^1: Everything has no such setting"),
+        ({"flag": 1}, r"^flag: expected bool, got 1 \(int\)"),
+        ({"count": True}, r"^count: expected int, got True \(bool\)"),
+        ({"count": 1.0}, r"^count: expected int, got 1.0 \(float\)"),
+        ({"count": None}, "^count: expected int, got None"),
+        ({"width": "3"}, r"^width: expected int, got '3' \(str\)"),
+        ({"rate": True}, r"^rate: expected float, got True"),
+        ({"rate": "fast"}, r"^rate: expected float, got 'fast'"),
+        ({"rate": math.nan}, "^rate: expected float, got nan"),
+        ({"rate": 10**400}, "^rate: expected float, got 1000"),
+        ({"name": False}, r"^name: expected str \(to YAML, off, no, .* got False \(bool\)"),
+        ({"maybe": "x"}, r"^maybe: expected (float|NoneType) or (float|NoneType), got 'x'"),
+        ({"where": "inlien"}, "^where: expected one of 'background', .*did you mean inline"),
+        ({"where": True}, "^where: expected one of"),
+        ({"color": "BLUE"}, "^color: expected one of 'RED', 'OFF', got 'BLUE'"),
+        ({"color": 1}, "^color: expected one of"),
+        ({"hidden": 64}, r"^hidden: expected a tuple, got 64 \(int\)"),
+        ({"hidden": [64, "x"]}, r"^hidden.1: expected int, got 'x'"),
+        ({"pair": ["a"]}, "^pair: expected 2 values, got "),
+        ({"betas": {"a": 1}}, "^betas: expected a list"),
+        ({"kwargs": [1]}, "^kwargs: expected a mapping, got "),
+        ({"kwargs": {1: 2}}, "^kwargs: expected str, got 1"),
+        ({"kwargs": {"a": [math.nan]}}, "^kwargs.a.0: expected float, got nan"),
+        ({"kwargs": {"a": object()}}, "^kwargs.a: expected a plain value"),
+        ({"nested": {"a": {"side": "x"}}}, "^nested.a.side: expected float, got 'x'"),
+        ({"square": None}, "^square: expected the settings of Square, got None"),
+        ({"square": {"side": -1}}, "^square: side must be positive, got -1.0"),
+        ({"other": {"side": 2.0}}, "^other: expected Square or Circle or NoneType, and a line"),
+        ({"other": {"type": "nowhere:X"}}, "^other.type: 'nowhere:X': there is no module"),
+        ({"just_one": {"side": "x"}}, "^just_one.side: expected float, got 'x'"),
+        ({"just_one": 3}, "^just_one: expected Square or NoneType, got 3"),
+        ({"shape": {"side": 1.0}}, "^shape: expected Shape .*type: module:Class"),
+        ({"shape": {"type": 3}}, "^shape: expected Shape"),
+        ({"shape": {"type": f"{__name__}:make_it"}}, "^shape.type: .*make_it' is no dataclass"),
+        ({"shape": {"type": f"{__name__}:NoShape"}}, "^shape: expected Shape, which has area"),
+        ({"shape": {"type": f"{__name__}:Square", "sid": 1}}, "^shape.sid: Square .* mean side"),
+        ({"shape": f"{__name__}:Square"}, "^shape: expected Shape"),
+        ({"square": {"type": f"{__name__}:Circle"}}, "^square: expected Square, got Circle"),
+        ({"make": 3}, r"^make: expected .*Callable.* \(module:name, or settings"),
+        ({"make": f"{__name__}:Width"}, None),
+        ({"make": f"{__name__}:text_"}, "^make: .* has no 'text_'; did you mean text"),
+        ({"make": f"{__name__}:__name__"}, "^make: expected .*Callable"),
+        ({"cls": f"{__name__}:make_it"}, "^cls: expected type"),
+        ([], "^the config: expected the settings of Everything, got "),
+    ],
+)
+def test_a_wrong_setting_is_named(data: Any, message: str | None) -> None:
+    if message is None:
+        from_plain(Everything, data)
+        return
+    with pytest.raises(ConfigError, match=message):
+        from_plain(Everything, data)
+
+
+def test_a_setting_without_default_must_be_given() -> None:
+    with pytest.raises(ConfigError, match=r"^inner: .*missing.*'needed'"):
+        from_plain(Outer, {"inner": {}})
+
+
+@dataclass
+class Inner:
+    needed: int
+
+
+@dataclass
+class Outer:
+    inner: Inner
+
+
+@dataclass
+class Picky:
+    value: int = 0
+
+    def __post_init__(self) -> None:
+        if self.value:
+            raise ValueError("zero or nothing")
+
+
+@dataclass
+class HasPicky:
+    picky: Picky = field(default_factory=Picky)
+    several: list[Picky] = field(default_factory=list)
+
+
+def test_a_class_of_the_users_own_may_refuse_with_any_value_error() -> None:
+    with pytest.raises(ConfigError, match=r"^several.1: zero or nothing$") as caught:
+        from_plain(HasPicky, {"several": [{}, {"value": 1}]})
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"make": lambda: "x"}, r"^make: .*lambda.* cannot be saved: .*at module level"),
+        ({"make": partial(make_it)}, "^make: .*partial.* cannot be saved"),
+        ({"make": Circle().area}, "^make: .*bound method.* cannot be saved"),
+        ({"kwargs": {"a": np.zeros(2)}}, "^kwargs.a: .*ndarray.* cannot be saved"),
+        ({"count": np.int64(3)}, "^count: .* cannot be saved"),
+        ({"kwargs": {"a": (1, 2)}}, r"^kwargs: .*\(1, 2\).* would be loaded as .*\[1, 2\]"),
+        ({"kwargs": {"a": {"type": "x"}}}, "^kwargs.a.type: 'x' is no import path"),
+        ({"kwargs": {"a": Color.RED}}, "^kwargs: .* would be loaded as"),
+        ({"kwargs": {"a": make_it}}, "^kwargs: .* would be loaded as"),
+        ({"hidden": [1]}, r"^hidden: \[1\] \(list\) would be loaded as \(1,\) \(tuple\)"),
+        ({"count": 1.5}, "^count: expected int, got 1.5"),
+        ({"rate": math.nan}, "^rate: expected float, got nan"),
+        ({"number": make_it}, "^number: .* would be loaded as"),
+        ({"square": Circle()}, "^square: expected Square, got Circle"),
+        ({"shape": NoShape()}, "^shape: expected Shape, which has area"),
+    ],
+)
+def test_what_would_not_come_back_is_refused_when_saved(change: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        to_plain(Everything(**change))
+
+
+def test_a_class_defined_in_a_function_cannot_be_saved() -> None:
+    @dataclass
+    class Hidden:
+        def area(self) -> float:
+            return 0.0
+
+    with pytest.raises(ConfigError, match=r"^shape: .*in_a_function.* at module level"):
+        to_plain(Everything(shape=Hidden()))
+
+
+def test_only_instances_of_dataclasses_are_configs() -> None:
+    for wrong in (Everything, {"a": 1}, None):
+        with pytest.raises(ConfigError, match="a config is an instance of a dataclass"):
+            to_plain(wrong)
+
+
+def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    with pytest.raises(ConfigError, match=r"cannot load .*config.yaml: .*No such file"):
+        load_yaml(Everything, path)
+    path.write_text("count: 1\nrate: [1, 2\n")
+    with pytest.raises(ConfigError, match=r"(?s)cannot load .*config.yaml: .*line 3"):
+        load_yaml(Everything, path)
+    path.write_text("square: {side: 0}")
+    with pytest.raises(ConfigError, match=r"cannot load .*config.yaml: square: side must be"):
+        load_yaml(Everything, path)
+
+
+def test_yaml_that_builds_python_objects_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("kwargs: !!python/object/apply:os.getcwd []")
+    with pytest.raises(ConfigError, match="could not determine a constructor"):
+        load_yaml(Everything, path)
+
+
+def test_load_object_imports_by_path() -> None:
+    assert load_object("math:sqrt") is math.sqrt
+    assert load_object("pathlib:Path.cwd").__name__ == "cwd"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("math.sqrt", "'math.sqrt' is no import path; write module:name"),
+        ("math:", "is no import path"),
+        (":sqrt", "is no import path"),
+        ("a/b.py:x", "is no import path"),
+        ("mathh:sqrt", "no module 'mathh'; it must be installed"),
+        ("os.pth:join", "no module 'os.pth'"),
+        ("math:sqrtt", "math has no 'sqrtt'; did you mean sqrt"),
+        ("pathlib:Path.cwdd", "pathlib has no 'cwdd'; did you mean cwd"),
+    ],
+)
+def test_load_object_says_what_is_missing(path: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_object(path)
+
+
+def test_load_object_shows_what_the_users_module_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needs_another_module.py").write_text("import not_installed_at_all")
+    (tmp_path / "fails_to_run.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match=r"importing needs_another_module failed.*not_installed"):
+        load_object("needs_another_module:x")
+    with pytest.raises(ConfigError, match="importing fails_to_run failed: ZeroDivisionError"):
+        load_object("fails_to_run:x")
