@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -13,6 +14,6 @@ def mlp(n_inputs: int, hidden: Sequence[int], n_outputs: int) -> nn.Sequential:
     """Make linear layers with ReLU between them, and none after the last."""
     sizes = [n_inputs, *hidden, n_outputs]
     layers: list[nn.Module] = []
-    for wide, narrow in zip(sizes[:-1], sizes[1:], strict=True):
+    for wide, narrow in pairwise(sizes):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
