@@ -1,13 +1,14 @@
 """What agents made of torch modules share: parameters in and out, state in and out, devices.
 
-An algorithm derives from `TorchPolicy` what acts and from `TorchAgent` what also learns, and is left
-to say how. None of it is required: whatever fulfils `agent.py` is an agent.
+An algorithm derives from `TorchPolicy` what acts and from `TorchAgent` what also learns, and is
+left to say how. None of it is required: whatever fulfils `agent.py` is an agent.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
-__all__ = ["Part", "TorchAgent", "TorchPolicy", "pick_device", "to_tensors"]
+__all__ = ["Part", "TorchAgent", "TorchPolicy", "pick_device", "seeded", "to_tensors"]
 
 Part = nn.Module | torch.optim.Optimizer | torch.Tensor | torch.Generator | np.random.Generator
 """What an agent's state is made of."""
@@ -45,8 +46,9 @@ class TorchPolicy:
         return self._training
 
     def train(self, mode: bool = True) -> Self:
-        """Switch exploration on or off."""
+        """Switch exploration on or off, and layers such as dropout with it."""
         self._training = mode
+        self.model.train(mode)
         return self
 
     def record(self) -> Record:
@@ -125,6 +127,17 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Start torch's global generator from `seed`, only inside the block.
+
+    Layers draw their first parameters from that generator and take no other.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 def to_tensors(batch: Columns, device: torch.device) -> dict[str, Tensor]:
     """Move a batch to where the agent computes; on a CPU the tensors share its memory."""
     tensors = {name: torch.from_numpy(value) for name, value in batch.items()}
@@ -189,8 +202,19 @@ def _prepare(name: str, part: Part, saved: Params) -> Callable[[], object]:
             return lambda: part.data.copy_(tensors["value"])
         case torch.Generator():
             return lambda: part.set_state(tensors["state"])
-    numbers = json.loads(saved["state"].tobytes())
+    numbers = _generator_numbers(name, part, saved["state"])
     return lambda: setattr(part.bit_generator, "state", numbers)
+
+
+def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
+    try:
+        numbers = json.loads(saved.tobytes())
+        type(part.bit_generator)().state = numbers
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"the saved {name} is no state of a {type(part.bit_generator).__name__}: {error}"
+        ) from error
+    return numbers
 
 
 def _prepare_optimizer(

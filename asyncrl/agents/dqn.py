@@ -1,0 +1,309 @@
+"""DQN: learns the value of each action, acts on the best one, explores with some of the rest.
+
+Papers:
+    Mnih et al. (2015), Human-level control through deep reinforcement learning: replay, target
+    network. van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning. Wang et
+    al. (2016), Dueling network architectures. Horgan et al. (2018), Distributed prioritized
+    experience replay (Ape-X): many actors with a ladder of exploration rates, n-step returns.
+
+What differs on purpose:
+    Adam instead of RMSprop. The Huber loss stands for the papers' clipping of errors. Rewards are
+    not clipped: that is an environment wrapper's business. The discount and the number of steps
+    belong to the replay buffer, which hands over `reward` and `discount` ready for use.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents.networks import as_float, q_network
+from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, pick_device, seeded, to_tensors
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, ModelVersion
+
+__all__ = ["DQN", "DQNConfig", "DQNPolicy", "EpsilonGreedy", "EpsilonLadder", "Softmax"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonGreedy:
+    """A random action with probability epsilon, the same in all environments."""
+
+    start: float = 1.0
+    """Epsilon of the first step, a probability."""
+
+    end: float = 0.05
+    """Epsilon after the decay, a probability."""
+
+    decay_env_steps: int = 10_000
+    """Environment steps of the whole run over which epsilon falls, linearly; 0 starts at `end`."""
+
+    def __post_init__(self) -> None:
+        _check_probability("exploration.start", self.start)
+        _check_probability("exploration.end", self.end)
+        _check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonLadder:
+    """Ape-X: each of the N environments of all actors keeps an epsilon of its own.
+
+    Environment i has base^(1 + alpha * i / (N - 1)); a single one has `base`.
+    """
+
+    base: float = 0.4
+    """Epsilon of the environment that explores most, a probability."""
+
+    alpha: float = 7.0
+    """How much less the others explore; the last one has base^(1 + alpha)."""
+
+    decay_env_steps: int = 0
+    """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
+
+    def __post_init__(self) -> None:
+        _check_probability("exploration.base", self.base)
+        _check_not_negative("exploration.alpha", self.alpha)
+        _check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """Actions with probabilities in proportion to exp(Q / temperature)."""
+
+    temperature: float = 1.0
+    """In units of Q values, that is, of returns."""
+
+    def __post_init__(self) -> None:
+        _check_positive("exploration.temperature", self.temperature)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DQNConfig:
+    """Double DQN with a ladder of exploration rates, unless told otherwise."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Units of each hidden layer; for images, of those behind the convolutions."""
+
+    network: Callable[[EnvSpec], nn.Module] | None = None
+    """Builds a network of your own in place of the default one: from a batch of float observations
+    (images within [0, 1]) to (batch, n_actions) values. Must be importable, or cloudpickle-able."""
+
+    double: bool = True
+    """The online network chooses the action whose value the target network tells."""
+
+    dueling: bool = False
+    """Separate streams for the value of a state and the advantages of its actions."""
+
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+
+    adam_eps: float = 1e-8
+    """Adam's epsilon: what keeps it from dividing by 0."""
+
+    loss: Literal["huber", "mse"] = "huber"
+    """Squared error, or the same with slope 1 at most."""
+
+    max_grad_norm: float = 10.0
+    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+
+    tau: float = 0.0
+    """Share of the online network that enters the target network in each optimisation step; 0
+    copies it as a whole, at intervals."""
+
+    target_interval_opt_steps: int = 200
+    """Optimisation steps between two copies; only when `tau` is 0."""
+
+    exploration: EpsilonGreedy | EpsilonLadder | Softmax = field(default_factory=EpsilonLadder)
+    """How actions other than the best one are tried in training."""
+
+    device: str = "auto"
+    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
+    compute on a CPU."""
+
+    def __post_init__(self) -> None:
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        if self.loss not in {"huber", "mse"}:
+            raise ConfigError(f"agent.loss must be huber or mse, got {self.loss!r}")
+        if self.network is not None and self.dueling:
+            raise ConfigError(
+                "agent.dueling=True shapes the default network and has no effect on agent.network; "
+                "leave it off and build a DuelingHead into your network"
+            )
+        _check_positive("learning_rate", self.learning_rate)
+        _check_positive("adam_eps", self.adam_eps)
+        _check_not_negative("max_grad_norm", self.max_grad_norm)
+        _check_probability("tau", self.tau)
+        if self.target_interval_opt_steps < 1:
+            raise ConfigError(
+                "agent.target_interval_opt_steps must be at least 1, got "
+                f"{self.target_interval_opt_steps}"
+            )
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> DQN:
+        """Make the learner's agent."""
+        return DQN(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return DQNPolicy(self, spec, context, torch.device("cpu"))
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return none: an observation and an action say all."""
+        return ()
+
+
+class DQNPolicy(TorchPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(_build_network(config, spec, context.seed), device)
+        self.config = config
+        self.random = np.random.default_rng(context.seed)
+        self._final_epsilons = _final_epsilons(config.exploration, context)
+
+    def act(self, obs: Array) -> Act:
+        """Choose the best action in each environment, or explore."""
+        with torch.inference_mode():
+            q = self.model(as_float(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+        if not self.training:
+            return Act(q.argmax(axis=1))
+        self.env_steps += len(obs)
+        if isinstance(self.config.exploration, Softmax):
+            # Gumbel's trick: argmax(Q / T + G) is a draw from softmax(Q / T).
+            noise = self.random.gumbel(size=q.shape)
+            return Act((q / self.config.exploration.temperature + noise).argmax(axis=1))
+        explores = self.random.random(len(q)) < self.epsilons()
+        anything = self.random.integers(q.shape[1], size=len(q))
+        return Act(np.where(explores, anything, q.argmax(axis=1)))
+
+    def epsilons(self) -> Array:
+        """Return the present probability of a random action, for each environment."""
+        exploration = self.config.exploration
+        if isinstance(exploration, Softmax) or self.env_steps >= exploration.decay_env_steps:
+            return self._final_epsilons
+        start = exploration.start if isinstance(exploration, EpsilonGreedy) else 1.0
+        done = self.env_steps / exploration.decay_env_steps
+        return start + done * (self._final_epsilons - start)
+
+    def record(self) -> Record:
+        """Tell how much is explored at present."""
+        if isinstance(self.config.exploration, Softmax):
+            return {"exploration_temperature": self.config.exploration.temperature}
+        return {"exploration_rate": float(self.epsilons().mean())}
+
+
+class DQN(DQNPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=config.learning_rate, eps=config.adam_eps, fused=True
+        )
+        self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
+        self._loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
+        self._params = list(self.model.parameters())
+        self._target_params = list(self.target.parameters())
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Take one step towards the targets; tell loss, mean value and norm of the gradient."""
+        data = to_tensors(batch, self.device)
+        target = self._targets(data)
+        # Q(s, a) of the actions that were taken.
+        q = self.model(as_float(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
+        # L = mean of huber(Q(s, a) - y), or of its square.
+        loss = self._loss(q, target)
+        self.optimizer.zero_grad()
+        loss.backward()
+        record = {"loss": loss.detach(), "q_mean": q.detach().mean()}
+        if self.config.max_grad_norm:
+            record["grad_norm"] = nn.utils.clip_grad_norm_(self._params, self.config.max_grad_norm)
+        self.optimizer.step()
+        self.version = ModelVersion(self.version + 1)
+        self._update_target()
+        return record
+
+    @torch.no_grad()
+    def _targets(self, data: Mapping[str, Tensor]) -> Tensor:
+        """Return y = r + discount * Q'(s', a*), where s' may lie n steps ahead.
+
+        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
+        """
+        next_obs = as_float(data["next_obs"])
+        next_q = self.target(next_obs)
+        # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
+        choosing_q = self.model(next_obs) if self.config.double else next_q
+        best = choosing_q.argmax(dim=1, keepdim=True)
+        value: Tensor = next_q.gather(1, best).squeeze(1)
+        return data["reward"] + data["discount"] * value
+
+    @torch.no_grad()
+    def _update_target(self) -> None:
+        if self.config.tau:
+            # theta' <- theta' + tau * (theta - theta')
+            for slow, fast in zip(self._target_params, self._params, strict=True):
+                slow.lerp_(fast, self.config.tau)
+        elif self.version % self.config.target_interval_opt_steps == 0:
+            # theta' <- theta
+            self.target.load_state_dict(self.model.state_dict())
+
+
+def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:
+    if not isinstance(spec.action, DiscreteSpec):
+        raise ConfigError(
+            f"DQN chooses among a number of actions, but these are continuous, of shape "
+            f"{spec.action.shape}; use SAC"
+        )
+    with seeded(seed):
+        if config.network is not None:
+            return config.network(spec)
+        return q_network(spec.observation, config.hidden, spec.action.n, dueling=config.dueling)
+
+
+def _final_epsilons(
+    exploration: EpsilonGreedy | EpsilonLadder | Softmax, context: PolicyContext
+) -> Array:
+    """Return each environment's probability of a random action once nothing decays any more."""
+    match exploration:
+        case EpsilonGreedy():
+            return np.array([exploration.end])
+        case EpsilonLadder():
+            # epsilon_i = base^(1 + alpha * i / (N - 1)), counted across all actors
+            n = context.n_actors * context.n_envs
+            i = context.actor_id * context.n_envs + np.arange(context.n_envs)
+            return exploration.base ** (1.0 + exploration.alpha * i / max(1, n - 1))
+        case Softmax():
+            return np.zeros(1)
+
+
+def _check_probability(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ConfigError(f"agent.{name} must lie in [0, 1], got {value}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
+        raise ConfigError(f"agent.{name} must be positive, got {value}")
+
+
+def _check_not_negative(name: str, value: float) -> None:
+    if not 0.0 <= value < math.inf:
+        raise ConfigError(f"agent.{name} must be 0 or more, got {value}")
