@@ -34,7 +34,7 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["DQN", "DQNConfig", "DQNPolicy", "EpsilonGreedy", "EpsilonLadder", "Softmax"]
+__all__ = ["DQNAgent", "DQNConfig", "DQNPolicy", "EpsilonGreedy", "EpsilonLadder", "Softmax"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +152,9 @@ class DQNConfig:
                 f"{self.target_interval_opt_steps}"
             )
 
-    def build(self, spec: EnvSpec, context: PolicyContext) -> DQN:
+    def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
         """Make the learner's agent."""
-        return DQN(self, spec, context, pick_device(self.device))
+        return DQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:
         """Make an actor's policy, which computes on a CPU."""
@@ -207,7 +207,7 @@ class DQNPolicy(TorchPolicy):
         return {"exploration_rate": float(self.epsilons().mean())}
 
 
-class DQN(DQNPolicy, TorchAgent):
+class DQNAgent(DQNPolicy, TorchAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
