@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from tests.helpers import wait_until
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("asyncrl", deadline=None)
+settings.load_profile("asyncrl")
+
+# Runs of this suite beside this one, and anything else, have temporary files of their own.
+_SCRATCH = tempfile.mkdtemp(prefix="tests-")
+os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
 
 _SHARED_MEMORY = Path("/dev/shm")
 _WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
@@ -25,6 +35,11 @@ _LEFTOVERS_DEADLINE_S = 15.0
 
 # Python keeps these two for as long as the interpreter lives, and they end with it.
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+
+
+def pytest_unconfigure() -> None:
+    """Remove the scratch directory."""
+    shutil.rmtree(_SCRATCH, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

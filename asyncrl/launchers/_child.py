@@ -1,0 +1,69 @@
+"""What runs in an actor's own process, from its first line to its exit."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import cloudpickle
+
+from asyncrl.launcher import Progress
+from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+
+__all__ = ["STACKS_SIGNAL", "live", "main"]
+
+STACKS_SIGNAL = signal.SIGUSR2
+"""Asks an actor to write down where its threads stand."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be an actor in a fresh interpreter."""
+    directory, name, lifeline = arguments
+    os._exit(live(LifeFiles(Path(directory), name), int(lifeline)))
+
+
+def live(files: LifeFiles, lifeline: int) -> int:
+    """Run the body, and return the exit code; what it raised is in the files."""
+    # The learner hears of Ctrl-C, and tells its actors to finish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stacks = files.path("stacks").open("w", encoding="utf-8")
+    faulthandler.enable(stacks)
+    faulthandler.register(STACKS_SIGNAL, stacks)
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    try:
+        body: Callable[[Progress], None] = cloudpickle.loads(files.path("body").read_bytes())
+        body(ProgressBoard(files.path("progress")))
+    except BaseException as error:
+        # BaseException: `sys.exit` in an environment is no reason to end without a word.
+        files.write_error(_in_one_line(error), traceback.format_exc())
+        return 1
+    finally:
+        _flush()
+    return 0
+
+
+def _end_with(lifeline: int) -> None:
+    """Kill this process and all it has started once the launcher's server is gone.
+
+    Only the server holds the other end of this pipe, and it never writes: to read is to wait for
+    its end.
+    """
+    os.read(lifeline, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            stream.flush()

@@ -1,0 +1,95 @@
+"""The files that one life of an actor leaves in the launcher's private directory.
+
+    0-3.body       what to run, pickled; written by the launcher
+    0-3.progress   three counters, mapped into memory by both sides
+    0-3.error      class and message of the exception that ended it, then its traceback
+    0-3.stacks     where its threads stood when it crashed, or when it was asked
+
+They are files so that they outlive the actor, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.launcher import ProgressReport
+from asyncrl.messages import Peer
+
+__all__ = ["LifeFiles", "ProgressBoard"]
+
+_CELLS = 3
+_BYTES = 8 * _CELLS
+_ENDINGS = ("body", "progress", "error", "stacks")
+
+
+@dataclass(frozen=True, slots=True)
+class LifeFiles:
+    """Where the files of one life are."""
+
+    directory: Path
+    name: str
+
+    @classmethod
+    def of(cls, directory: Path, peer: Peer) -> LifeFiles:
+        """Return the files of an actor's life."""
+        return cls(directory, f"{peer.actor_id}-{peer.incarnation}")
+
+    def path(self, ending: str) -> Path:
+        """Return one of the files."""
+        return self.directory / f"{self.name}.{ending}"
+
+    def write_error(self, error: str, text: str) -> None:
+        """Keep what ended it; whole or not at all."""
+        draft = self.path("error-draft")
+        draft.write_text(json.dumps([error, text]), encoding="utf-8")
+        draft.rename(self.path("error"))
+
+    def read_error(self) -> tuple[str, str]:
+        """Return class and message in one line, and the traceback or the stacks."""
+        if self.path("error").is_file():
+            error, text = json.loads(self.path("error").read_text(encoding="utf-8"))
+            return str(error), str(text)
+        if self.path("stacks").is_file():
+            return "", self.path("stacks").read_text(encoding="utf-8", errors="replace")
+        return "", ""
+
+    def remove(self) -> None:
+        """Delete them."""
+        for ending in (*_ENDINGS, "error-draft"):
+            self.path(ending).unlink(missing_ok=True)
+
+
+class ProgressBoard:
+    """Three numbers of 8 bytes that one process writes and another one reads.
+
+    Aligned numbers of 8 bytes are read and written in one piece, so there is no lock.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        if create:
+            path.write_bytes(bytes(_BYTES))
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), _BYTES)
+        self._cells = memoryview(self._map).cast("Q")
+
+    def turn(self, produced: int) -> None:
+        """Note the end of one turn."""
+        self._cells[1] = produced
+        self._cells[0] += 1
+
+    def waiting(self, waiting: bool) -> None:
+        """Note that the actor waits for the learner, or no longer does."""
+        self._cells[2] = waiting
+
+    def read(self) -> ProgressReport:
+        """Return what was noted."""
+        turns, produced, waiting = self._cells
+        return ProgressReport(turns, produced, bool(waiting))
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._cells.release()
+        self._map.close()

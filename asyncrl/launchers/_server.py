@@ -1,0 +1,226 @@
+"""The launcher's helper process: starts actors, tells of their ends, and outlives nobody.
+
+It has loaded what actors need, so that a fork of it is an actor at once; and as it runs in a
+session of its own it sees the learner's end, however that comes, and then kills every actor with
+all that they have started, and removes the private directory.
+
+One line of JSON each, from the learner `{"launch": NAME}` and `{"kill": NAME, "stacks": BOOL}`,
+to it `{"started": NAME, "pid": PID}` and `{"ended": NAME, "code": CODE}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from asyncrl.launchers import _child
+from asyncrl.launchers._lives import LifeFiles
+
+__all__ = ["BOOT", "main"]
+
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from asyncrl.launchers.{module} import main; main(sys.argv[2:])"
+)
+"""What `python -c` runs: our module, found on the launching process's own path."""
+
+_LOOK_S = 0.5
+"""Between two looks whether the learner still lives, should its end of the socket be kept open by
+a process that it has forked."""
+
+_STACKS_S = 0.5
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the learner is gone."""
+    control, directory, start_method, learner, preload = arguments
+    _adopt_orphans()
+    if start_method == "forkserver":
+        _preload(json.loads(preload))
+    os.set_inheritable(int(control), False)
+    server = _Server(socket.socket(fileno=int(control)), Path(directory), start_method)
+    try:
+        server.run(int(learner))
+    finally:
+        server.kill_all()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class _Server:
+    def __init__(self, control: socket.socket, directory: Path, start_method: str) -> None:
+        self._control = control
+        self._directory = directory
+        self._forks = start_method == "forkserver"
+        self._pids: dict[str, int] = {}
+        self._kill_at: dict[str, float] = {}
+        self._lifeline, self._lifeline_server = os.pipe()
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the poll
+
+    def run(self, learner: int) -> None:
+        """Do as told until the learner has closed its end, or has gone without doing so."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        pending = b""
+        while os.getppid() == learner:
+            ready = dict(poll.poll(1000 * self._patience_s()))
+            if self._woken.fileno() in ready:
+                self._woken.recv(4096)
+            if self._control.fileno() in ready:
+                received = self._control.recv(65536)
+                if not received:
+                    return
+                *lines, pending = (pending + received).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
+            self._kill_due()
+            self._reap()
+
+    def kill_all(self) -> None:
+        """Kill every actor and whatever they have started, also in sessions of its own."""
+        for pid in self._pids.values():
+            _kill_group(pid)
+        for pid in self._pids.values():
+            os.waitpid(pid, 0)
+        self._pids.clear()
+        # Killing one may orphan others; each round gets a generation of them.
+        while strays := self._strays():
+            for pid in strays:
+                _kill_group(pid)
+                os.waitpid(pid, 0)
+
+    def _patience_s(self) -> float:
+        due = min(self._kill_at.values(), default=time.monotonic() + _LOOK_S)
+        return min(_LOOK_S, max(0.0, due - time.monotonic()))
+
+    def _obey(self, order: dict[str, object]) -> None:
+        match order:
+            case {"launch": str(name)}:
+                self._launch(name)
+            case {"kill": str(name), "stacks": bool(with_stacks)}:
+                self._kill_at[name] = time.monotonic() + (_STACKS_S if with_stacks else 0.0)
+                if with_stacks and name in self._pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(self._pids[name], _child.STACKS_SIGNAL)
+
+    def _launch(self, name: str) -> None:
+        try:
+            pid = self._fork(name) if self._forks else self._spawn(name)
+        except OSError as error:
+            text = traceback.format_exc()
+            LifeFiles(self._directory, name).write_error(f"no process was started: {error}", text)
+            self._tell({"ended": name, "code": 1})
+            return
+        self._pids[name] = pid
+        self._tell({"started": name, "pid": pid})
+
+    def _fork(self, name: str) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            with contextlib.suppress(
+                OSError
+            ):  # the child, which does the same, may have been first
+                os.setpgid(pid, pid)
+            return pid
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for held in (self._control, self._woken, self._wake):
+                held.close()
+            os.close(self._lifeline_server)
+            code = _child.live(LifeFiles(self._directory, name), self._lifeline)
+        finally:
+            # Never back into the server's own frames, whatever happened.
+            os._exit(code)
+
+    def _spawn(self, name: str) -> int:
+        arguments = [str(self._directory), name, str(self._lifeline)]
+        command = [sys.executable, "-c", BOOT.format(module="_child"), json.dumps(sys.path)]
+        os.set_inheritable(self._lifeline, True)
+        # Popen would wait for processes that it has lost sight of; these are ours to wait for.
+        return os.posix_spawn(sys.executable, [*command, *arguments], os.environ, setpgroup=0)
+
+    def _kill_due(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, due in self._kill_at.items() if due <= now]:
+            del self._kill_at[name]
+            if name in self._pids:
+                _kill_group(self._pids[name])
+
+    def _reap(self) -> None:
+        for name, pid in list(self._pids.items()):
+            code = _reap(pid)
+            if code is not None:
+                del self._pids[name]
+                self._tell({"ended": name, "code": code})
+        for pid in self._strays():
+            os.waitpid(pid, os.WNOHANG)
+
+    def _strays(self) -> set[int]:
+        """Return orphans of actors, which have become this process's children."""
+        return _children() - set(self._pids.values())
+
+    def _tell(self, message: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # the learner is gone; `run` is about to see it
+            self._control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _reap(pid: int) -> int | None:
+    """Return an ended process's code, after killing what is left of its group."""
+    if hasattr(os, "waitid"):
+        # While the dead process is not yet waited for, nobody else can get its number.
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, pid, flags) is None:
+            return None
+        _kill_group(pid)
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # the group may not exist yet, or no more
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    """Return this process's children; empty where the system does not tell."""
+    try:
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+    except OSError:
+        return set()
+
+
+def _adopt_orphans() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _preload(modules: Sequence[str]) -> None:
+    """Import what every actor will need; one that fails fails again in the actor, with a report."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()

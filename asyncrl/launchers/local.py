@@ -1,0 +1,217 @@
+"""Actors as processes of this machine, which cannot outlive the learner.
+
+`LocalLauncher` is the learner's side; `_server.py` is the helper process that starts actors,
+`_child.py` what runs in an actor, `_lives.py` the files between them.
+
+Why not `multiprocessing`: its children import the user's main script again, its fork server takes
+a signal meant for the learner, and its children outlive a learner that is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn, Self
+
+import cloudpickle
+
+from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+from asyncrl.launchers._server import BOOT
+from asyncrl.messages import Peer
+
+__all__ = ["LocalLauncher", "StartMethod"]
+
+StartMethod = Literal["auto", "forkserver", "spawn"]
+
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
+"""Actors share the cores by being several; threads of their own would only be in the way."""
+
+_CLOSE_S = 10.0
+
+
+@dataclass(slots=True)
+class _Life:
+    peer: Peer
+    files: LifeFiles
+    board: ProgressBoard
+    pid: int | None = None
+
+
+class LocalLauncher:
+    """Starts actors through one helper process; use it in a `with` block, or close it.
+
+    Args:
+        preload: Modules that actors need; loaded once, not by each of them.
+        start_method: `forkserver` starts an actor in a few milliseconds, `spawn` in as long as
+            Python takes to load all modules. `auto` is `forkserver` under Linux, and `spawn`
+            where system libraries do not bear a fork.
+    """
+
+    def __init__(self, *, preload: Sequence[str] = (), start_method: StartMethod = "auto") -> None:
+        if start_method not in {"auto", "forkserver", "spawn"}:
+            raise ConfigError(
+                f"start_method must be auto, forkserver or spawn, got {start_method!r}"
+            )
+        if start_method == "auto":
+            start_method = "forkserver" if sys.platform == "linux" else "spawn"
+        self._lives: dict[str, _Life] = {}
+        self._pending = b""
+        self._directory = Path(tempfile.mkdtemp(prefix="asyncrl-"))
+        self._control, theirs = socket.socketpair()
+        with theirs, ExitStack() as undo:
+            undo.callback(shutil.rmtree, self._directory)
+            undo.callback(self._control.close)
+            self._server = _start_server(theirs, self._directory, start_method, preload)
+            undo.pop_all()
+
+    @property
+    def directory(self) -> Path:
+        """A directory that only this user can read, and that is gone after `close`."""
+        return self._directory
+
+    def launch(self, peer: Peer, body: ActorBody) -> None:
+        """Start an actor and return at once."""
+        files = LifeFiles.of(self._directory, peer)
+        if files.name in self._lives:
+            raise ValueError(f"{peer} lives already")
+        files.path("body").write_bytes(_pickled(body))
+        board = ProgressBoard(files.path("progress"), create=True)
+        self._lives[files.name] = _Life(peer, files, board)
+        self._order({"launch": files.name})
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        """Return the actors that have ended, each once; wait at most `timeout_s` for one."""
+        deadline = time.monotonic() + timeout_s
+        ended: list[ActorExit] = []
+        while not ended:
+            left = max(0.0, deadline - time.monotonic())
+            if not select.select([self._control], [], [], left)[0]:
+                break
+            for message in self._receive():
+                ended += self._take(message)
+        return ended
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        """Return what a living actor has left word of."""
+        return self._lives[LifeFiles.of(self._directory, peer).name].board.read()
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
+        """End an actor and all it has started; its exit follows in `exits`."""
+        name = LifeFiles.of(self._directory, peer).name
+        if name in self._lives:
+            self._order({"kill": name, "stacks": with_stacks})
+
+    def close(self) -> None:
+        """Kill what is left, release everything; may be called again."""
+        self._control.close()  # the server sees it, kills all actors and ends
+        try:
+            self._server.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._kill_everything()
+        for life in self._lives.values():
+            life.board.close()
+        self._lives.clear()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _order(self, order: dict[str, object]) -> None:
+        try:
+            self._control.sendall(json.dumps(order).encode() + b"\n")
+        except OSError as error:
+            self._mourn_server(error)
+
+    def _receive(self) -> list[dict[str, object]]:
+        try:
+            received = self._control.recv(65536)
+        except OSError as error:
+            self._mourn_server(error)
+        if not received:
+            self._mourn_server(None)
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _take(self, message: dict[str, object]) -> list[ActorExit]:
+        match message:
+            case {"started": str(name), "pid": int(pid)}:
+                self._lives[name].pid = pid
+            case {"ended": str(name), "code": int(code)}:
+                return [_exit_of(self._lives.pop(name), code)]
+        return []
+
+    def _mourn_server(self, error: OSError | None) -> NoReturn:
+        """Kill the actors, which nobody looks after any more, and say what happened."""
+        self._kill_everything()
+        code = self._server.poll()
+        raise ActorFailed(
+            f"the process that starts actors has gone (exit code {code}); all actors were killed. "
+            "If the machine ran out of memory, run fewer actors"
+        ) from error
+
+    def _kill_everything(self) -> None:
+        self._server.kill()
+        self._server.wait()
+        for life in self._lives.values():
+            if life.pid is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(life.pid, signal.SIGKILL)
+
+
+def _start_server(
+    control: socket.socket, directory: Path, start_method: str, preload: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    arguments = [
+        str(control.fileno()),
+        str(directory),
+        start_method,
+        str(os.getpid()),
+        json.dumps(list(preload)),
+    ]
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
+        [sys.executable, "-c", BOOT.format(module="_server"), json.dumps(sys.path), *arguments],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[control.fileno()],
+        env={**os.environ, **_ONE_THREAD},
+        start_new_session=True,
+    )
+
+
+def _pickled(body: ActorBody) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(body)
+    except Exception as error:
+        raise ConfigError(
+            f"what an actor is to run cannot be sent to its process: {type(error).__name__}: "
+            f"{error}. Give factories and configs, which build environments, sockets and locks "
+            "there, in place of such objects themselves"
+        ) from error
+    return pickled
+
+
+def _exit_of(life: _Life, code: int) -> ActorExit:
+    error, text = life.files.read_error()
+    last = life.board.read()
+    life.board.close()
+    life.files.remove()
+    return ActorExit(peer=life.peer, code=code, text=text, error=error, last=last)

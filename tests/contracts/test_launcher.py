@@ -1,0 +1,183 @@
+"""What every launcher promises: actors start, their ends are told, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.messages import Peer
+from asyncrl.types import ActorId
+from tests.helpers import wait_until
+from tests.launchers import bodies
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+
+
+def peer(actor_id: int = 0, incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+
+@pytest.fixture(params=["forkserver", "spawn"])
+def launcher(request: pytest.FixtureRequest) -> Iterator[Launcher]:
+    with LocalLauncher(start_method=request.param) as made:
+        yield made
+
+
+def end_of(launcher: Launcher) -> ActorExit:
+    (ended,) = launcher.exits(DEADLINE_S)
+    return ended
+
+
+def runs(launcher: Launcher, who: Peer) -> bool:
+    return launcher.progress(who).turns > 0
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_an_actor_that_returns_ends_with_0(launcher: Launcher) -> None:
+    launcher.launch(peer(4, 2), bodies.returns)
+    ended = end_of(launcher)
+    assert (ended.peer, ended.code, ended.text, ended.error) == (peer(4, 2), 0, "", "")
+    assert ended.last == ProgressReport(turns=2, produced=9, waiting=False)
+
+
+def test_an_exception_is_told_whole(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.raises)
+    ended = end_of(launcher)
+    assert ended.code == 1
+    assert ended.error == "ValueError: the lid is shut"
+    assert 'raise ValueError("the lid\\nis shut")' in ended.text
+    assert ended.last.produced == 3
+
+
+def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.exits_system)
+    ended = end_of(launcher)
+    assert (ended.code, ended.error) == (1, "SystemExit: enough")
+
+
+def test_an_exit_past_python_tells_its_code(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.leaves)
+    assert end_of(launcher).code == 3
+
+
+def test_a_crash_tells_signal_and_stack(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.crashes)
+    ended = end_of(launcher)
+    assert ended.code == -signal.SIGSEGV
+    assert "in crashes" in ended.text
+
+
+def test_progress_is_seen_while_it_lives(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.waits)
+    expected = ProgressReport(turns=1, produced=5, waiting=True)
+    wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
+
+
+def test_each_end_is_told_once(launcher: Launcher) -> None:
+    for i in range(3):
+        launcher.launch(peer(i), bodies.returns)
+    ends: list[ActorExit] = []
+    wait_until(lambda: ends.extend(launcher.exits(1.0)) or len(ends) >= 3, DEADLINE_S, "three ends")
+    assert sorted(ended.peer.actor_id for ended in ends) == [0, 1, 2]
+    assert launcher.exits(0.0) == []
+
+
+def test_a_slot_can_be_filled_again(launcher: Launcher) -> None:
+    for incarnation in range(2):
+        launcher.launch(peer(0, incarnation), bodies.returns)
+        assert end_of(launcher).peer == peer(0, incarnation)
+
+
+@pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
+def test_kill_ends_any_actor(launcher: Launcher, body: ActorBody) -> None:
+    launcher.launch(peer(), body)
+    wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
+    launcher.kill(peer())
+    ended = end_of(launcher)
+    assert ended.code == -signal.SIGKILL
+    assert ended.last.turns == 1
+
+
+def test_kill_can_ask_for_stacks_first(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.waits)
+    wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
+    launcher.kill(peer(), with_stacks=True)
+    ended = end_of(launcher)
+    assert ended.code == -signal.SIGKILL
+    assert "in forever" in ended.text
+
+
+def test_kill_of_one_that_has_ended_does_nothing(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.returns)
+    end_of(launcher)
+    launcher.kill(peer())
+    assert launcher.exits(0.0) == []
+
+
+def test_close_leaves_no_process_of_any_generation(launcher: Launcher, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    launcher.launch(peer(), bodies.StartsHelpers(notes))
+    wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+    pids = [int(pid) for pid in notes.read_text().split()]
+    assert all(map(alive, pids))
+    launcher.close()
+    wait_until(lambda: not any(map(alive, pids)), DEADLINE_S, "all of them gone")
+
+
+def test_an_end_takes_the_actors_own_helpers_along(launcher: Launcher, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    launcher.launch(peer(), bodies.StartsHelpers(notes))
+    wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+    actor, near, _ = (int(pid) for pid in notes.read_text().split())
+    os.kill(actor, signal.SIGKILL)
+    assert end_of(launcher).code == -signal.SIGKILL
+    wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
+
+
+def test_closing_twice_is_fine(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.waits)
+    launcher.close()
+    launcher.close()
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_starts(launcher: Launcher) -> None:
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"cannot be sent.*lock"):
+        launcher.launch(peer(), lambda _: lock.release())
+    assert launcher.exits(0.0) == []
+
+
+def test_a_function_defined_on_the_spot_can_be_sent(launcher: Launcher) -> None:
+    produced = 11
+    launcher.launch(peer(), lambda progress: progress.turn(produced))
+    assert end_of(launcher).last.produced == 11
+
+
+def test_surroundings_of_an_actor(launcher: Launcher, tmp_path: Path) -> None:
+    launcher.launch(peer(), bodies.NotesSurroundings(tmp_path / "notes"))
+    ended = end_of(launcher)
+    assert ended.code == 0, ended.text
+    assert (tmp_path / "notes").read_text().splitlines() == [
+        "threads 1",
+        f"cwd {Path.cwd()}",
+        "leads its group True",
+        "ignores ctrl-c True",
+        "main None",
+    ]

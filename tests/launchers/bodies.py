@@ -1,0 +1,92 @@
+"""What actors do in the tests of launchers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from asyncrl.launcher import Progress
+
+
+def returns(progress: Progress) -> None:
+    progress.turn(7)
+    progress.turn(9)
+
+
+def raises(progress: Progress) -> NoReturn:
+    progress.turn(3)
+    raise ValueError("the lid\nis shut")
+
+
+def leaves(_: Progress) -> NoReturn:
+    os._exit(3)
+
+
+def exits_system(_: Progress) -> NoReturn:
+    sys.exit("enough")
+
+
+def crashes(_: Progress) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def waits(progress: Progress) -> None:
+    progress.waiting(True)
+    progress.turn(5)
+    forever()
+
+
+def holds_the_gil(progress: Progress) -> None:
+    progress.turn(0)
+    # A regular expression that backtracks for ages, inside one call.
+    import re  # noqa: PLC0415
+
+    re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def forever() -> None:
+    while True:
+        time.sleep(0.05)
+
+
+class StartsHelpers:
+    """Starts a process in its own group and one in another session, and notes their numbers."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __call__(self, progress: Progress) -> None:
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        near = subprocess.Popen(command)
+        far = subprocess.Popen(command, start_new_session=True)
+        draft = self.notes.with_suffix(".draft")
+        draft.write_text(f"{os.getpid()} {near.pid} {far.pid}")
+        draft.rename(self.notes)
+        progress.turn(0)
+        forever()
+
+
+class NotesSurroundings:
+    """Writes down what an actor sees of the process it runs in."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __call__(self, progress: Progress) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        self.notes.write_text(
+            "\n".join(
+                [
+                    f"threads {os.environ['OMP_NUM_THREADS']}",
+                    f"cwd {Path.cwd()}",
+                    f"leads its group {os.getpgrp() == os.getpid()}",
+                    f"ignores ctrl-c {handler == signal.SIG_IGN}",
+                    f"main {sys.modules['__main__'].__dict__.get('__file__')}",
+                ]
+            )
+        )

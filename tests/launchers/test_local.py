@@ -1,0 +1,124 @@
+"""What is the local launcher's own: its helper process, its directory, and who survives whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.messages import Peer
+from asyncrl.types import ActorId
+from tests.contracts.test_launcher import DEADLINE_S, alive, peer
+from tests.helpers import wait_until
+from tests.launchers import bodies
+
+
+def its_server() -> psutil.Process:
+    (server,) = psutil.Process().children()
+    assert "_server" in " ".join(server.cmdline())
+    return server
+
+
+def test_its_directory_is_private_and_goes_with_it() -> None:
+    with LocalLauncher() as launcher:
+        assert stat.S_IMODE(launcher.directory.stat().st_mode) == 0o700
+        assert launcher.directory.is_dir()
+    assert not launcher.directory.exists()
+
+
+def test_files_of_a_life_go_with_it() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.raises)
+        launcher.exits(DEADLINE_S)
+        assert list(launcher.directory.iterdir()) == []
+
+
+def test_an_unknown_start_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"start_method must be .* got 'thread'"):
+        LocalLauncher(start_method="thread")  # type: ignore[arg-type]
+
+
+def test_one_slot_has_one_life() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.waits)
+        with pytest.raises(ValueError, match="lives already"):
+            launcher.launch(peer(), bodies.waits)
+
+
+def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() -> None:
+    with LocalLauncher(preload=["no_such_module"]) as launcher:
+        launcher.launch(peer(), bodies.returns)
+        assert launcher.exits(DEADLINE_S)[0].code == 0
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
+def test_without_its_helper_process_it_says_so_and_kills_all(
+    start_method: str, body: object
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:  # type: ignore[arg-type]
+        launcher.launch(peer(), body)  # type: ignore[arg-type]
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        (actor,) = its_server().children()
+        its_server().kill()
+        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+        wait_until(lambda: not alive(actor.pid), DEADLINE_S, "the actor gone")
+
+
+LEARNER = textwrap.dedent("""\
+    import sys
+    from pathlib import Path
+    from asyncrl.launchers.local import LocalLauncher
+    from asyncrl.messages import Peer
+    from tests.launchers import bodies
+
+    launcher = LocalLauncher(start_method=sys.argv[2])
+    launcher.launch(Peer(actor_id=0, incarnation=0), bodies.StartsHelpers(Path(sys.argv[1])))
+    launcher.launch(Peer(actor_id=1, incarnation=0), bodies.holds_the_gil)
+    while not launcher.progress(Peer(actor_id=1, incarnation=0)).turns:
+        launcher.exits(0.01)
+    print(launcher.directory, flush=True)
+    sys.stdin.read()
+""")
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method: str) -> None:
+    notes = tmp_path / "notes"
+    with subprocess.Popen(
+        [sys.executable, "-c", LEARNER, str(notes), start_method],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as learner:
+        assert learner.stdout
+        directory = Path(learner.stdout.readline().strip())
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        family = psutil.Process(learner.pid).children(recursive=True)
+        assert len(family) == 5  # the server, two actors, and two helpers of one of them
+        learner.kill()
+    wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    wait_until(lambda: not directory.exists(), DEADLINE_S, "the directory gone")
+
+
+def test_ctrl_c_does_not_reach_actors() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), bodies.waits)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        (actor,) = its_server().children()
+        # A terminal sends it to the learner's whole process group, which the actor is not in.
+        assert os.getpgid(actor.pid) != os.getpgrp()
+        actor.send_signal(signal.SIGINT)
+        launcher.kill(peer(), with_stacks=True)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGKILL

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.errors import ConfigError
+from asyncrl.launcher import ActorExit, ProgressReport
+from asyncrl.messages import Peer
+from asyncrl.restart_policy import (
+    GiveUp,
+    Restart,
+    RestartPolicy,
+    RestartPolicyConfig,
+    describe_exit,
+)
+from asyncrl.types import ActorId
+
+KILLED = ActorExit(
+    peer=Peer(actor_id=ActorId(0), incarnation=0),
+    code=-signal.SIGKILL,
+    last=ProgressReport(100, 100, waiting=False),
+)
+RAISED = replace(KILLED, code=1, error="ValueError: no", text="Traceback ...")
+STEADY = RestartPolicyConfig(jitter=0.0)
+
+
+def waits(config: RestartPolicyConfig, exits: int, every_s: float = 0.0) -> list[float]:
+    policy = RestartPolicy(config, seed=0)
+    decisions = [policy.on_exit(KILLED, now=i * every_s) for i in range(exits)]
+    assert all(isinstance(decision, Restart) for decision in decisions)
+    return [decision.after_s for decision in decisions if isinstance(decision, Restart)]
+
+
+def test_backoff_grows_to_its_limit() -> None:
+    config = replace(STEADY, backoff_s=1.0, backoff_factor=3.0, backoff_max_s=5.0)
+    assert waits(config, 4) == [1.0, 3.0, 5.0, 5.0]
+
+
+def test_backoff_is_each_slots_own() -> None:
+    policy = RestartPolicy(STEADY, seed=0)
+    policy.on_exit(KILLED, now=0.0)
+    other = replace(KILLED, peer=Peer(actor_id=ActorId(1), incarnation=0))
+    assert policy.on_exit(other, now=0.0) == Restart(STEADY.backoff_s)
+
+
+def test_deaths_long_past_do_not_count() -> None:
+    config = replace(STEADY, max_restarts=1, window_s=10.0)
+    assert waits(config, 20, every_s=10.0) == [config.backoff_s] * 20
+
+
+def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
+    policy = RestartPolicy(replace(STEADY, max_restarts=2, window_s=60.0), seed=0)
+    assert isinstance(policy.on_exit(KILLED, now=0.0), Restart)
+    assert isinstance(policy.on_exit(KILLED, now=1.0), Restart)
+    given_up = policy.on_exit(KILLED, now=2.0)
+    assert isinstance(given_up, GiveUp)
+    assert "death 3 of an actor within 60 s" in given_up.reason
+    assert "restart.max_restarts is 2" in given_up.reason
+    assert "SIGKILL" in given_up.reason
+
+
+def test_a_budget_of_none_ends_at_the_first_death() -> None:
+    policy = RestartPolicy(replace(STEADY, max_restarts=0), seed=0)
+    assert isinstance(policy.on_exit(KILLED, now=0.0), GiveUp)
+
+
+def test_no_restart_before_anything_ever_worked() -> None:
+    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
+    policy = RestartPolicy(STEADY, seed=0)
+    decision = policy.on_exit(stillborn, now=0.0)
+    assert isinstance(decision, GiveUp)
+    assert "before any actor had made a single step" in decision.reason
+
+
+def test_a_late_death_at_start_is_restarted_once_others_have_worked() -> None:
+    policy = RestartPolicy(STEADY, seed=0)
+    policy.on_exit(KILLED, now=0.0)
+    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
+    assert isinstance(policy.on_exit(stillborn, now=1.0), Restart)
+
+
+def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
+    assert RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0) == GiveUp(
+        "actor 0 failed: ValueError: no"
+    )
+    tolerant = RestartPolicy(replace(STEADY, on_exception="restart"), seed=0)
+    assert isinstance(tolerant.on_exit(RAISED, now=0.0), Restart)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    deaths=st.integers(1, 300),
+    jitter=st.floats(0, 1),
+)
+def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jitter: float) -> None:
+    config = replace(STEADY, jitter=jitter, max_restarts=300)
+    policy = RestartPolicy(config, seed)
+    for _ in range(deaths):
+        decision = policy.on_exit(KILLED, now=0.0)
+        assert isinstance(decision, Restart)
+        assert 0.0 <= decision.after_s <= config.backoff_max_s
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (-signal.SIGKILL, "", "was ended by SIGKILL (killed from outside"),
+        (-signal.SIGSEGV, "", "was ended by SIGSEGV (a crash in native code)"),
+        (-signal.SIGTERM, "", "was ended by SIGTERM"),
+        (-63, "", "was ended by signal 63"),
+        (0, "", "ended without being asked to"),
+        (1, "KeyError: 'x'", "failed: KeyError: 'x'"),
+        (3, "", "exited with code 3"),
+    ],
+)
+def test_ends_in_words(code: int, error: str, words: str) -> None:
+    assert describe_exit(replace(KILLED, code=code, error=error)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_restarts", -1),
+        ("window_s", 0.0),
+        ("backoff_s", -0.1),
+        ("backoff_max_s", -1.0),
+        ("backoff_factor", 0.5),
+        ("jitter", 1.5),
+        ("on_exception", "ignore"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(setting: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"restart\.{setting} .* got {value!r}"):
+        RestartPolicyConfig(**{setting: value})  # type: ignore[arg-type]
