@@ -1,0 +1,308 @@
+"""Saving and loading named arrays on disk, so that a crash at any moment leaves a whole checkpoint.
+
+A checkpoint `NAME` is a folder of `<group>.safetensors` files and a `manifest.json` with their
+sizes and hashes. The folder itself is hidden, `.data-...`; `NAME` is a symbolic link to it, which
+is switched only when all the data has reached the disk, and the old data is deleted only after
+that. What no link points to is left over from a crash, and is deleted by the next save.
+
+One run writes to a directory at a time; any number may read. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.types import Params
+
+__all__ = ["BestModel", "Checkpoint", "Checkpointer"]
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_SUFFIX = ".safetensors"
+_HIDDEN = ".data-"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+_DTYPES = {
+    np.dtype(name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("float16", "float32", "float64"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was given to `Checkpointer.save`."""
+
+    groups: Mapping[str, Params]
+    meta: Mapping[str, Any]
+
+
+class BestModel:
+    """Remembers the best score so far."""
+
+    def __init__(self) -> None:
+        self.score = -math.inf
+        self._warned = False
+
+    def is_better(self, score: float) -> bool:
+        """Tell whether `score` beats all before it, and keep it if so; ties and NaN do not."""
+        if not math.isfinite(score):
+            if not self._warned:
+                self._warned = True
+                logger.warning("a score is %s; scores that are not finite are never best", score)
+            return False
+        if score <= self.score:
+            return False
+        self.score = score
+        return True
+
+
+class Checkpointer:
+    """Saves and loads the checkpoints of one run.
+
+    Args:
+        directory: Where they go; made by the first save.
+        keep_last: How many numbered checkpoints to keep; 0 keeps all. Others are never deleted.
+    """
+
+    def __init__(self, directory: Path, keep_last: int = 0) -> None:
+        if keep_last < 0:
+            raise ConfigError(f"keep_last must be 0 (keep all) or more, got {keep_last}")
+        self._directory = directory
+        self._keep_last = keep_last
+
+    def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> Path:
+        """Save under `name`, a number of optimisation steps or a word such as `best`.
+
+        If this raises, what was saved before, also under the same name, is still whole.
+        """
+        path = self._directory / _checked("checkpoint", name)
+        files = {
+            _checked("group", group) + _SUFFIX: _pack(group, groups[group]) for group in groups
+        }
+        files[_MANIFEST] = _pack_manifest(meta, {key: _digest(data) for key, data in files.items()})
+        try:
+            if not self._directory.exists():
+                self._directory.mkdir(parents=True)
+                _sync(self._directory.parent)
+            self._sweep()
+            self._write(files, path)
+            self._prune(name)
+            self._sweep()
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot save checkpoint {path}: {error.strerror or error}; checkpoints that were "
+                "saved before are untouched"
+            ) from error
+        return path
+
+    def load(self, name: str) -> Checkpoint:
+        """Load a checkpoint if all of it is as it was saved; raise `CheckpointError` otherwise."""
+        path = self._directory / _checked("checkpoint", name)
+        if name not in self.names():
+            raise CheckpointError(f"there is no checkpoint {path}; {self._others(name)}")
+        while True:
+            data = path.resolve()
+            try:
+                return _read(data)
+            except (OSError, CheckpointError) as error:
+                if path.resolve() != data:
+                    continue  # a newer one took its place while it was being read
+                raise CheckpointError(
+                    f"cannot load checkpoint {path}: {error}; {self._others(name)}"
+                ) from error
+
+    def load_latest(self) -> Checkpoint:
+        """Load the highest-numbered checkpoint that is whole, and warn of those that are not."""
+        for name in reversed(self._numbered()):
+            try:
+                return self.load(name)
+            except CheckpointError as error:
+                logger.warning("%s; going back to the one before", error)
+        raise CheckpointError(f"{self._directory} holds no whole numbered checkpoint to go on from")
+
+    def latest(self) -> str | None:
+        """Return the highest-numbered name, whole or not."""
+        return next(reversed(self._numbered()), None)
+
+    def names(self) -> list[str]:
+        """Return the names of all checkpoints, whole or not: numbers in order, then words."""
+        if not self._directory.is_dir():
+            return []
+        found = [
+            path.name
+            for path in self._directory.iterdir()
+            if _NAME.fullmatch(path.name) and (path.is_symlink() or (path / _MANIFEST).is_file())
+        ]
+        return sorted(found, key=lambda name: (not _NUMBER.fullmatch(name), len(name), name))
+
+    def _numbered(self) -> list[str]:
+        return [name for name in self.names() if _NUMBER.fullmatch(name)]
+
+    def _others(self, name: str) -> str:
+        others = [other for other in self.names() if other != name]
+        return f"also there: {', '.join(others)}" if others else "no other one is there"
+
+    def _write(self, files: Mapping[str, bytes], path: Path) -> None:
+        data = Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._directory))
+        try:
+            for name, content in files.items():
+                _write_file(data / name, content)
+            _sync(data)
+            link = data.with_name(f"{data.name}.link")
+            link.symlink_to(data.name)
+            if path.is_dir() and not path.is_symlink():
+                # Somebody copied the run without its links. No rename replaces a folder, so it
+                # steps aside under a name that can still be loaded.
+                path.rename(path.with_name(f"{path.name}.old-{data.name.removeprefix(_HIDDEN)}"))
+            link.replace(path)
+        except OSError:
+            if data.name not in self._linked():
+                shutil.rmtree(data, ignore_errors=True)
+            raise
+
+    def _prune(self, saved: str) -> None:
+        surplus = self._numbered()[: -self._keep_last] if self._keep_last else []
+        if surplus := [name for name in surplus if name != saved]:
+            _sync(self._directory)
+        for name in surplus:
+            _remove(self._directory / name)
+
+    def _sweep(self) -> None:
+        """Delete what no link points to, once it is certain that no crash brings a link back."""
+        _sync(self._directory)
+        linked = self._linked()
+        for path in list(self._directory.iterdir()):
+            if path.name.startswith(_HIDDEN) and path.name not in linked:
+                _remove(path)
+
+    def _linked(self) -> set[str]:
+        return {
+            path.readlink().name
+            for path in self._directory.iterdir()
+            if path.is_symlink() and not path.name.startswith(_HIDDEN)
+        }
+
+
+def _checked(what: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise CheckpointError(
+            f"the name of a {what} must be up to 100 letters, digits, '_', '-' and '.', and begin "
+            f"with none of the last two, got {name!r}"
+        )
+    return name
+
+
+def _pack(group: str, params: Params) -> bytes:
+    arrays = {}
+    for name, value in params.items():
+        array = np.asarray(value, order="C")  # safetensors ignores strides
+        if array.dtype not in _DTYPES:
+            raise CheckpointError(f"cannot save {group}/{name}: its dtype is {array.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CheckpointError(f"cannot save {group}/{name}: it has NaN or infinite numbers")
+        arrays[name] = array
+    packed: bytes = safetensors.numpy.save(arrays)
+    return packed
+
+
+def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
+    """Return one text for one content, with its own hash, so that any change to it shows."""
+    content = {"format": _FORMAT, "meta": dict(meta), "files": files}
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"cannot save meta {meta}: {error}") from error
+    content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps(content, sort_keys=True, indent=1).encode()
+
+
+def _digest(data: bytes) -> dict[str, Any]:
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _read(data: Path) -> Checkpoint:
+    meta, files = _read_manifest(data / _MANIFEST)
+    contents = {name: _read_file(data / name, digest) for name, digest in files.items()}
+    groups = {}
+    for name, content in contents.items():
+        try:
+            groups[name.removesuffix(_SUFFIX)] = safetensors.numpy.load(content)
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{name} does not hold arrays: {error}") from error
+    return Checkpoint(groups, meta)
+
+
+def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    if not path.is_file():
+        raise CheckpointError(f"{path.name} is missing")
+    raw = path.read_bytes()
+    try:
+        content = json.loads(raw)
+        if content["format"] != _FORMAT:
+            raise CheckpointError(
+                f"{path.name} has format {content['format']!r}, but this version of asyncrl reads "
+                f"{_FORMAT}"
+            )
+        meta, files = dict(content["meta"]), dict(content["files"])
+        whole = _pack_manifest(meta, files) == raw and all(map(_NAME.fullmatch, files))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path.name} is damaged: {error!r}") from error
+    if not whole:
+        raise CheckpointError(f"{path.name} is damaged: its content is not what was saved")
+    return meta, files
+
+
+def _read_file(path: Path, digest: Mapping[str, Any]) -> bytes:
+    if not path.is_file():
+        raise CheckpointError(f"{path.name} is missing")
+    size, expected = path.stat().st_size, digest["size"]
+    if size != expected:
+        raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
+    content = path.read_bytes()
+    if _digest(content) != digest:
+        raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
+    return content
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()

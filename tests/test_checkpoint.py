@@ -1,0 +1,352 @@
+"""A checkpoint is loaded as it was saved or not at all, whatever happens to disk and process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint import BestModel, Checkpointer
+from asyncrl.errors import CheckpointError, ConfigError
+
+DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
+FILES = ["agent.safetensors", "model.safetensors", "manifest.json"]
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda path: path.write_bytes(b""),
+    "first half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "last byte cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b" "),
+    "deleted": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+def groups(value: float = 1.0) -> dict[str, dict[str, np.ndarray]]:
+    return {
+        "agent": {"step": np.array(3), "moments": np.full((2, 3), value, np.float32)},
+        "model": {"weight": np.full(4, value)},
+    }
+
+
+def value_of(checkpointer: Checkpointer, name: str) -> float:
+    return float(checkpointer.load(name).groups["model"]["weight"][0])
+
+
+def hidden(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith("."))
+
+
+def flip(path: Path, index: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[index] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (2, 3, 4)])
+def test_arrays_come_back_as_they_were(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    Checkpointer(tmp_path).save("1", {"model": {"a/b": array}}, {})
+    loaded = Checkpointer(tmp_path).load("1").groups["model"]["a/b"]
+    assert (loaded.dtype, loaded.shape) == (array.dtype, array.shape)
+    assert loaded.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1], np.s_[1:, 1], np.s_[0, 0]])
+def test_views_come_back_as_they_were(tmp_path: Path, view: Any) -> None:
+    array = np.arange(12.0).reshape(3, 4).T[view]
+    Checkpointer(tmp_path).save("1", {"model": {"a": array}}, {})
+    np.testing.assert_array_equal(Checkpointer(tmp_path).load("1").groups["model"]["a"], array)
+
+
+def test_meta_and_empty_groups_come_back(tmp_path: Path) -> None:
+    meta = {"opt_steps": 7, "score": 0.1, "none": None, "deep": {"list": [1, "ü"]}}
+    Checkpointer(tmp_path / "new" / "run").save("7", {"agent": {}, "model": {}}, meta)
+    loaded = Checkpointer(tmp_path / "new" / "run").load("7")
+    assert (loaded.groups, loaded.meta) == ({"agent": {}, "model": {}}, meta)
+
+
+def test_only_the_owner_may_read(tmp_path: Path) -> None:
+    path = Checkpointer(tmp_path).save("1", groups(), {})
+    assert path == tmp_path / "1"
+    assert path.stat().st_mode & 0o777 == 0o700
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.iterdir()}
+    assert modes == dict.fromkeys(FILES, 0o600)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_never_reach_the_disk(tmp_path: Path, bad: float) -> None:
+    wrong = groups()
+    wrong["agent"]["moments"][1, 2] = bad
+    with pytest.raises(CheckpointError, match="agent/moments"):
+        Checkpointer(tmp_path / "run").save("1", wrong, {})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [np.array(["text"]), np.array([None]), np.zeros(2, ">f4")])
+def test_arrays_that_could_not_be_loaded_are_refused(tmp_path: Path, value: np.ndarray) -> None:
+    with pytest.raises(CheckpointError, match=r"model/weight.*dtype"):
+        Checkpointer(tmp_path).save("1", {"model": {"weight": value}}, {})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("meta", [{"a": object()}, {"a": math.nan}, {"a": 1, 2: 3}])
+def test_meta_that_is_not_json_is_refused(tmp_path: Path, meta: dict[str, object]) -> None:
+    with pytest.raises(CheckpointError, match="meta"):
+        Checkpointer(tmp_path).save("1", groups(), meta)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "../1", "a/b", "/1", "a\\b", "a b", "1\n", "\0", "x" * 101]
+)
+def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(CheckpointError, match="name of a checkpoint"):
+        checkpointer.save(name, groups(), {})
+    with pytest.raises(CheckpointError, match="name of a checkpoint"):
+        checkpointer.load(name)
+    with pytest.raises(CheckpointError, match="name of a group"):
+        checkpointer.save("1", {name: {}}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path / "run")
+    assert (checkpointer.names(), checkpointer.latest()) == ([], None)
+    for name in ("100", "best", "20", "9"):
+        checkpointer.save(name, groups(), {})
+    (tmp_path / "run" / "logs").mkdir()
+    (tmp_path / "run" / "notes.txt").touch()
+    assert checkpointer.names() == ["9", "20", "100", "best"]
+    assert checkpointer.latest() == "100"
+
+
+def test_missing_checkpoint_is_a_sentence_with_those_there_are(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no checkpoint .*/best; no other one is there"):
+        checkpointer.load("best")
+    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+        checkpointer.load_latest()
+    checkpointer.save("best", groups(), {})
+    checkpointer.save("10", groups(), {})
+    with pytest.raises(CheckpointError, match=r"no checkpoint .*/20; also there: 10, best"):
+        checkpointer.load("20")
+    shutil.rmtree((tmp_path / "best").resolve())
+    with pytest.raises(CheckpointError, match=r"/best: manifest\.json is missing; also there: 10"):
+        checkpointer.load("best")
+
+
+def test_keep_last_deletes_old_numbers_only(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, keep_last=2)
+    checkpointer.save("best", groups(), {})
+    for number in range(8, 12):
+        checkpointer.save(str(number), groups(number), {})
+    assert checkpointer.names() == ["10", "11", "best"]
+    assert len(hidden(tmp_path)) == 3
+    assert [value_of(checkpointer, name) for name in ("10", "11", "best")] == [10, 11, 1]
+    checkpointer.save("1", groups(), {})
+    assert checkpointer.names() == ["1", "10", "11", "best"], "what was just saved stays, too"
+    with pytest.raises(ConfigError, match=r"keep_last.*-1"):
+        Checkpointer(tmp_path, keep_last=-1)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_and_the_one_before_is_loaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: str
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("90", groups(90), {"opt_steps": 90})
+    checkpointer.save("100", groups(100), {"opt_steps": 100})
+    DAMAGES[damage](tmp_path / "100" / file)
+    with pytest.raises(CheckpointError, match=f"/100: {file} .*also there: 90"):
+        checkpointer.load("100")
+    with caplog.at_level(logging.WARNING):
+        assert checkpointer.load_latest().meta == {"opt_steps": 90}
+    assert file in caplog.text
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_any_flipped_bit_is_found(tmp_path: Path, file: str) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    path = checkpointer.save("1", groups(), {"opt_steps": 100, "score": 1.5}) / file
+    for index in range(path.stat().st_size):
+        flip(path, index)
+        with pytest.raises(CheckpointError, match=file):
+            checkpointer.load("1")
+        flip(path, index)
+    assert checkpointer.load("1").meta == {"opt_steps": 100, "score": 1.5}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{}", "[" * 100_000, '{"format":1,"meta":[1],"files":{}}', "\xff"]
+)
+def test_manifest_of_any_other_kind_is_a_sentence(tmp_path: Path, text: str) -> None:
+    path = Checkpointer(tmp_path).save("1", groups(), {})
+    (path / "manifest.json").write_bytes(text.encode("latin1"))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
+        Checkpointer(tmp_path).load("1")
+
+
+def test_format_of_the_future_is_named(tmp_path: Path) -> None:
+    manifest = Checkpointer(tmp_path).save("1", groups(), {}) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 2}))
+    with pytest.raises(CheckpointError, match="format 2, but this version of asyncrl reads 1"):
+        Checkpointer(tmp_path).load("1")
+
+
+class Killed(BaseException):
+    """Ends a save as a crash would: nothing of it may catch this."""
+
+
+class FailsAt:
+    """Stands in for a system call and fails at one call of all."""
+
+    def __init__(self, call: Callable[..., Any], index: int, error: BaseException) -> None:
+        self.calls, self._call, self._index, self._error = 0, call, index, error
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        if self.calls == self._index:
+            raise self._error
+        return self._call(*args, **kwargs)
+
+
+CALLS = ["fsync", "replace", "symlink", "open", "fdopen", "mkdir", "unlink", "rmdir"]
+
+
+@pytest.mark.parametrize("error", [Killed("at once"), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["best", "6"])
+def test_wherever_a_save_ends_there_is_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, call: str, name: str
+) -> None:
+    for index in itertools.count(1):
+        directory = tmp_path / str(index)
+        checkpointer = Checkpointer(directory, keep_last=1)
+        checkpointer.save("5", groups(1), {})
+        checkpointer.save("best", groups(1), {})
+        shutil.copytree(directory / "best", directory / ".data-left-over")
+        failing = FailsAt(getattr(os, call), index, error)
+        with monkeypatch.context() as patch, suppress(Killed, CheckpointError):
+            patch.setattr(os, call, failing)
+            checkpointer.save(name, groups(2), {})
+        assert {"best"} < set(checkpointer.names()) <= {"5", "6", "best"}
+        assert {value_of(checkpointer, each) for each in checkpointer.names()} <= {1, 2}
+        checkpointer.save(name, groups(3), {})
+        assert value_of(checkpointer, name) == 3
+        assert len(hidden(directory)) == len(checkpointer.names()) == 2, "nothing is left over"
+        if failing.calls < index:
+            break
+    assert index > 1, "this call is never made, so the test shows nothing"
+
+
+def test_full_disk_is_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("best", groups(1), {})
+    before = hidden(tmp_path)
+    full = FailsAt(os.fsync, 3, OSError(28, "No space left on device"))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"/best: No space left on device; .* untouched"):
+        checkpointer.save("best", groups(2), {})
+    assert hidden(tmp_path) == before
+    assert value_of(checkpointer, "best") == 1
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot save checkpoint .*file/1"):
+        Checkpointer(tmp_path / "file").save("1", groups(), {})
+
+
+def test_the_data_is_on_disk_before_the_link_is_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("best", groups(1), {})
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        inode = os.fstat(descriptor).st_ino
+        name = next(p.name for p in [tmp_path, *tmp_path.rglob("*")] if p.lstat().st_ino == inode)
+        done.append("folder" if name.startswith(".data-") else name)
+        fsync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        done.append("switch")
+        assert len([name for name in hidden(tmp_path) if not name.endswith(".link")]) == 2
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    checkpointer.save("best", groups(2), {})
+    assert done == [tmp_path.name, *FILES, "folder", "switch", tmp_path.name]
+    assert len(hidden(tmp_path)) == 1
+
+
+def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("best", groups(1), {})
+    read_bytes = Path.read_bytes
+    reads: list[str] = []
+
+    def overtaken(path: Path) -> bytes:
+        data = read_bytes(path)
+        reads.append(path.name)
+        if len(reads) == 1:
+            Checkpointer(tmp_path).save("best", groups(2), {})
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", overtaken)
+    assert value_of(checkpointer, "best") == 2
+    assert reads.count("manifest.json") == 2
+
+
+def test_run_that_was_copied_without_its_links_goes_on(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path / "run")
+    for name in ("1", "2", "best"):
+        checkpointer.save(name, groups(1), {})
+    copy = Checkpointer(tmp_path / "copy", keep_last=1)
+    for name in ("1", "2", "best"):
+        shutil.copytree(tmp_path / "run" / name, tmp_path / "copy" / name)
+    assert copy.names() == ["1", "2", "best"]
+    copy.save("best", groups(2), {})
+    assert value_of(copy, "best") == 2
+    assert [value_of(copy, name) for name in copy.names() if "old" in name] == [1]
+    copy.save("3", groups(3), {})
+    assert copy.latest() == "3"
+    assert not {"1", "2"} & set(copy.names())
+
+
+def test_best_is_strictly_greater_than_all_before() -> None:
+    best = BestModel()
+    assert best.score == -math.inf
+    answers = [best.is_better(score) for score in (-5.0, -5.0, -6.0, 0.0, -1.0, 0.5)]
+    assert answers == [True, False, False, True, False, True]
+    assert best.score == 0.5
+
+
+def test_score_that_is_not_finite_is_never_best_and_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    best = BestModel()
+    with caplog.at_level(logging.WARNING):
+        assert not any(best.is_better(score) for score in (math.nan, math.inf, -math.inf))
+    assert best.is_better(1.0)
+    assert not best.is_better(math.nan)
+    assert best.score == 1.0
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["a score is nan"]
