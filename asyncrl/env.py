@@ -67,7 +67,8 @@ class EnvStep(NamedTuple):
     """What B environments answered to one batch of actions; arrays are the caller's to keep."""
 
     obs: Array
-    """(B, ...) to act on next; where an episode ended, the first one of the next episode."""
+    """(B, ...) to act on next; where an episode ended, the first one of the next episode, or, if
+    the environment only resets in the next step, still the last one of this episode."""
 
     reward: Array
     """(B,) float32."""
@@ -81,7 +82,8 @@ class EnvStep(NamedTuple):
     episode ended."""
 
     stepped: BoolArray | None = None
-    """(B,) False where the environment only reset and no transition took place; None if nowhere."""
+    """(B,) False where the environment only reset, ignoring its action: no transition took place,
+    reward and flags are 0, and `obs` is the first one of an episode. None if nowhere."""
 
 
 class BatchEnv(Protocol):

@@ -24,7 +24,8 @@ class Checks:
         self._n_envs = n_envs
         self._spec = spec
         self._dtype = np.dtype(spec.dtype)
-        # Concatenating along the first axis is much quicker than stacking, and as strict.
+        # Concatenating along the first axis is much quicker than stacking, and as strict once
+        # each row has been measured: two wrong lengths may add up to a right one.
         self._merged = (-1, *spec.shape[1:]) if spec.shape else None
 
     def place(self, env_id: int) -> str:
@@ -90,6 +91,8 @@ class Checks:
                 raise ValueError(array.shape)
             np.copyto(out, array, casting="same_kind")
         else:
+            if {len(row) for row in rows} != {self._spec.shape[0]}:
+                raise ValueError([len(row) for row in rows])
             np.concatenate(rows, out=out.reshape(self._merged), casting="same_kind")
         return out
 
@@ -101,21 +104,22 @@ class Checks:
         error: Exception,
     ) -> NoReturn:
         for env_id, row in zip(env_ids, rows, strict=True):
-            found = np.shape(row), np.asarray(row).dtype
-            fits = np.can_cast(found[1], self._dtype, "same_kind")
-            if found[0] != self._spec.shape or not fits:
+            found = _as_array(row)
+            fits = np.can_cast(found.dtype, self._dtype, "same_kind")
+            if found.shape != self._spec.shape or not fits:
+                after = _after(None if action is None else action[env_id])
                 raise EnvironmentFault(
-                    f"{self.place(env_id)} gave an observation of shape {found[0]} and dtype "
-                    f"{found[1]}, {shown(row)}{_after(None if action is None else action[env_id])}"
-                    f"; its observation space promises {self._spec.shape}, {self._dtype}. "
-                    "Make the environment return what its space says, or correct the space."
+                    f"{self.place(env_id)} gave an observation of shape {found.shape} and dtype "
+                    f"{found.dtype}, {shown(row)}{after}; its observation space promises "
+                    f"{self._spec.shape}, {self._dtype}. Make the environment return what its "
+                    "space says, or correct the space."
                 ) from error
         raise error  # a bug of ours, not of the environment
 
 
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
     """Return a value in one line that stays short."""
-    array = np.asarray(value)
+    array = _as_array(value)
     if array.dtype.hasobject:
         text = " ".join(repr(value).split())
         return text if len(text) <= 200 else text[:197] + "..."
@@ -123,6 +127,13 @@ def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a po
         return str(array.tolist())
     first = ", ".join(str(x) for x in array.ravel()[:_SHOWN_VALUES].tolist())
     return f"[{first}, ...] ({array.size} values from {array.min()} to {array.max()})"
+
+
+def _as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.asarray(value, object)
 
 
 def _after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none

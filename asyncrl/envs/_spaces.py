@@ -73,7 +73,7 @@ class ActionEncoder:
     def __init__(self, space: Space[Any], n_envs: int) -> None:
         self._dtype = np.dtype(space.dtype)
         self._start = int(space.start) if isinstance(space, Discrete) else 0
-        self._kinds = "iu" if isinstance(space, Discrete) else "iufb"
+        self._kinds = "iu" if self._dtype.kind in "iu" else "iufb"
         self._shape = (n_envs, *(space.shape or ()))
 
     def __call__(self, action: Array) -> Array:

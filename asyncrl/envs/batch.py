@@ -13,10 +13,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.envs._checks import Checks, shown
 from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
 __all__ = ["MakeEnv", "PlainBatch"]
@@ -49,6 +49,7 @@ class PlainBatch:
             undo.pop_all()
         self._steps = [env.step for env in self._envs]
         self._encode = ActionEncoder(first.action_space, n_envs)
+        self._discrete = isinstance(self._spec.action, DiscreteSpec)
         self._checks = Checks(_name(first), n_envs, self._spec.observation)
         self._everyone = range(n_envs)
         self._n_envs = n_envs
@@ -69,9 +70,11 @@ class PlainBatch:
 
     def step(self, action: Array) -> EnvStep:
         """Act in all of them, then reset those whose episode ended."""
-        rows, rewards, terminations, truncations, _ = zip(
-            *self._step_all(self._encode(action)), strict=True
-        )
+        answers = self._step_all(self._encode(action))
+        try:
+            rows, rewards, terminations, truncations, _ = zip(*answers, strict=True)
+        except ValueError as error:
+            raise self._wrong_api(answers) from error
         final_obs = self._checks.stack(rows, self._everyone, action)
         self._checks.finite("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
@@ -94,7 +97,8 @@ class PlainBatch:
 
     def _step_all(self, actions: Array) -> list[tuple[Any, Any, Any, Any, Any]]:
         # Python's ints, because environments of Python code are faster with them.
-        waiting = iter(actions.tolist() if actions.ndim == 1 else list(actions))
+        each = actions.tolist() if self._discrete else [actions[i, ...] for i in self._everyone]
+        waiting = iter(each)
         try:
             return [step(action) for step, action in zip(self._steps, waiting, strict=True)]
         except Exception as error:
@@ -104,6 +108,14 @@ class PlainBatch:
                 error, f"in step of {self._checks.place(env_id)}, action {shown(actions[env_id])}"
             )
             raise
+
+    def _wrong_api(self, answers: Sequence[Sequence[Any]]) -> EnvironmentFault:
+        env_id = next(i for i, answer in enumerate(answers) if len(answer) != 5)
+        return EnvironmentFault(
+            f"step of {self._checks.place(env_id)} returned {len(answers[env_id])} values, and "
+            "Gymnasium's API wants 5: observation, reward, terminated, truncated, info. Return "
+            "`terminated` and `truncated` apart."
+        )
 
     def _flags(self, flags: Sequence[Any]) -> BoolArray:
         # Mostly nothing ends, and then the array need not be filled one by one.

@@ -1,0 +1,270 @@
+"""Plain environments stepped together: actions as they like them, and faults with an address."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from asyncrl.env import BoxSpec, DiscreteSpec
+from asyncrl.envs.batch import PlainBatch
+from asyncrl.errors import ConfigError, EnvironmentFault
+from tests.fake_envs import (
+    OBS_SPACE,
+    TERMINATING,
+    ActedEnv,
+    BrokenEnv,
+    TellingEnv,
+    make_vector_env,
+    telling_makers,
+)
+
+
+def acted(space: Any, action: np.ndarray) -> list[Any]:
+    """Step environments with these actions and return what each of them got."""
+    envs = [ActedEnv(space) for _ in action]
+    batch = PlainBatch([lambda env=env: env for env in envs], len(envs))
+    batch.reset(0)
+    batch.step(action)
+    return [env.acted[0] for env in envs]
+
+
+def broken(*, n_envs: int = 3, **how: Any) -> PlainBatch:
+    """Return a batch whose second environment is broken."""
+    makers = telling_makers([TERMINATING] * n_envs)
+    makers[1] = partial(BrokenEnv, 1, **how)
+    return PlainBatch(makers, n_envs)
+
+
+def step_to(batch: PlainBatch, n_steps: int) -> None:
+    batch.reset(0)
+    for _ in range(n_steps):
+        batch.step(np.array([4, 3, 2]))
+
+
+def test_environment_i_is_seeded_with_seed_plus_i() -> None:
+    batch = PlainBatch(TellingEnv, 3)
+    drawn = batch.reset(40)[:, 3]
+    expected = [TellingEnv().reset(seed=40 + i)[0][3] for i in range(3)]
+    assert drawn.tolist() == expected
+
+
+def test_discrete_actions_arrive_as_pythons_ints() -> None:
+    got = acted(Discrete(5), np.array([4, 0], np.int32))
+    assert got == [4, 0]
+    assert {type(action) for action in got} == {int}
+
+
+def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
+    assert acted(Discrete(3, start=-1), np.array([0, 2])) == [-1, 1]
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 1)])
+def test_box_actions_arrive_as_arrays_of_the_space(shape: tuple[int, ...]) -> None:
+    space = Box(-1, 1, shape, np.float64)
+    action = np.linspace(-1, 1, 2 * math.prod(shape), dtype=np.float32).reshape(2, *shape)
+    before = action.copy()
+    for got, right in zip(acted(space, action), before, strict=True):
+        assert isinstance(got, np.ndarray)
+        assert space.contains(got)
+        np.testing.assert_array_equal(got, right)
+    np.testing.assert_array_equal(action, before, "the environments write into copies only")
+
+
+def test_spec_is_that_of_one_environment() -> None:
+    spec = PlainBatch(TellingEnv, 2).spec
+    assert spec.observation == BoxSpec((4,), "float32", OBS_SPACE.low, OBS_SPACE.high)
+    assert spec.action == DiscreteSpec(5)
+
+
+@pytest.mark.parametrize("at_step", [0, 2])
+def test_error_of_an_environment_says_whose_it_is(at_step: int) -> None:
+    error = RuntimeError("the physics exploded")
+    with pytest.raises(RuntimeError, match="exploded") as caught:
+        step_to(broken(at_step=at_step, error=error), 2)
+    assert caught.value is error
+    where = "step of" if at_step else "reset of"
+    after = ", action 3" if at_step else ""
+    assert caught.value.__notes__ == [f"asyncrl: in {where} environment 1 of 3 (TellingEnv){after}"]
+
+
+def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
+    batch = broken(at_step=0, plan=[(1, "T")])
+    batch._envs[1]._at_step = 99
+    batch.reset(0)
+    batch._envs[1]._at_step, batch._envs[1]._error = 0, RuntimeError("no second episode")
+    with pytest.raises(RuntimeError, match="no second") as caught:
+        batch.step(np.zeros(3, np.int64))
+    assert caught.value.__notes__ == ["asyncrl: in reset of environment 1 of 3 (TellingEnv)"]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            {"obs": np.array([0, math.nan, 0, math.inf], np.float32)},
+            r"environment 1 of 3 \(TellingEnv\) gave the observation \[0.0, nan, 0.0, inf\], of "
+            r"which 2 of 4 values are NaN or infinite after action 3\.",
+        ),
+        (
+            {"obs": np.zeros(4, np.float32) - math.inf, "at_step": 0},
+            r"environment 1 of 3 .* gave the first observation of an episode \[-inf.* after reset",
+        ),
+        (
+            {"reward": math.nan},
+            r"environment 1 of 3 .* gave the reward nan, of which 1 of 1 values .* after action 3",
+        ),
+        (
+            {"obs": np.zeros(3, np.float32)},
+            r"environment 1 of 3 \(TellingEnv\) gave an observation of shape \(3,\) and dtype "
+            r"float32, \[0.0, 0.0, 0.0\] after action 3; its observation space promises \(4,\), "
+            r"float32\.",
+        ),
+        ({"obs": np.zeros((4, 1), np.float32)}, r"environment 1 of 3 .* of shape \(4, 1\)"),
+        (
+            {"obs": np.float32(1), "at_step": 0},
+            r"environment 1 of 3 .* of shape \(\).* after reset",
+        ),
+        ({"obs": np.zeros(4, np.complex64)}, r"environment 1 of 3 .* and dtype complex64"),
+        (
+            {"obs": {"image": 1}},
+            r"environment 1 of 3 .* of shape \(\) and dtype object, {'image': 1}",
+        ),
+        ({"obs": [[1.0], [2.0, 3.0]]}, r"environment 1 of 3 .* \[\[1.0\], \[2.0, 3.0\]\]"),
+        ({"obs": "four numbers"}, "environment 1 of 3 .* four numbers"),
+        (
+            {"reward": [1.0, 2.0]},
+            r"the rewards of 3 environments must be one number each, got \(\d.*\[1.0, 2.0\]",
+        ),
+        ({"reward": "much"}, "the rewards of 3 environments must be one number each, got .*much"),
+        ({"reward": np.zeros((1, 1))}, "must be one number each"),
+    ],
+)
+def test_broken_promises_are_told_with_place_value_and_action(
+    how: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=message):
+        step_to(broken(**how), 2)
+
+
+@pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (1, 7), (0, 8)])
+def test_observations_that_only_fit_together_are_not_mixed(lengths: tuple[int, int]) -> None:
+    wrong = [np.zeros(length, np.float32) for length in lengths]
+    makers = [partial(BrokenEnv, i, obs=obs) for i, obs in enumerate(wrong)]
+    batch = PlainBatch(makers, 2)
+    batch.reset(0)
+    batch.step(np.array([0, 0]))
+    with pytest.raises(EnvironmentFault, match=rf"environment 0 of 2 .* shape \({lengths[0]},\)"):
+        batch.step(np.array([0, 0]))
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_values_too_large_for_the_declared_dtype_are_a_fault() -> None:
+    huge = np.array([0, 1e300, 0, 0])
+    with pytest.raises(EnvironmentFault, match="1 of 4 values are NaN or infinite"):
+        step_to(broken(obs=huge), 2)
+    with pytest.raises(EnvironmentFault, match="gave the reward inf"):
+        step_to(broken(reward=1e300), 2)
+
+
+def test_lists_and_numbers_of_other_kinds_are_taken() -> None:
+    batch = broken(obs=[1, 2, 3, 4], reward=np.array(7, np.int8))
+    batch.reset(0)
+    batch.step(np.array([0, 0, 0]))
+    out = batch.step(np.array([0, 0, 0]))
+    assert out.obs[1].tolist() == [1, 2, 3, 4]
+    assert out.reward[1] == 7
+
+
+class OldEnv(TellingEnv):
+    """Answers as environments of the Gym before Gymnasium did."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
+def test_environment_of_the_old_api_is_told_apart() -> None:
+    batch = PlainBatch([TellingEnv, OldEnv], 2)
+    batch.reset(0)
+    with pytest.raises(EnvironmentFault, match=r"environment 1 of 2 .* returned 4 values.* 5"):
+        batch.step(np.array([0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("action", "found"),
+    [
+        (np.zeros(2, np.int64), r"shape \(2,\)"),
+        (np.zeros((3, 1), np.int64), r"shape \(3, 1\)"),
+        (np.zeros(3), "float64"),
+    ],
+)
+def test_actions_must_fit(action: np.ndarray, found: str) -> None:
+    batch = PlainBatch(TellingEnv, 3)
+    batch.reset(0)
+    with pytest.raises(ValueError, match=rf"{found}.*shape \(3,\), integers"):
+        batch.step(action)
+
+
+@pytest.mark.parametrize(("makers", "n_envs"), [(TellingEnv, 0), ([TellingEnv], 2), ([], 0)])
+def test_number_of_environments_is_checked(makers: Any, n_envs: int) -> None:
+    with pytest.raises(ConfigError, match=f"n_envs={n_envs}"):
+        PlainBatch(makers, n_envs)
+
+
+def test_environments_of_two_kinds_are_refused_and_closed() -> None:
+    envs = [TellingEnv(), ActedEnv(Discrete(2))]
+    with pytest.raises(ConfigError, match=r"same spaces; number 0 .*Discrete\(5\).*Discrete\(2\)"):
+        PlainBatch([lambda: envs[0], lambda: envs[1]], 2)
+    assert envs[0].closed == 1
+
+
+def test_environment_that_is_returned_twice_is_refused_and_closed() -> None:
+    env = TellingEnv()
+    with pytest.raises(ConfigError, match="same environment twice"):
+        PlainBatch(lambda: env, 2)
+    assert env.closed == 1
+
+
+def test_space_that_is_not_supported_is_refused_and_the_environment_closed() -> None:
+    env = TellingEnv()
+    env.observation_space = Box(0, 1, (2,), np.float32)
+    env.action_space = None
+    with pytest.raises(ConfigError, match="action space None is not supported"):
+        PlainBatch([lambda: env], 1)
+    assert env.closed == 1
+
+
+def test_factory_that_fails_closes_what_was_made() -> None:
+    env = TellingEnv()
+
+    def fail() -> Any:
+        raise OSError("no more licenses")
+
+    with pytest.raises(OSError, match="no more licenses"):
+        PlainBatch([lambda: env, fail], 2)
+    assert env.closed == 1
+
+
+@pytest.mark.parametrize("wrong", [make_vector_env, lambda: None])
+def test_factory_must_make_plain_environments(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="a factory of plain environments returned"):
+        PlainBatch(wrong, 1)
+
+
+def test_close_closes_all_of_them_once_even_if_one_fails() -> None:
+    class Stubborn(TellingEnv):
+        def close(self) -> None:
+            super().close()
+            raise OSError("the window does not close")
+
+    envs = [TellingEnv(), Stubborn(), TellingEnv()]
+    batch = PlainBatch([lambda env=env: env for env in envs], 3)
+    with pytest.raises(OSError, match="window"):
+        batch.close()
+    batch.close()
+    assert [env.closed for env in envs] == [1, 1, 1]
