@@ -67,7 +67,9 @@ def q_network(
     layers: list[nn.Module] = []
     if len(shape) == 3 and observation.dtype == "uint8":
         layers += nature_cnn(shape[0])
-    elif len(shape) != 1:
+    elif not shape:
+        layers.append(nn.Unflatten(0, (-1, 1)))
+    elif len(shape) > 1:
         layers.append(nn.Flatten())
     n_features = _n_outputs(layers, shape)
     if not dueling:

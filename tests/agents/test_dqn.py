@@ -1,0 +1,401 @@
+"""DQN: targets and losses by hand, target networks, exploration, settings, and a solved chain."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.dqn import (
+    DQNAgent,
+    DQNConfig,
+    DQNPolicy,
+    EpsilonGreedy,
+    EpsilonLadder,
+    Softmax,
+)
+from asyncrl.agents.networks import DuelingHead
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.segment import END, TERMINATED, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.types import Array, Columns
+
+
+def spec(shape: tuple[int, ...], n_actions: int, dtype: str = "float32") -> EnvSpec:
+    return EnvSpec(
+        BoxSpec(shape, dtype, np.zeros(shape, dtype), np.ones(shape, dtype)),
+        DiscreteSpec(n_actions),
+    )
+
+
+TWO_STATES = spec((2,), 2)
+IMAGES = spec((3, 36, 36), 4, "uint8")
+
+
+def table(of: EnvSpec) -> nn.Module:
+    """Make a network whose weight is the table of Q values, for one-hot states."""
+    assert isinstance(of.action, DiscreteSpec)
+    return nn.Linear(of.observation.shape[0], of.action.n, bias=False)
+
+
+def table_agent(online: Any, target: Any, **settings: Any) -> DQNAgent:
+    """Return an agent with Q tables of shape (states, actions)."""
+    config = DQNConfig(**{"network": table, "device": "cpu", **settings})
+    agent = config.build(TWO_STATES, PolicyContext(seed=0))
+    with torch.no_grad():
+        agent.model.weight.copy_(torch.tensor(online).T)  # type: ignore[operator, union-attr]
+        agent.target.weight.copy_(torch.tensor(target).T)  # type: ignore[operator, union-attr]
+    return agent
+
+
+def transition(action: int, reward: float, discount: float) -> Columns:
+    """Return a batch of one, from state 0 to state 1."""
+    return {
+        "obs": np.array([[1.0, 0.0]], np.float32),
+        "next_obs": np.array([[0.0, 1.0]], np.float32),
+        "action": np.array([action]),
+        "reward": np.array([reward], np.float32),
+        "discount": np.array([discount], np.float32),
+    }
+
+
+def random_batch(of: EnvSpec = TWO_STATES, seed: int = 0, size: int = 8) -> Columns:
+    assert isinstance(of.action, DiscreteSpec)
+    random = np.random.default_rng(seed)
+    shape = (size, *of.observation.shape)
+    return {
+        "obs": (255 * random.random(shape)).astype(of.observation.dtype),
+        "next_obs": (255 * random.random(shape)).astype(of.observation.dtype),
+        "action": random.integers(of.action.n, size=size),
+        "reward": random.normal(size=size).astype(np.float32),
+        "discount": np.full(size, 0.9, np.float32),
+    }
+
+
+# Q'(1, .) = (3, 5); online, action 0 is best in state 1.
+ONLINE = [[0.5, 1.0], [9.0, 2.0]]
+TARGET = [[7.0, 7.0], [3.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    ("double", "discount", "target"),
+    [
+        (True, 0.9, 2.0 + 0.9 * 3.0),  # the online network chooses, the target network tells
+        (False, 0.9, 2.0 + 0.9 * 5.0),
+        (True, 0.0, 2.0),  # terminated
+        (False, 0.0, 2.0),
+        (True, 0.9**3, 2.0 + 0.9**3 * 3.0),  # three steps ahead
+    ],
+)
+@pytest.mark.parametrize("action", [0, 1])
+@pytest.mark.parametrize("loss", ["huber", "mse"])
+def test_loss_is_that_of_the_papers(
+    double: bool, discount: float, target: float, action: int, loss: str
+) -> None:
+    agent = table_agent(ONLINE, TARGET, double=double, loss=loss)
+    record = agent.opt(transition(action, 2.0, discount))
+    error = abs(ONLINE[0][action] - target)
+    huber = 0.5 * error**2 if error < 1.0 else error - 0.5
+    assert float(record["loss"]) == pytest.approx(huber if loss == "huber" else error**2, rel=1e-5)
+    assert float(record["q_mean"]) == pytest.approx(ONLINE[0][action])
+
+
+def test_huber_loss_is_square_where_errors_are_small() -> None:
+    agent = table_agent(ONLINE, TARGET)
+    assert float(agent.opt(transition(1, 1.4, 0.0))["loss"]) == pytest.approx(0.5 * 0.4**2)
+
+
+def test_only_the_action_taken_is_learned() -> None:
+    agent = table_agent(ONLINE, TARGET, learning_rate=0.1)
+    agent.opt(transition(1, 2.0, 0.9))
+    table_now = agent.model_info().params["weight"].T
+    assert table_now[0, 1] > 1.0
+    assert (table_now[0, 0], *table_now[1]) == (0.5, 9.0, 2.0)
+
+
+def test_loss_is_the_mean_over_the_batch() -> None:
+    batches = [transition(0, 2.0, 0.9), transition(1, -1.0, 0.0)]
+    both = {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+    losses = [float(table_agent(ONLINE, TARGET).opt(batch)["loss"]) for batch in [*batches, both]]
+    assert losses[2] == pytest.approx((losses[0] + losses[1]) / 2)
+
+
+def test_gradient_is_cut_to_its_largest_norm() -> None:
+    steps = {}
+    for max_grad_norm in (0.0, 0.5, 100.0):
+        # With a large epsilon, Adam's step is in proportion to the gradient.
+        agent = table_agent(
+            ONLINE, TARGET, max_grad_norm=max_grad_norm, loss="mse", adam_eps=1e6, learning_rate=1e6
+        )
+        record = agent.opt(transition(1, 2.0, 0.9))
+        steps[max_grad_norm] = float(agent.model_info().params["weight"][1, 0]) - 1.0
+        assert ("grad_norm" in record) == bool(max_grad_norm)
+    norm = 2 * (4.7 - 1.0)
+    assert float(record["grad_norm"]) == pytest.approx(norm, rel=1e-5)
+    assert steps[100.0] == pytest.approx(steps[0.0], rel=1e-3)
+    assert steps[0.5] / steps[0.0] == pytest.approx(0.5 / norm, rel=1e-3)
+
+
+def target_weights(agent: DQNAgent) -> Array:
+    return np.concatenate([p.detach().numpy().ravel() for p in agent.target.parameters()])
+
+
+def weights(agent: DQNAgent) -> Array:
+    return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
+
+
+def test_target_starts_as_the_network() -> None:
+    agent = DQNConfig(device="cpu").build(TWO_STATES, PolicyContext(seed=0))
+    assert np.array_equal(weights(agent), target_weights(agent))
+
+
+def test_hard_target_is_copied_at_intervals_and_still_between_them() -> None:
+    agent = DQNConfig(target_interval_opt_steps=3, device="cpu").build(
+        TWO_STATES, PolicyContext(seed=0)
+    )
+    held = target_weights(agent)
+    for done in range(1, 10):
+        agent.opt(random_batch(seed=done))
+        if done % 3 == 0:
+            held = weights(agent).copy()
+        assert np.array_equal(target_weights(agent), held)
+        assert np.array_equal(weights(agent), held) == (done % 3 == 0)
+
+
+def test_soft_target_goes_a_share_of_the_way_in_each_step() -> None:
+    agent = DQNConfig(tau=0.25, device="cpu").build(TWO_STATES, PolicyContext(seed=0))
+    for done in range(3):
+        before = target_weights(agent)
+        agent.opt(random_batch(seed=done))
+        expected = before + 0.25 * (weights(agent) - before)
+        assert np.allclose(target_weights(agent), expected, atol=1e-6)
+        assert not np.array_equal(weights(agent), target_weights(agent))
+
+
+def ladder(n_actors: int, n_envs: int, **settings: Any) -> list[float]:
+    config = DQNConfig(exploration=EpsilonLadder(**settings))
+    contexts = [
+        PolicyContext(seed=0, actor_id=i, n_actors=n_actors, n_envs=n_envs) for i in range(n_actors)
+    ]
+    return [e for c in contexts for e in config.build_policy(TWO_STATES, c).epsilons().tolist()]
+
+
+@pytest.mark.parametrize(("n_actors", "n_envs"), [(8, 1), (1, 8), (2, 4)])
+def test_ladder_spans_the_environments_of_all_actors(n_actors: int, n_envs: int) -> None:
+    # Horgan et al.: epsilon = 0.4, alpha = 7; with N = 8 the exponents are 1 to 8.
+    assert ladder(n_actors, n_envs) == pytest.approx([0.4**k for k in range(1, 9)])
+
+
+def test_ladder_of_one_rung_is_its_base() -> None:
+    assert ladder(1, 1, base=0.3) == [0.3]
+
+
+def explored(policy: DQNPolicy, obs: Array, steps: int) -> Array:
+    """Return how often each environment's action was not the best one."""
+    best = policy.train(False).act(obs).action
+    policy.train(True)
+    return np.mean([policy.act(obs).action != best for _ in range(steps)], axis=0)
+
+
+def test_each_environment_explores_as_its_rung_says() -> None:
+    context = PolicyContext(seed=1, n_envs=4)
+    policy = DQNConfig().build_policy(spec((2,), 5), context)
+    rate = explored(policy, np.ones((4, 2), np.float32), 3000)
+    # A random action is the best one by chance in 1 of 5 cases.
+    assert rate == pytest.approx(0.8 * policy.epsilons(), abs=0.03)
+    assert policy.record()["exploration_rate"] == pytest.approx(policy.epsilons().mean())
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "epsilon"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)]
+)
+def test_epsilon_falls_with_the_env_steps_of_the_run(env_steps: int, epsilon: float) -> None:
+    config = DQNConfig(exploration=EpsilonGreedy(start=1.0, end=0.1, decay_env_steps=1000))
+    context = PolicyContext(seed=0)
+    policy = config.build_policy(TWO_STATES, context)
+    info = config.build(TWO_STATES, context).model_info()
+    policy.sync_model(dataclasses.replace(info, env_steps=env_steps))
+    assert policy.record()["exploration_rate"] == pytest.approx(epsilon)
+
+
+def test_own_steps_count_between_models_but_those_of_evaluation_do_not() -> None:
+    config = DQNConfig(exploration=EpsilonGreedy(decay_env_steps=1000))
+    policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=4))
+    obs = np.ones((4, 2), np.float32)
+    policy.act(obs)
+    policy.act(obs)
+    policy.train(False).act(obs)
+    assert policy.env_steps == 8
+
+
+def test_ladder_may_start_from_chance_as_well() -> None:
+    config = DQNConfig(exploration=EpsilonLadder(decay_env_steps=100))
+    policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=3))
+    final = np.array([0.4, 0.4**4.5, 0.4**8])
+    assert policy.epsilons() == pytest.approx(1.0)
+    policy.env_steps = 50
+    assert policy.epsilons() == pytest.approx((1.0 + final) / 2)
+    policy.env_steps = 100
+    assert policy.epsilons() == pytest.approx(final)
+
+
+def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
+    exploration = Softmax(temperature=2.0)
+    config = DQNConfig(network=table, exploration=exploration)
+    policy = config.build_policy(spec((2,), 3), PolicyContext(seed=0, n_envs=5000))
+    with torch.no_grad():
+        policy.model.weight[:, 0] = torch.tensor([0.0, 1.0, 3.0])  # type: ignore[index]
+    drawn = policy.act(np.tile(np.array([1.0, 0.0], np.float32), (5000, 1))).action
+    expected = np.exp([0.0, 0.5, 1.5]) / np.exp([0.0, 0.5, 1.5]).sum()
+    assert np.bincount(drawn, minlength=3) / 5000 == pytest.approx(expected, abs=0.02)
+    assert policy.record() == {"exploration_temperature": 2.0}
+
+
+def test_dueling_and_hidden_shape_the_network() -> None:
+    agent = DQNConfig(dueling=True, hidden=(16, 8), device="cpu").build(
+        TWO_STATES, PolicyContext(seed=0)
+    )
+    assert any(isinstance(module, DuelingHead) for module in agent.model.modules())
+    assert agent.model_info().params["0.weight"].shape == (16, 2)
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+@pytest.mark.parametrize("exploration", [EpsilonLadder(), Softmax()])
+def test_images_are_learned_from_as_bytes(exploration: EpsilonLadder | Softmax) -> None:
+    config = DQNConfig(hidden=(32,), exploration=exploration, device="cpu")
+    agent = config.build(IMAGES, PolicyContext(seed=0, n_envs=2))
+    batch = random_batch(IMAGES)
+    before = weights(agent).copy()
+    assert np.isfinite(float(agent.opt(batch)["loss"]))
+    assert not np.array_equal(weights(agent), before)
+    assert agent.act(batch["obs"][:2]).action.shape == (2,)
+
+
+def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Own(nn.Module):
+        def __init__(self, of: EnvSpec) -> None:
+            super().__init__()
+            self.linear = nn.Linear(int(np.prod(of.observation.shape)), 4)
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            seen.append(obs)
+            return self.linear(obs.flatten(1))
+
+    agent = DQNConfig(network=Own, device="cpu").build(IMAGES, PolicyContext(seed=0))
+    batch = random_batch(IMAGES)
+    agent.opt(batch)
+    agent.act(batch["obs"])
+    assert {obs.dtype for obs in seen} == {torch.float32}
+    assert 0.5 < max(float(obs.max()) for obs in seen) <= 1.0
+
+
+def test_observations_in_double_precision_are_taken() -> None:
+    precise = spec((2,), 2, "float64")
+    agent = DQNConfig(device="cpu").build(precise, PolicyContext(seed=0))
+    batch = random_batch(precise)
+    assert np.isfinite(float(agent.opt(batch)["loss"]))
+    assert agent.act(batch["obs"]).action.shape == (8,)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden": (64, 0)}, r"agent\.hidden needs at least 1 unit a layer, got \(64, 0\)"),
+        ({"loss": "l1"}, r"agent\.loss must be huber or mse, got 'l1'"),
+        ({"learning_rate": 0.0}, r"agent\.learning_rate must be positive, got 0\.0"),
+        ({"adam_eps": -1e-8}, r"agent\.adam_eps must be positive"),
+        ({"max_grad_norm": -1.0}, r"agent\.max_grad_norm must be 0 or more, got -1\.0"),
+        ({"tau": 1.5}, r"agent\.tau must lie in \[0, 1\], got 1\.5"),
+        ({"target_interval_opt_steps": 0}, r"target_interval_opt_steps must be at least 1, got 0"),
+        (
+            {"network": table, "dueling": True},
+            r"agent\.dueling=True .* no effect on agent\.network",
+        ),
+    ],
+)
+def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DQNConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("exploration", "settings", "words"),
+    [
+        (
+            EpsilonGreedy,
+            {"start": 1.1},
+            r"agent\.exploration\.start must lie in \[0, 1\], got 1\.1",
+        ),
+        (EpsilonGreedy, {"end": -0.1}, r"agent\.exploration\.end"),
+        (EpsilonGreedy, {"decay_env_steps": -1}, r"decay_env_steps must be 0 or more, got -1"),
+        (EpsilonLadder, {"base": 2.0}, r"agent\.exploration\.base"),
+        (EpsilonLadder, {"alpha": -1.0}, r"agent\.exploration\.alpha must be 0 or more"),
+        (EpsilonLadder, {"decay_env_steps": -1}, r"agent\.exploration\.decay_env_steps"),
+        (Softmax, {"temperature": 0.0}, r"agent\.exploration\.temperature must be positive"),
+    ],
+)
+def test_exploration_that_cannot_work_is_refused(
+    exploration: Any, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        exploration(**settings)
+
+
+@pytest.mark.parametrize("build", [DQNConfig.build, DQNConfig.build_policy])
+def test_continuous_actions_are_refused_with_advice(build: Any) -> None:
+    continuous = EnvSpec(TWO_STATES.observation, TWO_STATES.observation)
+    with pytest.raises(ConfigError, match="use SAC"):
+        build(DQNConfig(), continuous, PolicyContext(seed=0))
+
+
+# Five states in a row, 0 to 4. Action 1 steps right, action 0 steps left (or stays in state 0).
+# Stepping right from state 4 pays 1 and terminates. With gamma = 0.9, by hand:
+#   Q*(s, right) = 0.9^(4 - s),   Q*(s, left) = 0.9 * max Q*(s - 1) = 0.9^(6 - s), at s = 0: 0.9^5.
+CHAIN = spec((5,), 2)
+CHAIN_Q = np.array([[0.9 ** (6 - s) if s else 0.9**5, 0.9 ** (4 - s)] for s in range(5)])
+
+
+def chain_replay() -> UniformReplay:
+    """Return a replay buffer that holds each action in each state once."""
+    schema = make_schema(OneStep().columns(CHAIN, ()), length=1, lookahead=1)
+    state, action = np.divmod(np.arange(10), 2)
+    ends = (state == 4) & (action == 1)
+    after = np.clip(state + 2 * action - 1, 0, 4)
+    columns = {c.name: np.zeros((10, 2, *c.shape), c.dtype) for c in schema.columns}
+    columns["obs"][:, 0] = np.eye(5)[state]
+    columns["obs"][:, 1] = np.eye(5)[after]
+    columns["action"][:, 0] = action
+    columns["reward"][:, 0] = ends
+    columns["flags"][:, 0] = ends * TERMINATED
+    columns["flags"][:, 1] = END
+    replay = UniformReplayConfig(capacity=10, gamma=0.9).build(schema, seed=1)
+    assert replay.push(columns, np.full(10, 2)) == 10
+    return replay
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"double": False, "target_interval_opt_steps": 25},
+        {"double": True, "target_interval_opt_steps": 25},
+        {"double": True, "tau": 0.05, "dueling": True, "loss": "mse"},
+    ],
+)
+def test_chain_is_solved_to_its_known_values(settings: dict[str, Any]) -> None:
+    config = DQNConfig(hidden=(32, 32), learning_rate=3e-3, device="cpu", **settings)
+    agent, replay = config.build(CHAIN, PolicyContext(seed=0)), chain_replay()
+    for _ in range(1500):
+        agent.opt(replay.sample(32))
+    with torch.no_grad():
+        q = agent.model(torch.eye(5)).numpy()
+    assert q == pytest.approx(CHAIN_Q, abs=0.02)
+    assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5

@@ -1,0 +1,232 @@
+"""What torch agents share: models handed over whole or not at all, states, devices, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agents.torch_agent import (
+    Part,
+    TorchAgent,
+    TorchPolicy,
+    pick_device,
+    seeded,
+    to_tensors,
+)
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.messages import ModelInfo
+from asyncrl.types import Array, ModelVersion, Params
+
+CPU = torch.device("cpu")
+
+
+def layer(value: float) -> nn.Linear:
+    module = nn.Linear(2, 1)
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, value)
+    return module
+
+
+def agent_with(value: float, **parts: Part) -> TorchAgent:
+    agent = TorchAgent(layer(value), CPU)
+    agent.parts |= parts
+    return agent
+
+
+def info(value: float, version: int = 3, env_steps: int = 0) -> ModelInfo:
+    params = {"weight": np.full((1, 2), value, np.float32), "bias": np.full(1, value, np.float32)}
+    return ModelInfo(version=ModelVersion(version), params=params, env_steps=env_steps)
+
+
+def flat(params: Params) -> dict[str, list[float]]:
+    return {name: np.ravel(value).tolist() for name, value in params.items()}
+
+
+def step(agent: TorchAgent, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    agent.model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+
+
+def test_model_info_names_all_parameters_and_buffers() -> None:
+    policy = TorchPolicy(nn.Sequential(layer(1.0), nn.BatchNorm1d(1)), CPU)
+    assert set(policy.model_info().params) == set(policy.model.state_dict())
+    assert policy.model_info().params["0.weight"].tolist() == [[1.0, 1.0]]
+
+
+def test_sync_takes_parameters_and_version() -> None:
+    policy = TorchPolicy(layer(1.0), CPU)
+    policy.sync_model(info(5.0, version=8))
+    assert flat(policy.model_info().params) == {"weight": [5.0, 5.0], "bias": [5.0]}
+    assert policy.model_info().version == 8
+
+
+@pytest.mark.parametrize(("own", "told", "known"), [(10, 30, 30), (30, 10, 30)])
+def test_env_steps_are_the_more_of_those_told_and_its_own(own: int, told: int, known: int) -> None:
+    policy = TorchPolicy(layer(1.0), CPU)
+    policy.env_steps = own
+    policy.sync_model(info(1.0, env_steps=told))
+    assert policy.env_steps == policy.model_info().env_steps == known
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"weight": np.zeros((1, 2))}, "it lacks bias"),
+        ({**info(0.0).params, "extra": np.zeros(1)}, "it has extra, which is unknown here"),
+        ({**info(0.0).params, "weight": np.zeros((1, 3))}, r"\(1, 3\), expected \(1, 2\)"),
+    ],
+)
+def test_model_that_does_not_fit_is_refused_in_words(params: Params, words: str) -> None:
+    policy = TorchPolicy(layer(1.0), CPU)
+    with pytest.raises(ConfigError, match=words):
+        policy.sync_model(ModelInfo(version=ModelVersion(4), params=params))
+    assert flat(policy.model_info().params) == flat(info(1.0).params)
+    assert policy.version == 0
+
+
+def test_snapshot_that_nobody_may_write_is_taken() -> None:
+    received = info(5.0)
+    for value in received.params.values():
+        value.setflags(write=False)
+    policy = TorchPolicy(layer(1.0), CPU)
+    policy.sync_model(received)
+    assert flat(policy.model_info().params) == flat(info(5.0).params)
+
+
+def test_mode_reaches_layers_that_act_differently_in_training() -> None:
+    policy = TorchPolicy(nn.Sequential(layer(1.0), nn.Dropout()), CPU)
+    assert (policy.training, policy.model.training) == (True, True)
+    assert policy.train(False) is policy
+    assert (policy.training, policy.model[1].training) == (False, False)  # type: ignore[index]
+    policy.train()
+    assert policy.model[1].training  # type: ignore[index]
+
+
+def test_each_kind_of_part_comes_back() -> None:
+    def build(value: float, seed: int) -> tuple[TorchAgent, Mapping[str, Part]]:
+        agent = agent_with(value)
+        agent.parts |= {
+            "target": layer(value),
+            "optimizer": torch.optim.Adam(agent.model.parameters(), lr=0.1),
+            "log_alpha": torch.tensor(value, requires_grad=True),
+            "noise": torch.Generator().manual_seed(seed),
+            "random": np.random.default_rng(seed),
+        }
+        return agent, agent.parts
+
+    first, parts = build(1.0, seed=1)
+    second, other_parts = build(2.0, seed=2)
+    step(first, parts["optimizer"])  # type: ignore[arg-type]
+    parts["random"].random(7)  # type: ignore[union-attr, call-arg]
+    first.version, first.env_steps = ModelVersion(4), 9
+    second.load_state(first.state())
+    assert flat(second.state()) == flat(first.state())
+    assert (second.version, second.env_steps) == (4, 9)
+    for agent, of in ((first, parts), (second, other_parts)):
+        step(agent, of["optimizer"])  # type: ignore[arg-type]
+    assert flat(second.state()) == flat(first.state())
+    draws = [torch.rand(3, generator=p["noise"]).tolist() for p in (parts, other_parts)]  # type: ignore[call-overload]
+    draws += [p["random"].random(3).tolist() for p in (parts, other_parts)]  # type: ignore[union-attr, call-arg]
+    assert (draws[0], draws[2]) == (draws[1], draws[3])
+
+
+def test_generator_comes_back_whatever_its_numbers() -> None:
+    for draws in range(50):
+        saved, loaded = np.random.default_rng(draws), np.random.default_rng(0)
+        saved.integers(5, size=draws)
+        agent_with(0.0, random=loaded).load_state(agent_with(0.0, random=saved).state())
+        assert loaded.random() == saved.random()
+
+
+def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
+    agent, fresh = agent_with(1.0), agent_with(2.0)
+    optimizer = torch.optim.Adam(agent.model.parameters())
+    agent.parts["optimizer"] = optimizer
+    fresh.parts["optimizer"] = torch.optim.Adam(fresh.model.parameters())
+    step(agent, optimizer)
+    agent.load_state(fresh.state())
+    assert not optimizer.state
+
+
+def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
+    kept = {name: value for name, value in state.items() if name not in changes}
+    return kept | {name: value for name, value in changes.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": None}, "no version"),
+        ({"stranger/x": np.zeros(1)}, "stranger/x"),
+        ({"model/bias": None}, "saved model does not fit this agent's: it lacks bias"),
+        ({"model/weight": np.zeros((2, 2))}, r"weight has shape \(2, 2\), expected \(1, 2\)"),
+        ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
+        ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
+        ({"random/state": None}, "saved random does not fit this agent's: it lacks state"),
+        ({"random/state": np.frombuffer(b"[1", np.uint8)}, "saved random is no state of a PCG64"),
+        ({"random/state": np.frombuffer(b"[1]", np.uint8)}, "saved random is no state of a PCG64"),
+    ],
+)
+def test_state_that_does_not_fit_is_refused_in_words(
+    changes: dict[str, Array | None], words: str
+) -> None:
+    agent = agent_with(1.0, random=np.random.default_rng(1))
+    optimizer = torch.optim.Adam(agent.model.parameters())
+    agent.parts["optimizer"] = optimizer
+    step(agent, optimizer)
+    other = agent_with(2.0, random=np.random.default_rng(2), optimizer=optimizer)
+    before = flat(agent.state())
+    with pytest.raises(CheckpointError, match=words):
+        agent.load_state(changed(other.state(), **changes))
+    assert flat(agent.state()) == before
+
+
+def test_device_is_picked_by_name() -> None:
+    assert pick_device("cpu") == CPU
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:x"])
+def test_unknown_device_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"agent\.device must be"):
+        pick_device(name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_missing_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="sees no GPU"):
+        pick_device("cuda")
+
+
+def test_tensors_on_a_cpu_share_the_batch_memory() -> None:
+    batch = {"reward": np.zeros(3, np.float32), "action": np.zeros(3, np.int64)}
+    tensors = to_tensors(batch, CPU)
+    batch["reward"][1] = 5.0
+    assert tensors["reward"].tolist() == [0.0, 5.0, 0.0]
+    assert tensors["action"].dtype == torch.int64
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tensors_arrive_on_a_gpu() -> None:
+    tensors = to_tensors({"reward": np.arange(3.0)}, torch.device("cuda"))
+    assert tensors["reward"].is_cuda
+    assert tensors["reward"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_seeded_layers_repeat_and_leave_the_global_generator_alone() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(2)
+    torch.manual_seed(7)
+    weights = []
+    for seed in (1, 1, 2):
+        with seeded(seed):
+            weights.append(nn.Linear(3, 3).weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert torch.equal(torch.rand(2), expected)

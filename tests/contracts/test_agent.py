@@ -1,0 +1,324 @@
+"""What holds for every agent: how it acts, hands its model over, learns, and goes on from a state.
+
+A case is a config and the spaces it is for; to test an agent of your own, add one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode
+from asyncrl.agents.dqn import DQNConfig, EpsilonGreedy, Softmax
+from asyncrl.agents.sac import SACConfig
+from asyncrl.config import from_plain, to_plain
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.types import Array, Columns, Params
+from tests.fakes import ConstantConfig
+
+OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
+CHOICES = EnvSpec(OBSERVATION, DiscreteSpec(4))
+CONTINUOUS = EnvSpec(
+    OBSERVATION,
+    BoxSpec((2,), "float32", np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)),
+)
+CONTEXT = PolicyContext(seed=5, n_envs=6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An agent, and where it acts."""
+
+    config: AgentConfig
+    spec: EnvSpec
+    other: AgentConfig | None = None
+    """Of the same algorithm, with other networks; None for what has none."""
+
+    explores: bool = True
+
+    def build(self, seed: int = 5) -> Agent:
+        return self.config.build(self.spec, dataclasses.replace(CONTEXT, seed=seed))
+
+    def build_policy(self, seed: int = 5) -> Policy:
+        return self.config.build_policy(self.spec, dataclasses.replace(CONTEXT, seed=seed))
+
+
+_DQN = DQNConfig(hidden=(16, 16), device="cpu", exploration=EpsilonGreedy(decay_env_steps=500))
+_SAC = SACConfig(hidden=(16, 16), device="cpu")
+_OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
+CASES = {
+    "dqn": Case(_DQN, CHOICES, _OTHER_DQN),
+    "dqn-ladder": Case(DQNConfig(hidden=(16,), device="cpu", tau=0.1), CHOICES, _OTHER_DQN),
+    "dqn-softmax": Case(
+        dataclasses.replace(_DQN, exploration=Softmax(temperature=2.0), dueling=True),
+        CHOICES,
+        _OTHER_DQN,
+    ),
+    "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
+    "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
+}
+EXPLORING = {name: case for name, case in CASES.items() if case.explores}
+WITH_NETWORKS = {name: case for name, case in CASES.items() if case.other}
+
+every_agent = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_exploring_agent = pytest.mark.parametrize("case", EXPLORING.values(), ids=EXPLORING)
+every_agent_with_networks = pytest.mark.parametrize(
+    "case", WITH_NETWORKS.values(), ids=WITH_NETWORKS
+)
+
+
+def observations(count: int = 6, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
+    """Make what a replay buffer would hand over."""
+    random = np.random.default_rng(seed)
+    return {
+        "obs": observations(size, seed),
+        "next_obs": observations(size, seed + 1000),
+        "action": actions_for(case, random, size),
+        "reward": random.normal(size=size).astype(np.float32),
+        "discount": np.where(random.random(size) < 0.1, 0.0, 0.99).astype(np.float32),
+        "model_version": np.zeros(size, np.int64),
+    }
+
+
+def actions_for(case: Case, random: np.random.Generator, size: int) -> Array:
+    action = case.spec.action
+    if isinstance(action, DiscreteSpec):
+        return random.integers(action.n, size=size)
+    return random.uniform(action.low, action.high, (size, *action.shape)).astype(action.dtype)
+
+
+def learn(agent: Agent, case: Case, seeds: range) -> None:
+    for seed in seeds:
+        agent.opt(batch_for(case, seed))
+
+
+def greedy(policy: Policy, obs: Array) -> Array:
+    with evaluation_mode(policy):
+        return policy.act(obs).action
+
+
+def copied(params: Params) -> dict[str, Array]:
+    return {name: value.copy() for name, value in params.items()}
+
+
+def same(a: Params, b: Params) -> bool:
+    return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@every_agent
+@pytest.mark.parametrize("side", [Case.build, Case.build_policy], ids=["agent", "policy"])
+@pytest.mark.parametrize("training", [True, False])
+def test_actions_belong_to_the_space(
+    case: Case, side: Callable[[Case], Policy], training: bool
+) -> None:
+    policy = side(case)
+    policy.train(training)
+    assert policy.training is training
+    actions = policy.act(observations()).action
+    assert actions.shape == (6, *case.spec.action.shape)
+    assert actions.dtype == case.spec.action.dtype
+    if isinstance(case.spec.action, DiscreteSpec):
+        assert ((actions >= 0) & (actions < case.spec.action.n)).all()
+    else:
+        assert ((actions >= case.spec.action.low) & (actions <= case.spec.action.high)).all()
+
+
+@every_agent
+def test_evaluated_policy_takes_any_number_of_rows_and_repeats_itself(case: Case) -> None:
+    policy = case.build_policy()
+    obs = observations(9)
+    together = greedy(policy, obs)
+    assert np.array_equal(together, greedy(policy, obs))
+    one_by_one = np.concatenate([greedy(policy, row[None]) for row in obs])
+    assert np.allclose(together, one_by_one, atol=1e-5)
+
+
+@every_exploring_agent
+def test_training_policy_explores(case: Case) -> None:
+    policy = case.build_policy()
+    obs = observations()
+    assert len({policy.act(obs).action.tobytes() for _ in range(20)}) > 1
+
+
+@every_exploring_agent
+def test_exploration_repeats_itself_for_a_seed_and_only_then(case: Case) -> None:
+    model = case.build().model_info()
+
+    def play(seed: int) -> list[bytes]:
+        policy = case.build_policy(seed)
+        policy.sync_model(model)
+        return [policy.act(observations()).action.tobytes() for _ in range(20)]
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)
+
+
+@every_agent
+def test_evaluation_mode_leaves_the_mode_as_it_was(case: Case) -> None:
+    for before in (True, False):
+        agent = case.build()
+        agent.train(before)
+        with evaluation_mode(agent):
+            assert not agent.training
+        assert agent.training is before
+
+
+@every_agent
+def test_record_holds_finite_numbers(case: Case) -> None:
+    for policy in (case.build(), case.build_policy()):
+        policy.act(observations())
+        assert all(np.isfinite(float(value)) for value in policy.record().values())
+
+
+@every_agent
+def test_extra_columns_are_what_act_adds(case: Case) -> None:
+    extras = case.build_policy().act(observations()).extras
+    columns = {c.name: (c.dtype, c.shape) for c in case.config.extra_columns(case.spec)}
+    assert {name: (str(v.dtype), v.shape[1:]) for name, v in extras.items()} == columns
+
+
+@every_agent
+def test_opt_tells_numbers_and_counts_versions(case: Case) -> None:
+    agent = case.build()
+    assert agent.model_info().version == 0
+    for done in (1, 2, 3):
+        record = agent.opt(batch_for(case, done))
+        assert "loss" in " ".join(record)
+        assert all(np.isfinite(float(value)) for value in record.values())
+        assert agent.model_info().version == done
+
+
+@every_agent
+def test_opt_changes_the_model_but_no_snapshot_and_no_batch(case: Case) -> None:
+    agent, batch = case.build(), batch_for(case, 1)
+    info, batch_before = agent.model_info(), copied(batch)
+    before = copied(info.params)
+    agent.opt(batch)
+    assert same(info.params, before)
+    assert same(batch, batch_before)
+    assert not same(agent.model_info().params, before)
+
+
+@every_agent
+def test_policies_with_the_same_model_act_alike(case: Case) -> None:
+    agent, policy = case.build(seed=1), case.build_policy(seed=2)
+    learn(agent, case, range(3))
+    info = agent.model_info()
+    assert info.version == 3
+    policy.sync_model(info)
+    obs = observations(200)
+    assert np.array_equal(greedy(agent, obs), greedy(policy, obs))
+    assert same(policy.model_info().params, info.params)
+
+
+@every_agent
+def test_synced_policy_does_not_share_memory_with_the_snapshot(case: Case) -> None:
+    source, taker = case.build(seed=1), case.build(seed=2)
+    info = source.model_info()
+    before = copied(info.params)
+    taker.sync_model(info)
+    learn(taker, case, range(2))
+    assert same(info.params, before)
+
+
+@every_agent_with_networks
+def test_model_that_does_not_fit_changes_nothing(case: Case) -> None:
+    assert case.other is not None
+    policy = case.build_policy()
+    before = policy.model_info()
+    fitting = case.build(seed=9).model_info()
+    some = max(fitting.params)
+    wrong = {
+        "other shapes": case.other.build(case.spec, CONTEXT).model_info().params,
+        "one missing": {name: v for name, v in fitting.params.items() if name != some},
+        "one more": {**fitting.params, "strange": np.zeros(3, np.float32)},
+        "one misshapen": {**fitting.params, some: np.zeros(99, np.float32)},
+    }
+    for params in wrong.values():
+        with pytest.raises(ConfigError, match="does not fit"):
+            policy.sync_model(dataclasses.replace(fitting, params=params))
+        assert same(policy.model_info().params, before.params)
+        assert policy.model_info().version == before.version
+
+
+@every_agent
+@pytest.mark.parametrize("opt_steps", [0, 7])
+def test_agent_goes_on_from_a_state_with_the_same_bits(case: Case, opt_steps: int) -> None:
+    first, second = case.build(seed=1), case.build(seed=2)
+    learn(first, case, range(opt_steps))
+    second.opt(batch_for(case, 99))
+    second.load_state(first.state())
+    obs = observations()
+    for agent in (first, second):
+        learn(agent, case, range(100, 105))
+    for _ in range(5):
+        assert first.act(obs).action.tobytes() == second.act(obs).action.tobytes()
+    assert same(first.state(), second.state())
+    assert first.model_info().version == second.model_info().version == opt_steps + 5
+
+
+@every_agent
+def test_state_is_a_copy_of_plain_numbers(case: Case) -> None:
+    agent = case.build()
+    agent.opt(batch_for(case, 0))
+    state = agent.state()
+    before = copied(state)
+    learn(agent, case, range(3))
+    agent.act(observations())
+    assert same(state, before)
+    assert not any(np.asarray(value).dtype.hasobject for value in state.values())
+
+
+@every_agent_with_networks
+def test_state_that_does_not_fit_changes_nothing(case: Case) -> None:
+    assert case.other is not None
+    agent, other = case.build(), case.other.build(case.spec, CONTEXT)
+    learn(agent, case, range(2))
+    learn(other, case, range(2))
+    mine = agent.state()
+    states = [
+        other.state(),
+        {},
+        {**mine, "strange": np.zeros(3, np.float32)},
+        ConstantConfig().build(case.spec, CONTEXT).state(),
+        *({key: v for key, v in mine.items() if key != name} for name in _always_there(case)),
+    ]
+    for state in states:
+        with pytest.raises(CheckpointError):
+            agent.load_state(state)
+        assert same(agent.state(), mine)
+
+
+def _always_there(case: Case) -> list[str]:
+    """Return what a state holds from the start, unlike the moments of an optimizer."""
+    return list(case.build().state())
+
+
+@every_agent
+def test_config_travels_to_other_processes_and_to_files(case: Case) -> None:
+    sent = cloudpickle.loads(cloudpickle.dumps(case.config))
+    assert sent == case.config
+    assert from_plain(type(case.config), to_plain(case.config)) == case.config
+
+
+@every_agent
+def test_building_leaves_the_global_generators_alone(case: Case) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    agent = case.build()
+    agent.opt(batch_for(case, 0))
+    agent.act(observations())
+    assert torch.equal(torch.rand(3), expected)
+    assert same(case.build(seed=4).state(), case.build(seed=4).state())
