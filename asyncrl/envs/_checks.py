@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.env import BoxSpec
 from asyncrl.errors import EnvironmentFault
-from asyncrl.types import Array
+from asyncrl.types import Array, BoolArray
 
 __all__ = ["Checks", "shown"]
 
@@ -41,7 +41,7 @@ class Checks:
 
     def own(self, obs: Any, action: Array | None) -> Array:  # noqa: ANN401  # from foreign code
         """Return a batch of observations as a new array, or raise if it does not fit the space."""
-        array = np.asarray(obs)
+        array = _as_array(obs)
         expected = (self._n_envs, *self._spec.shape)
         if array.shape != expected or not np.can_cast(array.dtype, self._dtype, "same_kind"):
             raise EnvironmentFault(
@@ -61,6 +61,16 @@ class Checks:
             raise EnvironmentFault(
                 f"{self._name}: the rewards of {self._n_envs} environments must be one number "
                 f"each, got {shown(reward)}{_after(action)}. Make the environment return a float."
+            )
+        return array
+
+    def flags(self, what: str, flags: Any) -> BoolArray:  # noqa: ANN401  # from foreign code
+        """Return flags as a new array, or raise if they are not one for each environment."""
+        array = np.array(flags, bool)
+        if array.shape != (self._n_envs,):
+            raise EnvironmentFault(
+                f"{self._name} gave `{what}` of shape {array.shape}, {shown(flags)}; it must have "
+                f"shape {(self._n_envs,)}, one flag for each environment."
             )
         return array
 
@@ -120,7 +130,7 @@ class Checks:
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
     """Return a value in one line that stays short."""
     array = _as_array(value)
-    if array.dtype.hasobject:
+    if array.dtype.kind not in "biufc":
         text = " ".join(repr(value).split())
         return text if len(text) <= 200 else text[:197] + "..."
     if array.size <= _SHOWN_VALUES:

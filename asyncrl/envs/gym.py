@@ -69,6 +69,7 @@ class EnvConfig:
         """Make one plain environment."""
         env = self._make()
         if not isinstance(env, gymnasium.Env):
+            _close(env)
             raise ConfigError(f"{self.id!r} makes {_shown(env)}, not a gymnasium.Env")
         return env
 
@@ -94,6 +95,7 @@ class EnvConfig:
             )
             env = _make_registered(self.id, make)
         if not isinstance(env, VectorEnv):
+            _close(env)
             raise ConfigError(
                 f"{self.id!r} makes {_shown(env)}, and env.vectorization=native needs a "
                 "gymnasium.vector.VectorEnv; use env.vectorization=batch"
@@ -172,6 +174,11 @@ def _hint(env_id: str) -> str:
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' brings these environments)"
     return ""
+
+
+def _close(env: object) -> None:
+    if isinstance(env, gymnasium.Env | VectorEnv):
+        env.close()
 
 
 def _shown(value: object) -> str:

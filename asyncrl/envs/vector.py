@@ -76,7 +76,8 @@ class VectorBatch:
         obs = self._checks.own(raw_obs, action)
         self._checks.finite("observation", obs, action)
         reward = self._checks.reward(raw_reward, action)
-        terminated, truncated = np.array(terminations, bool), np.array(truncations, bool)
+        terminated = self._checks.flags("terminated", terminations)
+        truncated = self._checks.flags("truncated", truncations)
         stepped = None
         if self._resetting is not None:
             stepped = ~self._resetting

@@ -135,7 +135,7 @@ def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
             r"environment 1 of 3 .* of shape \(\) and dtype object, {'image': 1}",
         ),
         ({"obs": [[1.0], [2.0, 3.0]]}, r"environment 1 of 3 .* \[\[1.0\], \[2.0, 3.0\]\]"),
-        ({"obs": "four numbers"}, "environment 1 of 3 .* four numbers"),
+        ({"obs": "four numbers"}, r"environment 1 of 3 .* 'four numbers'"),
         (
             {"reward": [1.0, 2.0]},
             r"the rewards of 3 environments must be one number each, got \(\d.*\[1.0, 2.0\]",

@@ -1,0 +1,150 @@
+"""Checks let right arrays through as they are, and say of wrong ones what a person needs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from asyncrl.env import BoxSpec
+from asyncrl.envs._checks import Checks, shown
+from asyncrl.errors import EnvironmentFault
+
+SHAPES: Any = st.one_of(st.just(()), hnp.array_shapes(max_dims=3, max_side=3))
+
+
+def checks(n_envs: int, shape: tuple[int, ...] = (2,), dtype: str = "float32") -> Checks:
+    return Checks("Env-v0", n_envs, BoxSpec(shape, dtype, np.zeros(shape), np.zeros(shape)))
+
+
+@given(SHAPES, st.sampled_from(["float32", "uint8", "int64"]), st.integers(1, 4), st.data())
+@settings(max_examples=80, deadline=None)
+def test_stack_is_numpys_stack(
+    shape: tuple[int, ...], dtype: str, n_envs: int, data: st.DataObject
+) -> None:
+    rows = [data.draw(hnp.arrays(dtype, shape)) for _ in range(n_envs)]
+    stacked = checks(n_envs, shape, dtype).stack(rows, range(n_envs), None)
+    np.testing.assert_array_equal(stacked, np.stack(rows))
+    assert stacked.dtype == dtype
+    assert not any(np.shares_memory(stacked, row) for row in rows)
+
+
+@given(SHAPES, st.lists(SHAPES, min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_stack_takes_rows_of_the_right_shape_and_no_others(
+    shape: tuple[int, ...], found: list[tuple[int, ...]]
+) -> None:
+    rows = [np.zeros(s, np.float32) for s in found]
+    check = checks(len(rows), shape)
+    wrong = [i for i, s in enumerate(found) if s != shape]
+    if not wrong:
+        assert check.stack(rows, range(len(rows)), None).shape == (len(rows), *shape)
+        return
+    with pytest.raises(EnvironmentFault) as caught:
+        check.stack(rows, range(len(rows)), None)
+    assert f"environment {wrong[0]} of {len(rows)} (Env-v0)" in str(caught.value)
+    assert f"of shape {found[wrong[0]]} and" in str(caught.value)
+
+
+def test_stack_of_some_environments_blames_by_their_own_number() -> None:
+    with pytest.raises(EnvironmentFault, match=r"environment 7 of 9 .* after reset"):
+        checks(9).stack([np.zeros(2), np.zeros(3)], [4, 7], None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given_dtype", "fits"),
+    [
+        ("float32", "float64", True),
+        ("float32", "int64", True),
+        ("uint8", "int64", False),
+        ("int64", "float32", False),
+        ("uint8", "uint8", True),
+        ("int64", "int32", True),
+    ],
+)
+def test_dtypes_may_lose_digits_but_not_their_kind(
+    dtype: str, given_dtype: str, fits: bool
+) -> None:
+    check, row = checks(1, (2,), dtype), np.ones(2, given_dtype)
+    if fits:
+        assert check.stack([row], [0], None).tolist() == [[1, 1]]
+        assert check.own(row[None], None).dtype == dtype
+        return
+    with pytest.raises(EnvironmentFault, match=f"dtype {given_dtype}"):
+        check.stack([row], [0], None)
+    with pytest.raises(EnvironmentFault, match=f"dtype {given_dtype}"):
+        check.own(row[None], None)
+
+
+def test_own_copies() -> None:
+    obs = np.zeros((1, 2), np.float32)
+    assert not np.shares_memory(checks(1).own(obs, None), obs)
+
+
+@pytest.mark.parametrize("reward", [[1, 2.5], (np.float64(1), 2.5), np.array([1, 2.5])])
+def test_rewards_become_new_float32(reward: Any) -> None:
+    array = checks(2).reward(reward, np.zeros(2, int))
+    assert array.dtype == np.float32
+    assert array.tolist() == [1, 2.5]
+    assert not np.shares_memory(array, np.asarray(reward))
+
+
+def test_finite_names_the_environment_the_value_and_its_action() -> None:
+    values = np.array([[0, 0], [0, 0], [1, math.nan]], np.float32)
+    action = np.array([[0.5], [0.25]])
+    with pytest.raises(EnvironmentFault) as caught:
+        checks(8).finite("observation", values[1:], action, np.array([0, 1]))
+    message = str(caught.value)
+    assert "environment 1 of 8 (Env-v0) gave the observation [1.0, nan]" in message
+    assert "1 of 2 values are NaN or infinite after action [0.25]" in message
+    with pytest.raises(EnvironmentFault, match=r"environment 7 .* after reset"):
+        checks(8).finite("observation", values, None, np.array([3, 5, 7]))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_finite_finds_every_kind(dtype: str, wrong: float) -> None:
+    values = np.zeros((2, 3, 3), dtype)
+    checks(2).finite("observation", values, None)
+    values[1, 2, 2] = wrong
+    with pytest.raises(EnvironmentFault, match="environment 1 of 2"):
+        checks(2).finite("observation", values, None)
+
+
+@pytest.mark.parametrize("flags", [[True, False], np.array([1, 0], np.uint8)])
+def test_flags_become_a_new_array_of_bool(flags: Any) -> None:
+    array = checks(2).flags("terminated", flags)
+    assert array.dtype == np.bool_
+    assert array.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        (np.float32(0.5), "0.5"),
+        (np.array([[1, 2], [3, 4]]), "[[1, 2], [3, 4]]"),
+        (None, "None"),
+        ({"a": 1}, "{'a': 1}"),
+        ([[1], [2, 3]], "[[1], [2, 3]]"),
+        (np.arange(84), "[0, 1, 2, 3, 4, 5, 6, 7, ...] (84 values from 0 to 83)"),
+        (np.zeros(0), "[]"),
+        ("some words", "'some words'"),
+    ],
+)
+def test_values_are_shown_in_one_short_line(value: Any, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    "value", [{"key": "x" * 1000}, ["x\n" * 50, None], np.array(["x" * 500, "y"]), "x" * 500]
+)
+def test_long_values_are_cut(value: Any) -> None:
+    text = shown(value)
+    assert "\n" not in text
+    assert len(text) <= 200

@@ -1,0 +1,261 @@
+"""Environments by name or from a factory of the user's: found, made, counted, and closed."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from asyncrl.env import BatchEnv, DiscreteSpec
+from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError
+from tests.fake_envs import TellingEnv, make_env, make_vector_env
+
+PLAIN = "tests.fake_envs:make_env"
+VECTOR = "tests.fake_envs:make_vector_env"
+
+
+def run(env: BatchEnv, n_steps: int = 3) -> np.ndarray:
+    env.reset(0)
+    for _ in range(n_steps):
+        obs = env.step(np.zeros(env.n_envs, np.int64)).obs
+    env.close()
+    return obs
+
+
+def test_id_makes_plain_environments() -> None:
+    env = EnvConfig(id="CartPole-v1", n_envs=4).build()
+    assert isinstance(env, PlainBatch)
+    assert env.n_envs == 4
+    assert env.spec.action == DiscreteSpec(2)
+    assert run(env).shape == (4, 4)
+
+
+def test_native_form_is_the_environments_own() -> None:
+    env = EnvConfig(id="CartPole-v1", n_envs=4, vectorization="native").build()
+    assert isinstance(env, VectorBatch)
+    assert env.n_envs == 4
+    assert run(env).shape == (4, 4)
+
+
+def test_kwargs_reach_the_environment() -> None:
+    batch = EnvConfig(id="CartPole-v1", kwargs={"sutton_barto_reward": True}).build()
+    batch.reset(0)
+    assert batch.step(np.array([0])).reward.tolist() == [0]
+    native = EnvConfig(
+        id="CartPole-v1",
+        n_envs=2,
+        vectorization="native",
+        kwargs={"sutton_barto_reward": True},
+    ).build()
+    native.reset(0)
+    assert native.step(np.array([0, 0])).reward.tolist() == [0, 0]
+
+
+def test_registered_time_limit_truncates() -> None:
+    env = EnvConfig(id="MountainCar-v0").build()
+    env.reset(0)
+    outs = [env.step(np.array([1])) for _ in range(200)]
+    assert [bool(out.truncated[0]) for out in outs] == [False] * 199 + [True]
+    assert not any(out.terminated[0] for out in outs)
+
+
+def test_factory_of_plain_environments_is_called_for_each() -> None:
+    env = EnvConfig(id=PLAIN, kwargs={"who": 7}, n_envs=3).build()
+    assert isinstance(env, PlainBatch)
+    assert env.reset(0)[:, 0].tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("vectorization", ["batch", "native"])
+def test_factory_of_a_vector_environment_is_called_once(vectorization: Any) -> None:
+    kwargs: dict[str, Any] = {"mode": AutoresetMode.SAME_STEP}
+    if vectorization == "batch":
+        kwargs["num_envs"] = 5
+    env = EnvConfig(id=VECTOR, kwargs=kwargs, n_envs=5, vectorization=vectorization).build()
+    assert isinstance(env, VectorBatch)
+    assert env.n_envs == 5
+
+
+def test_vector_factory_decides_how_many_unless_asked_for_more_than_one() -> None:
+    assert EnvConfig(id=VECTOR, kwargs={"num_envs": 5}).build().n_envs == 5
+    with pytest.raises(ConfigError, match=r"holds 5 environments, and n_envs asks for 4"):
+        EnvConfig(id=VECTOR, kwargs={"num_envs": 5}, n_envs=4).build()
+
+
+def test_make_plain_makes_a_new_one_each_time() -> None:
+    config = EnvConfig(id=PLAIN, kwargs={"who": 2}, n_envs=9)
+    first, second = config.make_plain(), config.make_plain()
+    assert isinstance(first, TellingEnv)
+    assert first is not second
+    assert first.reset(seed=0)[0][0] == 2
+    cart_pole = EnvConfig(id="CartPole-v1").make_plain()
+    assert isinstance(cart_pole.unwrapped, CartPoleEnv)
+
+
+def test_make_plain_closes_and_refuses_what_is_not_plain(monkeypatch: Any) -> None:
+    made: list[VectorEnv[Any, Any, Any]] = []
+
+    def factory() -> VectorEnv[Any, Any, Any]:
+        made.append(make_vector_env())
+        return made[0]
+
+    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_vector_env", factory)
+    with pytest.raises(ConfigError, match=r"makes gymnasium\S+SyncVectorEnv, not a gymnasium\.Env"):
+        EnvConfig(id=VECTOR).make_plain()
+    assert made[0].closed
+
+
+def test_config_travels_to_other_processes() -> None:
+    config = EnvConfig(id="CartPole-v1", kwargs={"sutton_barto_reward": True}, n_envs=2)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert pickle.loads(pickle.dumps(config.build))().n_envs == 2
+    assert pickle.loads(pickle.dumps(make_batch(make_env, 3)))().n_envs == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"id": ""}, r"env\.id is empty"),
+        ({"id": PLAIN, "n_envs": 0}, r"env\.n_envs must be at least 1, got 0"),
+        ({"id": PLAIN, "vectorization": "async"}, r"batch or native, got 'async'"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EnvConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("NoSuchEnv-v0", r"cannot make environment 'NoSuchEnv-v0': .*NoSuchEnv"),
+        ("CartPol-v1", r"cannot make environment 'CartPol-v1': .*CartPole"),
+        ("no_such_module:Env-v0", r"cannot make environment 'no_such_module:Env-v0': "),
+        ("no_such_module:make", r"no_such_module"),
+        ("tests.fake_envs:no_such_factory", r"no_such_factory"),
+        ("tests.fake_envs:TERMINATING", r"'tests.fake_envs:TERMINATING' is builtins.list, not a f"),
+    ],
+)
+def test_what_cannot_be_made_is_named(env_id: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EnvConfig(id=env_id).build()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+    ],
+)
+def test_missing_package_is_told_as_an_extra(
+    monkeypatch: pytest.MonkeyPatch, env_id: str, package: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)  # importing it fails, installed or not
+    for name in list(sys.modules):
+        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco")):
+            monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ConfigError, match=rf"'{env_id}'.*pip install 'asyncrl\[{extra}\]'"):
+        EnvConfig(id=env_id).build()
+
+
+def test_error_of_the_environments_own_comes_through() -> None:
+    with pytest.raises(TypeError, match="no_such_argument") as caught:
+        EnvConfig(id="CartPole-v1", kwargs={"no_such_argument": 1}).build()
+    assert any("CartPole-v1" in note for note in caught.value.__notes__)
+    with pytest.raises(TypeError, match="no_such_argument"):
+        EnvConfig(id=PLAIN, kwargs={"no_such_argument": 1}).build()
+
+
+def test_native_form_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cannot make environment 'MountainCar-v0'"):
+        EnvConfig(id="MountainCar-v0", n_envs=2, vectorization="native").build()
+
+
+def test_native_factory_must_make_a_vector_environment_and_is_closed_if_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = TellingEnv()
+    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_env", lambda **_: env)
+    with pytest.raises(ConfigError, match=r"TellingEnv, and env\.vectorization=native needs a"):
+        EnvConfig(id=PLAIN, n_envs=2, vectorization="native").build()
+    assert env.closed == 1
+
+
+def test_module_in_a_gymnasium_id_is_imported_by_gymnasium(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        gymnasium.registry,
+        "Telling-v0",
+        gymnasium.envs.registration.EnvSpec("Telling-v0", entry_point=PLAIN),
+    )
+    env = EnvConfig(id="tests.fake_envs:Telling-v0", n_envs=2).build()
+    assert isinstance(env, PlainBatch)
+    assert env.n_envs == 2
+
+
+@pytest.mark.parametrize("n_envs", [None, 1])
+def test_one_plain_environment_becomes_a_batch_of_one(n_envs: int | None) -> None:
+    env = as_batch_env(TellingEnv(who=3), n_envs)
+    assert isinstance(env, PlainBatch)
+    assert env.reset(0)[:, 0].tolist() == [3]
+
+
+def test_one_plain_environment_is_not_several() -> None:
+    env = TellingEnv()
+    with pytest.raises(ConfigError, match="holds 1 environments, and n_envs asks for 2"):
+        as_batch_env(env, 2)
+    assert env.closed == 1
+
+
+def test_vector_environment_that_cannot_be_used_is_closed() -> None:
+    env = make_vector_env()
+    env.metadata = {}
+    with pytest.raises(ConfigError, match="autoreset_mode"):
+        as_batch_env(env)
+    assert env.closed
+
+
+@pytest.mark.parametrize("made", [None, "CartPole-v1", TellingEnv])
+def test_factory_that_makes_no_environment_is_refused(made: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected a gymnasium\.Env .*got builtins"):
+        make_batch(lambda: made, 1)()
+    with pytest.raises(ConfigError, match=r"expected a gymnasium\.Env .*got builtins"):
+        make_batch(lambda: made, 3)()
+
+
+def test_make_batch_makes_nothing_before_it_is_called() -> None:
+    made: list[TellingEnv] = []
+
+    def factory() -> TellingEnv:
+        made.append(TellingEnv(who=len(made)))
+        return made[-1]
+
+    make = make_batch(factory, 3)
+    assert made == []
+    assert make().reset(0)[:, 0].tolist() == [0, 1, 2]
+    assert make().n_envs == 3
+    assert len(made) == 6
+
+
+def test_make_batch_takes_the_vector_environment_as_it_is() -> None:
+    assert make_batch(partial(make_vector_env, 4), 1)().n_envs == 4
+    assert make_batch(partial(make_vector_env, 4), 4)().n_envs == 4
+    with pytest.raises(ConfigError, match="holds 4 environments, and n_envs asks for 3"):
+        make_batch(partial(make_vector_env, 4), 3)()
+
+
+def test_make_batch_checks_the_number_at_once() -> None:
+    with pytest.raises(ConfigError, match="n_envs must be at least 1, got 0"):
+        make_batch(make_env, 0)

@@ -1,0 +1,249 @@
+"""Vector environments as batches: what they say of themselves is believed, and checked."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from asyncrl.env import DiscreteSpec
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError, EnvironmentFault
+from tests.fake_envs import (
+    OBS_SPACE,
+    TERMINATING,
+    ActedEnv,
+    BrokenEnv,
+    TellingEnv,
+    make_vector_env,
+    telling_makers,
+)
+
+NOTHING = np.zeros(3, np.int64)
+
+
+class ScriptedVector(VectorEnv[Any, Any, Any]):
+    """Three environments that answer every step alike, except for what a test sets."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.num_envs = 3
+        self.single_observation_space = OBS_SPACE
+        self.single_action_space = Discrete(5)
+        self.observation_space = batch_space(OBS_SPACE, 3)
+        self.action_space = batch_space(self.single_action_space, 3)
+        self.answer = {
+            "obs": np.zeros((3, 4), np.float32),
+            "reward": np.ones(3),
+            "terminated": np.zeros(3, bool),
+            "truncated": np.zeros(3, bool),
+            "infos": {},
+        } | answer
+        self.closed_times = 0
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return np.zeros((3, 4), np.float32), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        answer = self.answer
+        keys = ("obs", "reward", "terminated", "truncated", "infos")
+        return tuple(answer[key] for key in keys)  # type: ignore[return-value]
+
+    def close(self, **_: Any) -> None:
+        self.closed_times += 1
+
+
+def step_of(**answer: Any) -> Any:
+    batch = VectorBatch(ScriptedVector(**answer))
+    batch.reset(0)
+    return batch.step(NOTHING)
+
+
+def sync(mode: AutoresetMode, second: Any) -> VectorBatch:
+    """Return a batch whose second environment is made by `second`."""
+    makers = telling_makers([TERMINATING] * 3)
+    makers[1] = second
+    return VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
+
+
+def step_from_reset(batch: VectorBatch, n_steps: int) -> None:
+    batch.reset(0)
+    for _ in range(n_steps):
+        batch.step(NOTHING)
+
+
+@pytest.mark.parametrize("mode", [*AutoresetMode, *(mode.value for mode in AutoresetMode)])
+def test_mode_is_taken_from_the_metadata(mode: Any) -> None:
+    env = ScriptedVector()
+    env.metadata = {"autoreset_mode": mode}
+    assert VectorBatch(env)._mode is AutoresetMode(mode)
+
+
+def test_mode_is_found_through_wrappers() -> None:
+    wrapped = VectorWrapper(make_vector_env(mode=AutoresetMode.DISABLED))
+    assert VectorBatch(wrapped)._mode is AutoresetMode.DISABLED
+
+
+@pytest.mark.parametrize("metadata", [{}, None, {"autoreset_mode": "sometimes"}])
+def test_environment_that_does_not_tell_its_mode_is_refused(metadata: Any) -> None:
+    env = ScriptedVector()
+    env.metadata = metadata
+    said = "sometimes" if metadata else "None"
+    with pytest.raises(ConfigError, match=rf'metadata\["autoreset_mode"\] is \'?{said}.*NEXT_STEP'):
+        VectorBatch(env)
+
+
+def test_final_observations_may_come_as_objects_or_as_one_array() -> None:
+    ended = np.array([False, True, True])
+    last = np.arange(12, dtype=np.float32).reshape(3, 4)
+    objects = np.array([None, last[1], last[2]], object)
+    for rows in (objects, last):
+        out = step_of(terminated=ended, infos={"final_obs": rows})
+        np.testing.assert_array_equal(out.final_obs, [[0] * 4, last[1], last[2]])
+        np.testing.assert_array_equal(out.obs, np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize(
+    "infos", [{}, {"final_obs": np.array([np.zeros(4), None, None], object)}, {"final_obs": None}]
+)
+def test_lost_final_observation_is_a_fault(infos: dict[str, Any]) -> None:
+    with pytest.raises(EnvironmentFault, match=r'SAME_STEP.*without infos\["final_obs"\]'):
+        step_of(truncated=np.array([False, True, False]), infos=infos)
+
+
+def test_final_observation_of_the_wrong_shape_is_a_fault() -> None:
+    rows = np.array([None, np.zeros(3), None], object)
+    with pytest.raises(EnvironmentFault, match=r"environment 1 of 3 .* shape \(3,\)"):
+        step_of(terminated=np.array([False, True, False]), infos={"final_obs": rows})
+
+
+def test_final_observation_that_is_not_finite_is_a_fault() -> None:
+    rows = np.array([None, np.full(4, np.nan), None], object)
+    with pytest.raises(EnvironmentFault, match=r"environment 1 of 3 .*last observation of.*nan"):
+        step_of(terminated=np.array([False, True, False]), infos={"final_obs": rows})
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            {"obs": np.zeros((3, 5), np.float32)},
+            r"ScriptedVector gave observations of shape \(3, 5\) and dtype float32 after action "
+            r"\[0, 0, 0\]; its observation space promises \(3, 4\), float32",
+        ),
+        ({"obs": np.zeros((2, 4), np.float32)}, r"shape \(2, 4\)"),
+        ({"obs": np.zeros((3, 4), complex)}, "dtype complex128"),
+        ({"obs": [[1.0], [2.0, 3.0]]}, r"shape \(2,\) and dtype object"),
+        (
+            {"obs": np.array([[0] * 4, [0] * 4, [0, math.inf, 0, 0]], np.float32)},
+            r"environment 2 of 3 \(ScriptedVector\) gave the observation \[0.0, inf, 0.0, 0.0\]",
+        ),
+        ({"reward": np.array([0, math.nan, 0])}, "environment 1 of 3 .* gave the reward nan"),
+        ({"reward": np.zeros((3, 1))}, r"rewards of 3 environments must be one number each"),
+        ({"reward": 1.0}, "must be one number each, got 1.0"),
+        ({"terminated": np.zeros(2, bool)}, r"`terminated` of shape \(2,\).*\(3,\)"),
+        ({"truncated": False}, r"`truncated` of shape \(\).*\(3,\)"),
+    ],
+)
+def test_broken_promises_are_told_with_value_and_action(
+    answer: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=message):
+        step_of(**answer)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("at_step", [0, 2, 3])
+def test_nan_is_found_wherever_it_comes_from(mode: AutoresetMode, at_step: int) -> None:
+    """Step 3 is the last one of an episode, and step 0 the first of all."""
+    batch = sync(mode, partial(BrokenEnv, 1, at_step=at_step, obs=np.full(4, np.nan, np.float32)))
+    with pytest.raises(EnvironmentFault, match="environment 1 of 3"):
+        step_from_reset(batch, 3)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_error_of_an_environment_comes_through_with_the_actions(mode: AutoresetMode) -> None:
+    error = RuntimeError("the physics exploded")
+    batch = sync(mode, partial(BrokenEnv, 1, error=error))
+    batch.reset(0)
+    batch.step(NOTHING)
+    with pytest.raises(RuntimeError, match="exploded") as caught:
+        batch.step(np.array([4, 3, 2]))
+    assert caught.value is error
+    assert caught.value.__notes__ == ["asyncrl: in step of SyncVectorEnv, actions [4, 3, 2]"]
+
+
+def test_rewards_and_flags_of_a_mere_reset_do_not_count() -> None:
+    env = ScriptedVector(terminated=np.array([False, True, False]), reward=np.array([1, 2, 3]))
+    env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    batch = VectorBatch(env)
+    batch.reset(0)
+    assert batch.step(NOTHING).stepped is None
+    env.answer["reward"] = np.array([1, math.nan, 3])
+    out = batch.step(NOTHING)
+    assert out.stepped is not None
+    assert out.stepped.tolist() == [True, False, True]
+    assert out.reward.tolist() == [1, 0, 3]
+    assert not out.terminated.any()
+    env.answer["reward"] = np.array([1, 2, 3])
+    assert batch.step(NOTHING).stepped is None, "that it said it ended while resetting is ignored"
+
+
+def test_actions_are_converted_for_the_space() -> None:
+    env = SyncVectorEnv([lambda: ActedEnv(Box(-1, 1, (2,), np.float64))] * 2)
+    batch = VectorBatch(env)
+    batch.reset(0)
+    action = np.array([[0, 1], [-1, 0.5]], np.float32)
+    before = action.copy()
+    batch.step(action)
+    np.testing.assert_array_equal(action, before, "environments write into a copy")
+    for one, right in zip(env.envs, before, strict=True):
+        assert one.acted[0].dtype == np.float64  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(one.acted[0], right)  # type: ignore[attr-defined]
+
+
+def test_discrete_actions_are_counted_from_the_start_of_the_space() -> None:
+    env = SyncVectorEnv([lambda: ActedEnv(Discrete(3, start=5))] * 2)
+    batch = VectorBatch(env)
+    assert batch.spec.action == DiscreteSpec(3)
+    batch.reset(0)
+    batch.step(np.array([0, 2]))
+    assert [int(one.acted[0]) for one in env.envs] == [5, 7]  # type: ignore[attr-defined]
+
+
+def test_batch_is_named_by_the_id_of_its_environment() -> None:
+    env = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point")
+    batch = VectorBatch(env)
+    batch.reset(0)
+    with pytest.raises(ValueError, match=r"shape \(3,\)"):
+        batch.step(NOTHING)
+    assert batch._name == "CartPole-v1"
+    batch.close()
+
+
+def test_vector_environment_is_closed_once() -> None:
+    env = ScriptedVector()
+    batch = VectorBatch(env)
+    batch.close()
+    batch.close()
+    assert env.closed_times == 1
+
+
+def test_space_that_is_not_supported_is_refused() -> None:
+    env = ScriptedVector()
+    env.single_action_space = gym.spaces.MultiBinary(3)
+    with pytest.raises(ConfigError, match=r"action space MultiBinary\(3\) is not supported"):
+        VectorBatch(env)
+
+
+def test_a_telling_vector_is_what_the_other_tests_take_it_for() -> None:
+    env = make_vector_env(2)
+    assert isinstance(env.envs[0], TellingEnv)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
