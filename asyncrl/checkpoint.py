@@ -265,8 +265,11 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{_FORMAT}"
             )
         meta, files = dict(content["meta"]), dict(content["files"])
-        whole = _pack_manifest(meta, files) == raw and all(map(_NAME.fullmatch, files))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        whole = _pack_manifest(meta, files) == raw and all(
+            _NAME.fullmatch(name) and digest.keys() == {"size", "sha256"}
+            for name, digest in files.items()
+        )
+    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is damaged: {error!r}") from error
     if not whole:
         raise CheckpointError(f"{path.name} is damaged: its content is not what was saved")
