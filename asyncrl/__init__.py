@@ -2,7 +2,7 @@
 
 The public names, each loaded when it is first used: `import asyncrl` itself loads neither torch
 nor zmq nor gymnasium. Implementations are imported from where they live, for instance
-`from asyncrl.agents.dqn import DqnConfig`.
+`from asyncrl.agents.dqn import DQNConfig`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from asyncrl.actor import Actor
     from asyncrl.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.agent import Act, Agent, AgentConfig, Policy, PolicyContext, SyncModel
+    from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint import Checkpointer
     from asyncrl.env import BatchEnv, EnvSpec
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from asyncrl.restart_policy import RestartPolicyConfig
     from asyncrl.segment import SegmentConfig
     from asyncrl.step_processor import OneStep, Step, StepProcessor
-    from asyncrl.train import train_async
+    from asyncrl.train import build_async_trainer, train_async
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
     from asyncrl.transport import ActorLink, LearnerLink, Transport
 
@@ -62,6 +63,7 @@ __all__ = [
     "ActorReport",
     "Agent",
     "AgentConfig",
+    "AsyncConfig",
     "AsyncRLError",
     "AsyncTrainer",
     "AsyncTrainerConfig",
@@ -74,6 +76,7 @@ __all__ = [
     "EpisodeEvaluator",
     "EpisodeEvaluatorConfig",
     "Evaluation",
+    "EvaluationConfig",
     "Evaluator",
     "Experience",
     "Interrupter",
@@ -103,6 +106,7 @@ __all__ = [
     "TransportClosed",
     "TransportError",
     "WireError",
+    "build_async_trainer",
     "train_async",
     "train_offline",
 ]
@@ -111,6 +115,7 @@ _HOMES = {
     "actor": ["Actor"],
     "actor_manager": ["ActorManager", "ActorManagerConfig"],
     "agent": ["Act", "Agent", "AgentConfig", "Policy", "PolicyContext", "SyncModel"],
+    "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint": ["Checkpointer"],
     "env": ["BatchEnv", "EnvSpec"],
@@ -138,7 +143,7 @@ _HOMES = {
     "restart_policy": ["RestartPolicyConfig"],
     "segment": ["SegmentConfig"],
     "step_processor": ["OneStep", "Step", "StepProcessor"],
-    "train": ["train_async"],
+    "train": ["build_async_trainer", "train_async"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
     "transport": ["ActorLink", "LearnerLink", "Transport"],
 }

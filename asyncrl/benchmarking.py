@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.async_config import AsyncConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.env import MakeBatchEnv
 from asyncrl.errors import AsyncRLError
 from asyncrl.launcher import Launcher, Progress
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
-from asyncrl.train import AsyncConfig, build_async_trainer
+from asyncrl.train import build_async_trainer
 from asyncrl.types import ActorId
 
 __all__ = ["SampleBenchmark", "SampleResult", "machine"]

@@ -4,8 +4,6 @@ A config is a tree of dataclasses, lists, tuples, dictionaries, enum members, pa
 field declared as one dataclass is saved as that one's fields; where the declaration leaves the
 class open (a contract, a union of several), `type: module:Class` stands before them. Functions and
 classes are saved as `module:name`. What would not come back identical is refused when it is saved.
-Merges nothing: defaults are the dataclasses' business.
-
 Loading imports the modules that a config names, and so runs them: load only configs you trust.
 """
 
@@ -33,7 +31,6 @@ __all__ = ["from_plain", "load_object", "load_yaml", "save_yaml", "to_plain"]
 T = TypeVar("T")
 Value = Any  # of a field
 Hint = Any  # what a field is declared as; Python has no common type for these
-
 _SCALARS = (bool, int, float, str, NoneType)
 _YAML_WORDS = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
 
@@ -94,8 +91,8 @@ def load_object(path: str) -> object:
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError as error:
-        advice = _close(error.name, dir(error.obj))
-        raise ConfigError(f"{path!r}: {module_name} has no {error.name!r}{advice}") from error
+        word = f"{error.name!r}{_close(error.name, dir(error.obj))}"
+        raise ConfigError(f"{path!r}: {module_name} has no {word}") from error
 
 
 def _object_path(value: Value) -> str:
@@ -110,11 +107,11 @@ def _object_path(value: Value) -> str:
     )
 
 
-# Saving goes by values; that loading, which goes by declarations, gets the same back is checked.
-
-
 def _save(value: Value, declared: set[Hint], path: str) -> Any:
-    """Make a value plain; a dataclass without its `type` only if nothing else is declared."""
+    """Make a value plain; a dataclass without its `type` only if nothing else is declared.
+
+    Saving goes by values, loading by declarations; `to_plain` checks that they agree.
+    """
     for kind, make_plain in _PLAIN.items():
         if isinstance(value, kind):
             return make_plain(value)
@@ -170,17 +167,23 @@ def _load(data: Value, hint: Hint, path: str) -> Any:
 
 
 def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
-    if hint is float and not isinstance(data, bool):
-        # YAML reads 1e-4, without a point, as text.
-        if isinstance(data, int | float) or (isinstance(data, str) and data[:1] in "+-.0123456789"):
-            with suppress(ValueError, OverflowError):
-                if not math.isnan(number := float(data)):
-                    return number
+    if hint is float:
+        if (number := _as_float(data)) is not None:
+            return number
     elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
         return data
-    quotes = isinstance(data, bool) and hint is str
-    advice = " (to YAML, off, no, on and yes are bool unless in quotes)" if quotes else ""
+    word = isinstance(data, bool) and hint is str
+    advice = " (to YAML, off, no, on and yes are bool unless in quotes)" if word else ""
     raise _Misfit(path, data, _name(hint) + advice)
+
+
+def _as_float(data: Value) -> float | None:
+    # YAML reads 1e-4, without a point, as text.
+    is_text = isinstance(data, str) and data[:1] in "+-.0123456789"
+    if is_text or (isinstance(data, int | float) and not isinstance(data, bool)):
+        with suppress(ValueError, OverflowError):
+            return None if math.isnan(number := float(data)) else number
+    return None
 
 
 def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
@@ -230,8 +233,8 @@ def _load_union(data: Value, hint: Hint, path: str) -> Any:
     # float takes whole numbers, and text, too, so it comes last.
     members = sorted(typing.get_args(hint), key=lambda member: member is float)
     expected = " or ".join(map(_name, members))
-    untagged = isinstance(data, Mapping) and "type" not in data
-    if untagged and sum(map(dataclasses.is_dataclass, members)) > 1:
+    is_open = isinstance(data, Mapping) and "type" not in data
+    if is_open and sum(map(dataclasses.is_dataclass, members)) > 1:
         raise _Misfit(path, data, f"{expected}, and a line `type: module:Class` that says which")
     inner: list[ConfigError] = []
     for member in members:
@@ -268,8 +271,7 @@ def _load_open(data: Value, hint: Hint, path: str) -> Any:
             cls = load_object(data["type"])
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             raise ConfigError(f"{_at(path, 'type')}: {data['type']!r} is no dataclass")
-        settings = {key: item for key, item in data.items() if key != "type"}
-        loaded = _load_settings(settings, cls, path)
+        loaded = _load_settings({k: v for k, v in data.items() if k != "type"}, cls, path)
     elif isinstance(data, str) and named:
         with _located(path):
             loaded = load_object(data)
@@ -316,7 +318,7 @@ def _is_config(value: Value) -> bool:
 
 
 def _at(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)
+    return f"{path}.{key}".removeprefix(".")
 
 
 def _name(hint: Hint) -> str:

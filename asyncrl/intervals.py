@@ -23,7 +23,7 @@ class Every:
     def __init__(self, interval: int, *, start: int = 0) -> None:
         """Begin after `start`, where a resumed run left off; an interval of 0 is never due."""
         for name, value in (("interval", interval), ("start", start)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if type(value) is not int or value < 0:
                 raise ConfigError(f"{name} must be a whole number, 0 or more, got {value!r}")
         self._interval = interval
         self._next: float = self._after(start)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
-from asyncrl.actor_manager import ActorManager, ActorManagerConfig, MakeBody
+from asyncrl.actor_manager import ActorManager, MakeBody
 from asyncrl.actor_process import (
     ActorSpec,
     EvaluatorSpec,
@@ -22,7 +21,8 @@ from asyncrl.actor_process import (
     run_evaluator,
 )
 from asyncrl.agent import Agent, AgentConfig, PolicyContext
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig, Strategy
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer, Strategy
 from asyncrl.bookkeeper import TrainResult
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
@@ -34,69 +34,27 @@ from asyncrl.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
-from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
+from asyncrl.rate_limiter import RateLimiter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
+from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import StopCondition
-from asyncrl.transport import Transport
-from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.transport import LearnerLink, Transport
+from asyncrl.transports.zeromq import ZmqTransport
 from asyncrl.types import ActorId
 
-__all__ = ["AsyncConfig", "EvaluationConfig", "RunParts", "build_async_trainer", "train_async"]
+__all__ = ["RunParts", "build_async_trainer", "train_async"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig:
-    """Where and how the agent is scored."""
-
-    where: Literal["background", "inline", "off"] = "background"
-    """In a process of its own, in the learner's turn, or not at all."""
-
-    play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
-    """What is played."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AsyncConfig:
-    """Everything about an asynchronous run but the agent and its environment."""
-
-    seed: int = 0
-    """Every random stream of the run is drawn from it."""
-
-    actors: int = 2
-    """Processes that step environments."""
-
-    supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
-    """When actors are restarted, and how long they may take."""
-
-    segment: SegmentConfig = field(default_factory=SegmentConfig)
-    """How experience is cut."""
-
-    transport: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
-    """How it travels."""
-
-    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """How it is kept."""
-
-    limiter: RateLimiterConfig = field(default_factory=RateLimiterConfig)
-    """How often it is sampled."""
-
-    trainer: AsyncTrainerConfig = field(default_factory=AsyncTrainerConfig)
-    """The learner's turn."""
-
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """How the agent is scored."""
-
-    def __post_init__(self) -> None:
-        if self.actors < 1:
-            raise ConfigError(f"actors must be at least 1, got {self.actors}")
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+_PRELOAD = (
+    "asyncrl.actor_process",
+    "asyncrl.agents.torch_agent",
+    "asyncrl.envs.gym",
+    "asyncrl.transports.zeromq",
+)
+"""What actors load in any case, or almost."""
 
 
 class RunParts(TypedDict, total=False):
@@ -161,11 +119,11 @@ def build_async_trainer(
         run_config: Plain values for the recorder to keep beside its numbers.
     """
     config = config or AsyncConfig()
-    interrupter = interrupter or Interrupter()
     plan = _Plan(agent, make_env, make_processor, config, actor_agents)
+    evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     with ExitStack() as undo:
-        # First of all: it imports torch for the actors while the learner's side is being built.
-        launcher = LocalLauncher()
+        # First of all: it loads modules for the actors while the learner's side is being built.
+        launcher = LocalLauncher(preload=_PRELOAD)
         undo.callback(launcher.close)
         learner = plan.build_learner()
         transport = ZmqTransport.ipc(
@@ -173,16 +131,9 @@ def build_async_trainer(
         )
         link = transport.listen()
         undo.callback(link.close)
+        interrupter = interrupter or Interrupter()
         proxy = ReplayBufferProxy(link, plan.build_buffer(), plan.limiter, interrupter)
-        bodies = plan.actor_bodies(link.address)
-        evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
-        if config.evaluation.where == "background":
-            bodies |= plan.evaluator_body(link.address, evaluate)
-        site: EvaluationSite | None = None
-        if config.evaluation.where == "background":
-            site = BackgroundEvaluation(link, proxy)
-        elif config.evaluation.where == "inline":
-            site = InlineEvaluation(evaluate(), learner)
+        bodies = plan.bodies(link.address, evaluate)
         trainer = AsyncTrainer(
             learner,
             link,
@@ -190,7 +141,7 @@ def build_async_trainer(
             config.trainer,
             manager=_manager(launcher, bodies, config, interrupter, proxy),
             interrupter=interrupter,
-            evaluation=site,
+            evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
             recorder=recorder,
             checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
             stop=stop,
@@ -199,6 +150,22 @@ def build_async_trainer(
         )
         undo.pop_all()
     return trainer
+
+
+def _evaluation_site(
+    config: EvaluationConfig,
+    evaluate: MakeEvaluator,
+    learner: Agent,
+    link: LearnerLink,
+    proxy: ReplayBufferProxy,
+) -> EvaluationSite | None:
+    match config.where:
+        case "background":
+            return BackgroundEvaluation(link, proxy)
+        case "inline":
+            return InlineEvaluation(evaluate(), learner)
+        case "off":
+            return None
 
 
 def _manager(
@@ -264,8 +231,26 @@ class _Plan:
         """Allocate the replay buffer."""
         return self._config.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
-    def actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:
-        """Return what each actor's process runs."""
+    def bodies(self, address: Transport, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
+        """Return what each process runs; an evaluating one's slot comes after the actors'."""
+        bodies = self._actor_bodies(address)
+        if self._config.evaluation.where == "background":
+            spec = EvaluatorSpec(
+                env_spec=self._spec,
+                make_evaluator=evaluate,
+                agent=self._agent,
+                transport=address,
+                seed=self._config.seed,
+            )
+            bodies[ActorId(self._config.actors)] = partial(_evaluator_body, spec)
+        return bodies
+
+    def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
+        """Return what builds the evaluator, in whichever process will run it."""
+        seed = derive_seed(self._config.seed, Role.EVALUATION)
+        return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
+
+    def _actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}
         for i, agent in enumerate(self._actor_agents):
             spec = ActorSpec(
@@ -280,22 +265,6 @@ class _Plan:
             )
             bodies[ActorId(i)] = partial(_actor_body, spec)
         return bodies
-
-    def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
-        """Return what builds the evaluator, in whichever process will run it."""
-        seed = derive_seed(self._config.seed, Role.EVALUATION)
-        return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
-
-    def evaluator_body(self, address: Transport, make: MakeEvaluator) -> dict[ActorId, MakeBody]:
-        """Return what the evaluating process runs; its slot comes after the actors'."""
-        spec = EvaluatorSpec(
-            env_spec=self._spec,
-            make_evaluator=make,
-            agent=self._agent,
-            transport=address,
-            seed=self._config.seed,
-        )
-        return {ActorId(self._config.actors): partial(_evaluator_body, spec)}
 
     def _build_limiter(self) -> RateLimiter:
         """Build the limiter, where messages, batches and the buffer's size meet."""

@@ -22,9 +22,14 @@ MAX_NESTING = 3
 MAX_PUBLIC_METHODS = 10
 
 # What may be larger than the numbers above, and why: {"asyncrl/x.py:function": "reason"}.
-LARGER: dict[str, str] = {}
+LARGER: dict[str, str] = {
+    "asyncrl/train.py:build_async_trainer": "half of it is the list of parts and what each is",
+}
 
 WITHOUT_TWIN = {
+    "asyncrl/actor_process.py": "wiring; integration/test_train_async.py runs all of it",
+    "asyncrl/agent.py": "protocols; tests/contracts covers implementations",
+    "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
     "asyncrl/env.py": "protocols and specs; tests/contracts covers implementations",
     "asyncrl/errors.py": "a tree of empty classes",
     "asyncrl/launcher.py": "protocols; tests/launchers covers implementations",
@@ -38,12 +43,12 @@ WITHOUT_TWIN = {
 
 PUBLIC_NAMES = """
     Act Actor ActorFailed ActorLink ActorManager ActorManagerConfig ActorReport Agent AgentConfig
-    AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer ConfigError
-    EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation Evaluator
+    AsyncConfig AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer ConfigError
+    EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation EvaluationConfig Evaluator
     Experience Interrupter Launcher LearnerLink ModelInfo NonFiniteModel OneStep PeerSilent Policy
     PolicyContext RateLimiter RateLimiterConfig Record Recorder Refused ReplayBuffer
     ReplayBufferProxy RestartPolicyConfig SegmentConfig Step StepProcessor SyncModel Trainer
-    TrainerConfig Transport TransportClosed TransportError WireError train_async train_offline
+    TrainerConfig Transport TransportClosed TransportError WireError build_async_trainer train_async train_offline
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
@@ -212,7 +217,7 @@ def test_import_is_light() -> None:
 
 
 def test_core_modules_load_numpy_at_most() -> None:
-    homes = [f"asyncrl.{home}" for home in asyncrl._HOMES if home != "train"]
+    homes = [f"asyncrl.{home}" for home in asyncrl._HOMES if home not in {"train", "async_config"}]
     assert not HEAVY & loaded_by(*homes)
 
 

@@ -11,13 +11,13 @@ import tyro
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.benchmarking import SampleBenchmark, SampleResult
 from asyncrl.env import DiscreteSpec
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.segment import SegmentConfig
-from asyncrl.train import AsyncConfig, EvaluationConfig
 
 __all__ = ["run"]
 

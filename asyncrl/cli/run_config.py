@@ -9,6 +9,7 @@ from typing import Any, Literal
 from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
+from asyncrl.async_config import AsyncConfig
 from asyncrl.config import load_object
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
@@ -20,7 +21,6 @@ from asyncrl.stop_conditions import (
     ReachesUpperBound,
     StopCondition,
 )
-from asyncrl.train import AsyncConfig
 
 __all__ = ["RunConfig", "preset"]
 
@@ -97,4 +97,6 @@ def preset(name: str) -> RunConfig:
             f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"
         )
     make = load_object(name)
+    if not callable(make):
+        raise ConfigError(f"{name} is no class of agent configs, but {make!r:.80}")
     return RunConfig(agent=make())

@@ -1,0 +1,67 @@
+"""Every setting of an asynchronous run but the agent and its environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asyncrl.actor_manager import ActorManagerConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.transports.zeromq import ZmqTransportConfig
+
+__all__ = ["AsyncConfig", "EvaluationConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Where and how the agent is scored."""
+
+    where: Literal["background", "inline", "off"] = "background"
+    """In a process of its own, in the learner's turn, or not at all."""
+
+    play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
+    """What is played."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncConfig:
+    """Everything about an asynchronous run but the agent and its environment."""
+
+    seed: int = 0
+    """Every random stream of the run is drawn from it."""
+
+    actors: int = 2
+    """Processes that step environments."""
+
+    supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
+    """When actors are restarted, and how long they may take."""
+
+    segment: SegmentConfig = field(default_factory=SegmentConfig)
+    """How experience is cut."""
+
+    transport: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
+    """How it travels."""
+
+    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
+    """How it is kept."""
+
+    limiter: RateLimiterConfig = field(default_factory=RateLimiterConfig)
+    """How often it is sampled."""
+
+    trainer: AsyncTrainerConfig = field(default_factory=AsyncTrainerConfig)
+    """The learner's turn."""
+
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """How the agent is scored."""
+
+    def __post_init__(self) -> None:
+        if self.actors < 1:
+            raise ConfigError(f"actors must be at least 1, got {self.actors}")
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
