@@ -42,7 +42,8 @@ class EpisodeEvaluatorConfig:
     """Episodes whose mean return is the score; the same ones in each evaluation."""
 
     max_episode_steps: int = 100_000
-    """An episode is cut here, so that an evaluation of an endless environment ends."""
+    """An episode is cut here, so that an evaluation of an endless environment ends; what follows
+    counts as the next episode."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:

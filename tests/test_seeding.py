@@ -1,0 +1,60 @@
+"""Every part of a run draws numbers of its own, and the same ones in every run."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from asyncrl.seeding import Role, derive_seed
+
+
+def test_same_arguments_give_the_same_seed() -> None:
+    for role in Role:
+        assert derive_seed(3, role, 1, 0) == derive_seed(3, role, 1, 0)
+
+
+def test_no_two_parts_share_a_seed() -> None:
+    parts = list(product(range(4), Role, range(20), range(3)))
+    seeds = {derive_seed(seed, role, actor, life) for seed, role, actor, life in parts}
+    assert len(seeds) == len(parts)
+
+
+def test_which_is_not_run_together() -> None:
+    which = [(), (0,), (0, 0), (1, 23), (12, 3), (123,), (1, 2, 3)]
+    assert len({derive_seed(0, Role.POLICY, *w) for w in which}) == len(which)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**64, 2**128 - 1])
+def test_seeds_fit_any_generator(seed: int) -> None:
+    for role in Role:
+        derived = derive_seed(seed, role, 10**6)
+        assert type(derived) is int
+        assert 0 <= derived < 2**31
+        np.random.RandomState(derived)  # the pickiest one
+
+
+def test_seeds_are_spread_over_their_range() -> None:
+    seeds = [derive_seed(seed, Role.ENVIRONMENT, 0) for seed in range(4000)]
+    counts, _ = np.histogram(seeds, bins=16, range=(0, 2**31))
+    chi2 = ((counts - 250) ** 2 / 250).sum()
+    assert chi2 < 37.7, "beyond the 0.999 quantile for 15 degrees of freedom"
+
+
+def test_streams_of_neighbours_are_not_alike() -> None:
+    seeds = [derive_seed(0, Role.ENVIRONMENT, actor) for actor in range(8)]
+    draws = [np.random.default_rng(seed).standard_normal(2000) for seed in seeds]
+    correlation = np.corrcoef(draws) - np.eye(len(draws))
+    assert np.abs(correlation).max() < 0.1  # about 4.5 standard deviations
+
+
+def test_nothing_is_seeded_globally() -> None:
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    derive_seed(0, Role.REPLAY)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_negative_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="non-negative"):
+        derive_seed(-1, Role.LEARNER)

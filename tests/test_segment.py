@@ -1,0 +1,102 @@
+"""Segments have one extent and one name on both sides, and columns that can be stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.errors import ConfigError
+from asyncrl.segment import (
+    END,
+    TERMINATED,
+    TRUNCATED,
+    ColumnSpec,
+    SegmentConfig,
+    SegmentSchema,
+    make_schema,
+)
+
+OBS, FLAGS = ColumnSpec("obs", "uint8", (84, 84)), ColumnSpec("flags", "uint8")
+
+columns = st.builds(
+    ColumnSpec,
+    st.text(max_size=5),
+    st.sampled_from(["float32", "uint8", "int64"]),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+)
+schemas = st.builds(
+    SegmentSchema,
+    columns=st.lists(columns, max_size=3).map(tuple),
+    length=st.integers(1, 12),
+    lookahead=st.integers(1, 12),
+)
+
+
+def test_flags_are_bits_and_end_is_above_all_transitions() -> None:
+    assert TERMINATED & TRUNCATED == 0
+    assert TERMINATED | TRUNCATED < END
+
+
+@pytest.mark.parametrize(
+    ("column", "row_bytes"),
+    [(OBS, 7056), (FLAGS, 1), (ColumnSpec("x", "float64", (3, 2)), 48), (ColumnSpec("x", "?"), 1)],
+)
+def test_bytes_of_a_row(column: ColumnSpec, row_bytes: int) -> None:
+    assert column.row_bytes == row_bytes == np.zeros(column.shape, column.dtype).nbytes
+
+
+def test_segment_counts_its_lookahead() -> None:
+    schema = make_schema([OBS, FLAGS], length=16, lookahead=3)
+    assert schema.rows == 19
+    assert schema.segment_bytes == 19 * (84 * 84 + 1)
+
+
+@given(schemas, schemas)
+@settings(max_examples=300)
+def test_hash_tells_schemas_apart(a: SegmentSchema, b: SegmentSchema) -> None:
+    assert (a.hash() == b.hash()) is (a == b)
+    assert replace(a).hash() == a.hash()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"length": 5},
+        {"lookahead": 2},
+        {"columns": (FLAGS, OBS)},
+        {"columns": (OBS, replace(FLAGS, dtype="int8"))},
+        {"columns": (replace(OBS, shape=(84, 85)), FLAGS)},
+        {"columns": (OBS, FLAGS, ColumnSpec("x", "float32"))},
+    ],
+)
+def test_hash_sees_every_change(change: dict[str, object]) -> None:
+    schema = make_schema([OBS, FLAGS], length=4, lookahead=1)
+    assert replace(schema, **change).hash() != schema.hash()  # type: ignore[arg-type]
+
+
+def test_columns_must_differ() -> None:
+    with pytest.raises(ConfigError, match=r"must differ, got \['obs', 'flags', 'obs'\]"):
+        make_schema([OBS, FLAGS, OBS], length=4, lookahead=1)
+
+
+@pytest.mark.parametrize(("kept", "missing"), [(OBS, "flags"), (FLAGS, "obs")])
+def test_columns_that_every_segment_needs(kept: ColumnSpec, missing: str) -> None:
+    with pytest.raises(ConfigError, match=rf"needs the columns \['{missing}'\]"):
+        make_schema([kept], length=4, lookahead=1)
+
+
+def test_objects_cannot_be_stored() -> None:
+    with pytest.raises(ConfigError, match="'info': dtype object cannot be stored"):
+        make_schema([OBS, FLAGS, ColumnSpec("info", "object")], length=4, lookahead=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("length", 0), ("max_message_bytes", 0), ("flush_interval_s", -0.1)]
+)
+def test_settings_are_checked(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"segment\.{name}.*got {value}"):
+        SegmentConfig(**{name: value})  # type: ignore[arg-type]
