@@ -1,0 +1,214 @@
+"""What the benchmarks share: measuring in turns, comparing neighbours, keeping results.
+
+Numbers of one machine at one moment say little; what counts is the ratio of two measurements made
+next to each other. Knows nothing about what is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.benchmarking import machine
+
+__all__ = [
+    "PEER_VENV",
+    "RESULTS",
+    "ROOT",
+    "Comparison",
+    "Rounds",
+    "compare",
+    "fingerprint",
+    "in_turns",
+    "make_parser",
+    "note",
+    "peer_python",
+    "positive",
+    "provenance",
+    "run_peer",
+    "save",
+    "show",
+]
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PEER_VENV = ROOT / ".peers" / "sb3"
+
+Rounds = dict[str, list[float]]
+"""Name of what was measured -> one number for each round."""
+
+_QUIET_LOAD = 0.5
+_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two things measured in turns. A number is None where a round did not get to one."""
+
+    what: str
+    unit: str
+    ours: float | None
+    other: float | None
+    ratio: float | None
+    """Median of ours / other of each round, not ratio of the medians."""
+
+    ratios: list[float | None]
+
+
+def make_parser(description: str | None, *, repeats: int = 3) -> argparse.ArgumentParser:
+    """Return a parser of what all benchmarks take; 0 repeats leaves that option out."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    if repeats:
+        parser.add_argument("--repeats", type=positive, default=repeats, help="of each measurement")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory of JSON files")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Read a count from the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def in_turns(measures: Mapping[str, Callable[[], float]], repeats: int) -> Rounds:
+    """Take one measurement of each kind, then the next of each, and so on."""
+    rounds: Rounds = {name: [] for name in measures}
+    for i in range(repeats):
+        for name, measure in measures.items():
+            value = measure()
+            rounds[name].append(value)
+            note(f"round {i + 1} of {repeats}: {name} {value:,.4g}")
+    return rounds
+
+
+def compare(rounds: Rounds, ours: str, other: str, *, what: str, unit: str) -> Comparison:
+    """Compare neighbours; infinity stands for a round that did not get there."""
+    ratios = [a / b if b else math.inf for a, b in zip(rounds[ours], rounds[other], strict=True)]
+    return Comparison(
+        what=what,
+        unit=unit,
+        ours=_finite(statistics.median(rounds[ours])),
+        other=_finite(statistics.median(rounds[other])),
+        ratio=_finite(statistics.median(ratios)),
+        ratios=[_finite(ratio) for ratio in ratios],
+    )
+
+
+def fingerprint() -> str:
+    """Return a hash of asyncrl's source as it lies on disk, committed or not."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "asyncrl").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a result depends on besides its settings, and when it was taken."""
+    load = os.getloadavg()[0]
+    if load > _QUIET_LOAD:
+        note(f"the load is {load:.2f}: something else is running, so numbers will be too low")
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "load_before": load,
+        "machine": machine(),
+    }
+
+
+def save(
+    directory: Path,
+    name: str,
+    *,
+    question: str | None,
+    settings: Mapping[str, object],
+    comparisons: Iterable[Comparison],
+    origin: Mapping[str, object],
+    details: Mapping[str, object] | None = None,
+) -> Path:
+    """Write one result to `directory/name.json`, whole or not at all.
+
+    Args:
+        directory: Made if it does not exist.
+        name: Of the result; an older one of this name is replaced.
+        question: What was asked; the first line of a docstring.
+        settings: What was measured, as plain values.
+        comparisons: The answer.
+        origin: What `provenance` returned before the first measurement.
+        details: Every single number.
+    """
+    result = {
+        "name": name,
+        "question": (question or "").partition("\n")[0],
+        **origin,
+        "settings": dict(settings),
+        "comparisons": [asdict(comparison) for comparison in comparisons],
+        "details": dict(details or {}),
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def show(path: Path) -> None:
+    """Print a result as one line."""
+    print(json.dumps(json.loads(path.read_text(encoding="utf-8"))), flush=True)
+
+
+def peer_python(venv: Path) -> Path | None:
+    """Return the interpreter of the peers' environment; None, with a note, without one."""
+    python = venv / "bin" / "python"
+    if python.exists():
+        return python
+    note(f"skipped: there is no {python}; benchmarks/peers/make_venv.sh makes it")
+    return None
+
+
+def run_peer(python: Path, script: str, arguments: Sequence[object] = ()) -> dict[str, Any]:
+    """Run a script of `peers/` and return what it printed."""
+    command = [str(python), "-m", f"benchmarks.peers.{script}", *map(str, arguments)]
+    done = subprocess.run(  # noqa: S603  # our own script
+        command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return printed
+
+
+def note(text: str) -> None:
+    """Tell the person who waits; results alone go to the standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _commit() -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    command = [git, "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    with contextlib.suppress(subprocess.CalledProcessError):
+        return subprocess.check_output(  # noqa: S603  # git itself
+            command, text=True, stderr=subprocess.DEVNULL
+        ).strip()
+    return ""
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
