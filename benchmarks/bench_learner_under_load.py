@@ -1,0 +1,249 @@
+"""Do actors slow the learner down? Optimisation steps with actors streaming, against none.
+
+Alone: the same agent samples from a full buffer of the same kind and optimises, on one core, with
+nothing beside it. Loaded: the learner's whole turn in a run whose actors stream as fast as the
+limiter lets them, once placed by the system and once with the learner on core 0 and everything
+else on the other cores. Evaluation is off, as it is another process that wants a core.
+
+    python -m benchmarks.bench_learner_under_load --agent sac
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import psutil
+import torch
+
+from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentSchema, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.train import build_async_trainer
+from benchmarks.common import compare, in_turns, make_parser, provenance, save, show
+
+__all__ = ["Case", "Loaded", "make_case", "measure_alone", "measure_loaded"]
+
+UNIT = "opt steps/s"
+_LEARNER_CORE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One agent and its run."""
+
+    agent: AgentConfig
+    envs: EnvConfig
+    config: AsyncConfig
+    seconds: float
+    threads: int
+    """Of torch in the loaded learner; the one that is alone has one core and one thread."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A training loop that counts its turns for a while, and then ends the run."""
+
+    seconds: float
+    pinned: bool
+    opt_steps_per_s: float = 0.0
+    samples_per_insert: float = 0.0
+    """While it was measured; the limiter's own number if actors kept up with it."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        """Take turns: first until the speed has settled, then for counting."""
+        while not trainer.books.counts.opt_steps and not trainer.should_stop:
+            trainer.run_step()
+        if self.pinned:
+            _keep_apart()
+        self._turns(trainer)
+        stored = trainer.proxy.ledger.balance().stored
+        opt_steps, elapsed = self._turns(trainer)
+        stored = trainer.proxy.ledger.balance().stored - stored
+        self.opt_steps_per_s = opt_steps / elapsed
+        self.samples_per_insert = opt_steps * trainer.config.batch_size / max(stored, 1)
+        trainer.interrupter.stop("measured")
+
+    def _turns(self, trainer: AsyncTrainer) -> tuple[int, float]:
+        before, began = trainer.books.counts.opt_steps, time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < self.seconds and not trainer.should_stop:
+            trainer.run_step()
+        return trainer.books.counts.opt_steps - before, elapsed
+
+
+def make_case(args: argparse.Namespace) -> Case:
+    """Return the settings: 256x256 networks, and a replay that is full before learning starts."""
+    agent: AgentConfig
+    if args.agent == "sac":
+        agent, env, batch_size = SACConfig(hidden=(256, 256), device="cpu"), "Pendulum-v1", 256
+    else:
+        agent, env, batch_size = DQNConfig(hidden=(256, 256), device="cpu"), "CartPole-v1", 64
+    return Case(
+        agent=agent,
+        envs=EnvConfig(id=env, n_envs=args.envs_per_actor),
+        config=AsyncConfig(
+            actors=args.actors,
+            replay=UniformReplayConfig(capacity=args.capacity),
+            limiter=RateLimiterConfig(
+                samples_per_insert=args.samples_per_insert, min_size=args.capacity
+            ),
+            trainer=AsyncTrainerConfig(batch_size=args.batch_size or batch_size),
+            evaluation=EvaluationConfig(where="off"),
+        ),
+        seconds=args.seconds,
+        threads=args.threads,
+    )
+
+
+def measure_alone(case: Case) -> float:
+    """Return optimisation steps a second of the agent by itself, on one core."""
+    env = case.envs.build()
+    spec = env.spec
+    env.close()
+    config = case.config
+    columns = OneStep().columns(spec, case.agent.extra_columns(spec))
+    schema = make_schema(columns, length=config.segment.length, lookahead=config.replay.lookahead)
+    buffer = config.replay.build(schema, seed=0)
+    fill(buffer, schema, spec)
+    context = PolicyContext(seed=0, n_actors=config.actors, n_envs=case.envs.n_envs)
+    torch.set_num_threads(1)
+    with on_one_core():
+        agent = case.agent.build(spec, context)
+
+        def learn() -> None:
+            agent.opt(buffer.sample(config.trainer.batch_size))
+
+        _repeat(learn, case.seconds)
+        return _repeat(learn, case.seconds)
+
+
+def measure_loaded(case: Case, details: list[Loaded], *, pinned: bool) -> float:
+    """Return optimisation steps a second of the learner in a run."""
+    torch.set_num_threads(case.threads)
+    loop = Loaded(seconds=case.seconds, pinned=pinned)
+    build_async_trainer(case.agent, case.envs.build, case.config, strategy=loop).train()
+    details.append(loop)
+    return loop.opt_steps_per_s
+
+
+def fill(buffer: ReplayBuffer, schema: SegmentSchema, spec: EnvSpec) -> None:
+    """Push segments of made-up experience until the buffer makes room for no more of it."""
+    random = np.random.default_rng(0)
+    segments = 64
+    shape = (segments, schema.rows)
+    while True:
+        columns = {c.name: np.zeros((*shape, *c.shape), c.dtype) for c in schema.columns}
+        for name in ("obs", "reward"):
+            columns[name][:] = random.standard_normal(columns[name].shape)
+        if isinstance(spec.action, DiscreteSpec):
+            columns["action"][:] = random.integers(spec.action.n, size=shape)
+        else:
+            low, high = spec.action.low, spec.action.high
+            columns["action"][:] = random.uniform(low, high, columns["action"].shape)
+        before = len(buffer)
+        buffer.push(columns, np.full(segments, schema.rows, np.int64))
+        if len(buffer) - before < segments * schema.length:
+            return
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep the calling thread, and the threads it starts, on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _keep_apart() -> None:
+    """Give the learner's process a core, and the processes below it all others."""
+    others = os.sched_getaffinity(0) - {_LEARNER_CORE}
+    learner = psutil.Process()
+    _place(learner, {_LEARNER_CORE})
+    for process in learner.children(recursive=True):
+        _place(process, others)
+
+
+def _place(process: psutil.Process, cores: set[int]) -> None:
+    for thread in process.threads():
+        os.sched_setaffinity(thread.id, cores)
+
+
+def _repeat(work: Callable[[], None], seconds: float) -> float:
+    began, count = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        work()
+        count += 1
+    return count / elapsed
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--agent", choices=["sac", "dqn"], default="sac")
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--envs-per-actor", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=0, help="0: 256 for SAC, 64 for DQN")
+    parser.add_argument("--capacity", type=int, default=20_000, help="of the replay")
+    parser.add_argument("--samples-per-insert", type=float, default=8.0)
+    parser.add_argument("--threads", type=int, default=1, help="of torch, where loaded")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure alone and loaded in turns."""
+    args = arguments()
+    origin = provenance()
+    case = make_case(args)
+    loaded: dict[str, list[Loaded]] = {"loaded": [], "loaded, pinned": []}
+    measures: dict[str, Callable[[], float]] = {
+        "alone": partial(measure_alone, case),
+        "loaded": partial(measure_loaded, case, loaded["loaded"], pinned=False),
+    }
+    if len(os.sched_getaffinity(0)) > 1:
+        measures["loaded, pinned"] = partial(
+            measure_loaded, case, loaded["loaded, pinned"], pinned=True
+        )
+    rounds = in_turns(measures, args.repeats)
+    words = f"{args.agent.upper()} 256x256, batches of {case.config.trainer.batch_size}"
+    comparisons = [
+        compare(rounds, name, "alone", what=f"{words}: {name} / alone on a core", unit=UNIT)
+        for name in list(rounds)[1:]
+    ]
+    path = save(
+        args.results,
+        f"learner_under_load_{args.agent}",
+        question=__doc__,
+        settings={name: value for name, value in vars(args).items() if name != "results"},
+        comparisons=comparisons,
+        origin=origin,
+        details={
+            "opt_steps_per_s": rounds,
+            "samples_per_insert": {
+                name: [loop.samples_per_insert for loop in loops] for name, loops in loaded.items()
+            },
+        },
+    )
+    show(path)
+
+
+if __name__ == "__main__":
+    main()
