@@ -48,6 +48,7 @@ class ReplayBufferProxy:
         self._interrupter = interrupter
         self._changed = threading.Condition()
         self._held: deque[Experience] = deque()
+        self._blocked = 0  # transitions of the message that the limiter keeps out; see `sample`
         self._last_seq: dict[Peer, int] = {}
         self._evaluations: deque[EvaluationReport] = deque()
         self._watch = Stopwatch()
@@ -73,8 +74,7 @@ class ReplayBufferProxy:
         with self._changed:
             batch = self._buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            held = self._held[0].transitions if self._held else 0
-            wake = held and self._limiter.may_insert(held)
+            wake = self._blocked and self._limiter.may_insert(self._blocked)
         if wake:
             self._link.wake()
         return batch
@@ -149,7 +149,8 @@ class ReplayBufferProxy:
         last = self._last_seq.get(message.peer, 0)
         if message.seq <= last:
             logger.debug("message %d of %s came twice", message.seq, message.peer)
-            self._link.acknowledge(message.peer, last)
+            if all(held.peer != message.peer for held in self._held):
+                self._link.acknowledge(message.peer, last)
             return
         self._last_seq[message.peer] = message.seq
         self.ledger.on_received(
@@ -165,7 +166,9 @@ class ReplayBufferProxy:
             message = self._held[0]
             with self._changed:
                 if not (self._draining or self._limiter.may_insert(message.transitions)):
+                    self._blocked = message.transitions
                     return
+                self._blocked = 0
                 stored = self._buffer.push(message.columns, message.rows)
                 self._limiter.on_insert(stored)
                 self._changed.notify_all()

@@ -1,0 +1,221 @@
+"""What holds for every replay buffer: what went in comes out, newest is kept, nothing shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.messages import Experience
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import END, ColumnSpec, SegmentSchema, make_schema
+from tests.streams import Transition, make_outbox, n_step_return, play, schema
+
+GAMMA = 0.5
+LENGTH = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """An implementation that discounts with `GAMMA`, and how many steps its returns take in."""
+
+    configure: Callable[[int], ReplayBufferConfig]
+    """Given a capacity."""
+
+    n_step: int
+
+    def build(self, *, capacity: int = 1000, seed: int = 0) -> ReplayBuffer:
+        config = self.configure(capacity)
+        return config.build(schema(LENGTH, config.lookahead), seed)
+
+    def play(
+        self, ends: list[list[str]], *, finish: bool = True
+    ) -> tuple[list[list[Transition]], list[Experience]]:
+        outbox = make_outbox(len(ends), LENGTH, self.configure(1000).lookahead)
+        return play(ends, outbox, finish=finish)
+
+    def filled(self, *, capacity: int = 1000, seed: int = 0, n_steps: int = 40) -> ReplayBuffer:
+        buffer = self.build(capacity=capacity, seed=seed)
+        for message in self.play([["", "", "T"] * (n_steps // 3), ["", "C"] * (n_steps // 2)])[1]:
+            buffer.push(message.columns, message.rows)
+        return buffer
+
+
+def _uniform(n_step: int) -> Case:
+    return Case(lambda size: UniformReplayConfig(capacity=size, n_step=n_step, gamma=GAMMA), n_step)
+
+
+CASES = {"uniform": _uniform(1), "uniform, 3 steps": _uniform(3)}
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[list[str]]:
+    n_steps = draw(st.integers(1, 20))
+    one = st.lists(KINDS, min_size=n_steps, max_size=n_steps)
+    return draw(st.lists(one, min_size=1, max_size=3))
+
+
+@every_case
+@given(streams())
+@settings(max_examples=40, deadline=None)
+def test_samples_are_transitions_that_took_place(case: Case, ends: list[list[str]]) -> None:
+    told, messages = case.play(ends)
+    buffer = case.build()
+    pushed = sum(buffer.push(message.columns, message.rows) for message in messages)
+    assert pushed == len(buffer) == sum(message.transitions for message in messages)
+    where = {t.obs: (env, i) for env in told for i, t in enumerate(env)}
+    assert pushed == len(where)
+    batch = buffer.sample(64)
+    for k in range(64):
+        env, i = where[float(batch["obs"][k, 0])]
+        reward, next_obs, discount = n_step_return(env, i, case.n_step, GAMMA)
+        assert batch["action"][k] == env[i].action
+        assert batch["reward"][k] == pytest.approx(reward, rel=1e-5)
+        assert batch["next_obs"][k, 0] == next_obs
+        assert batch["discount"][k] == pytest.approx(discount, rel=1e-5)
+        assert batch["model_version"][k] == i, "the version that acted"
+
+
+@every_case
+@given(st.integers(LENGTH, 30), streams())
+@settings(max_examples=30, deadline=None)
+def test_oldest_makes_room(case: Case, capacity: int, ends: list[list[str]]) -> None:
+    buffer = case.build(capacity=capacity)
+    arrived: list[float] = []
+    for message in case.play([env * 4 for env in ends])[1]:
+        buffer.push(message.columns, message.rows)
+        flags, obs = message.columns["flags"][:, :LENGTH], message.columns["obs"][:, :LENGTH, 0]
+        real = (flags < END) & (np.arange(LENGTH) < message.rows[:, None])
+        arrived += obs[real].tolist()
+        assert 0 < len(buffer) <= buffer.capacity <= capacity
+        newest = arrived[-buffer.capacity :]
+        assert set(buffer.sample(50)["obs"][:, 0].tolist()) <= set(newest)
+
+
+@every_case
+def test_message_larger_than_the_buffer_leaves_its_newest(case: Case) -> None:
+    buffer = case.build(capacity=2 * LENGTH)
+    told, messages = case.play([[""] * 40], finish=False)
+    columns = {
+        name: np.concatenate([message.columns[name] for message in messages])
+        for name in messages[0].columns
+    }
+    rows = np.concatenate([message.rows for message in messages])
+    assert buffer.push(columns, rows) == sum(message.transitions for message in messages)
+    assert len(buffer) == buffer.capacity == 2 * LENGTH
+    stored = LENGTH * len(rows)
+    newest = {t.obs for t in told[0][stored - 2 * LENGTH : stored]}
+    assert set(buffer.sample(200)["obs"][:, 0].tolist()) == newest
+
+
+@every_case
+def test_batch_has_the_promised_columns(case: Case) -> None:
+    batch = case.filled().sample(7)
+    expected = {
+        "obs": ((7, 1), "float32"),
+        "next_obs": ((7, 1), "float32"),
+        "action": ((7,), "int64"),
+        "reward": ((7,), "float32"),
+        "discount": ((7,), "float32"),
+        "model_version": ((7,), "int32"),
+    }
+    assert {name: (column.shape, column.dtype) for name, column in batch.items()} == expected
+
+
+def _image_schema(lookahead: int) -> SegmentSchema:
+    columns = [
+        ColumnSpec("obs", "uint8", (3, 2, 2)),
+        ColumnSpec("action", "float32", (2,)),
+        ColumnSpec("reward", "float32"),
+        ColumnSpec("flags", "uint8"),
+        ColumnSpec("model_version", "int32"),
+        ColumnSpec("log_prob", "float16", (2,)),
+    ]
+    return make_schema(columns, length=LENGTH, lookahead=lookahead)
+
+
+@every_case
+def test_columns_keep_shape_and_dtype_and_the_agents_own_come_along(case: Case) -> None:
+    config = case.configure(100)
+    image_schema = _image_schema(config.lookahead)
+    columns = {
+        c.name: np.zeros((1, image_schema.rows, *c.shape), c.dtype) for c in image_schema.columns
+    }
+    columns["obs"][:] = np.arange(image_schema.rows)[:, None, None, None]
+    columns["log_prob"][:] = np.arange(image_schema.rows)[:, None]
+    buffer = config.build(image_schema, 0)
+    buffer.push(columns, np.array([image_schema.rows]))
+    batch = buffer.sample(5)
+    assert (batch["obs"].shape, batch["obs"].dtype) == ((5, 3, 2, 2), np.uint8)
+    assert (batch["next_obs"].shape, batch["next_obs"].dtype) == ((5, 3, 2, 2), np.uint8)
+    assert (batch["action"].shape, batch["action"].dtype) == ((5, 2), np.float32)
+    assert (batch["log_prob"].shape, batch["log_prob"].dtype) == ((5, 2), np.float16)
+    np.testing.assert_array_equal(batch["log_prob"][:, 0], batch["obs"][:, 0, 0, 0])
+    np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + case.n_step)
+
+
+@every_case
+def test_pushed_arrays_stay_the_callers(case: Case) -> None:
+    buffer, untouched = case.build(seed=1), case.build(seed=1)
+    for message in case.play([[""] * 20])[1]:
+        untouched.push({n: c.copy() for n, c in message.columns.items()}, message.rows.copy())
+        buffer.push(message.columns, message.rows)
+        for column in message.columns.values():
+            column[:] = 99
+        message.rows[:] = 0
+    expected, found = untouched.sample(30), buffer.sample(30)
+    for name, column in expected.items():
+        np.testing.assert_array_equal(column, found[name])
+
+
+@every_case
+def test_batches_are_the_callers(case: Case) -> None:
+    buffer, untouched = case.filled(), case.filled()
+    first = buffer.sample(8)
+    copies = {name: column.copy() for name, column in first.items()}
+    buffer.sample(8)
+    for name, column in copies.items():
+        np.testing.assert_array_equal(first[name], column)
+        first[name][...] = 99
+    for _ in range(2):
+        untouched.sample(8)
+    expected, found = untouched.sample(8), buffer.sample(8)
+    for name, column in expected.items():
+        np.testing.assert_array_equal(column, found[name])
+
+
+@every_case
+def test_same_seed_draws_the_same(case: Case) -> None:
+    drawn = [case.filled(seed=seed).sample(32)["obs"].tobytes() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@every_case
+def test_batch_may_be_larger_than_what_is_stored(case: Case) -> None:
+    buffer = case.filled(n_steps=6)
+    assert len(buffer.sample(10 * len(buffer))["obs"]) == 10 * len(buffer)
+
+
+@every_case
+def test_empty_buffer_refuses_to_sample(case: Case) -> None:
+    buffer = case.build()
+    assert len(buffer) == 0
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+
+
+@every_case
+def test_config_says_what_the_buffer_will_hold(case: Case) -> None:
+    config = case.configure(100)
+    assert config.capacity == 100
+    assert 100 - LENGTH < case.build(capacity=100).capacity <= 100
+    assert config.lookahead >= 1, "every transition needs its successor"

@@ -1,0 +1,340 @@
+"""The receiving thread: stores what the limiter lets in, acknowledges what is stored, no sooner."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from asyncrl.interrupter import Interrupter
+from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
+from asyncrl.metrics import describe
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.transport import Topic
+from asyncrl.transports.local import LocalTransport
+from asyncrl.types import Columns, IntArray, ModelVersion
+from tests.helpers import wait_until
+from tests.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_peer,
+    make_report,
+)
+
+SOON_S = 10.0
+PER_MESSAGE = 2 * SCHEMA.length  # transitions
+
+
+class FakeLink:
+    """A learner's end into which a test puts messages; polls for as long as nobody wakes it."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[list[Message]] = queue.SimpleQueue()
+        self.acknowledged: list[tuple[Peer, int]] = []
+        self.woken = 0
+
+    def put(self, *messages: Message) -> None:
+        self.inbox.put(list(messages))
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        try:
+            return self.inbox.get(timeout=6 * SOON_S) if timeout_s else self.inbox.get_nowait()
+        except queue.Empty:
+            return []
+
+    def wake(self) -> None:
+        self.woken += 1
+        self.inbox.put([])
+
+    def acknowledge(self, peer: Peer, seq: int) -> None:
+        self.acknowledged.append((peer, seq))
+
+    def refuse(self, peer: Peer, reason: str) -> None: ...
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None: ...
+
+    def stop_actors(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ListBuffer:
+    """Keeps the numbers of the messages whose segments it was given."""
+
+    capacity = 10**9
+
+    def __init__(self) -> None:
+        self.pushed: list[int] = []
+        self.error: Exception | None = None
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        if self.error is not None:
+            raise self.error
+        self.pushed.append(int(columns["action"][0, 0]))
+        return len(rows) * SCHEMA.length
+
+    def sample(self, batch_size: int) -> Columns:
+        return {"action": np.zeros(batch_size)}
+
+    def __len__(self) -> int:
+        return len(self.pushed) * PER_MESSAGE
+
+
+class Station:
+    """A proxy between a fake link and a fake buffer, with a limiter of its own."""
+
+    def __init__(self, samples_per_insert: float = 0.0, min_size: int = PER_MESSAGE) -> None:
+        self.link = FakeLink()
+        self.buffer = ListBuffer()
+        self.interrupter = Interrupter()
+        config = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=min_size)
+        limiter = config.build(max_insert=PER_MESSAGE, batch_size=4)
+        self.proxy = ReplayBufferProxy(self.link, self.buffer, limiter, self.interrupter)
+
+    def stored(self, *seqs: int) -> None:
+        """Wait until exactly these messages are stored and acknowledged."""
+        wait_until(lambda: len(self.link.acknowledged) >= len(seqs), SOON_S, f"{seqs} stored")
+        assert self.buffer.pushed == list(seqs)
+        assert [seq for _, seq in self.link.acknowledged] == list(seqs)
+
+    def handled(self) -> None:
+        """Wait until the proxy has dealt with all that was put in."""
+        self.link.put(evaluation(-1.0))
+        wait_until(self.proxy.take_evaluations, SOON_S, "the messages to be handled")
+
+
+@pytest.fixture
+def open_station() -> Iterator[Station]:
+    """A station whose limiter lets everything in."""
+    station = Station()
+    station.proxy.start()
+    yield station
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+@pytest.fixture
+def slow_station() -> Iterator[Station]:
+    """A station that lets two messages in, and one more for each batch of 8 * PER_MESSAGE."""
+    station = Station(samples_per_insert=8.0)
+    station.proxy.start()
+    yield station
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+def evaluation(score: float) -> EvaluationReport:
+    return EvaluationReport(peer=PEER, model_version=ModelVersion(1), score=score, record={})
+
+
+def test_experience_is_stored_then_acknowledged(open_station: Station) -> None:
+    open_station.link.put(make_experience(1), make_experience(2))
+    open_station.link.put(make_experience(3))
+    open_station.stored(1, 2, 3)
+    balance = open_station.proxy.ledger.balance()
+    assert balance.stored == balance.produced == 3 * PER_MESSAGE
+    assert open_station.proxy.ledger.env_steps == 3 * PER_MESSAGE
+
+
+def test_each_life_of_each_actor_counts_its_messages_on_its_own(open_station: Station) -> None:
+    peers = [make_peer(0), make_peer(1), make_peer(1, incarnation=1)]
+    open_station.link.put(*(make_experience(1, peer) for peer in peers))
+    open_station.stored(1, 1, 1)
+    assert open_station.link.acknowledged == [(peer, 1) for peer in peers]
+
+
+def test_message_that_comes_twice_is_stored_once(open_station: Station) -> None:
+    open_station.link.put(make_experience(1), make_experience(2))
+    open_station.link.put(make_experience(1), make_experience(2))
+    open_station.handled()
+    assert open_station.buffer.pushed == [1, 2]
+    assert open_station.proxy.ledger.balance().stored == 2 * PER_MESSAGE
+    assert open_station.link.acknowledged[-1] == (PEER, 2), "its sender may not have heard it"
+
+
+def test_limiter_holds_back_what_would_come_too_early(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    station.stored(1, 2)
+    balance = station.proxy.ledger.balance()
+    assert (balance.stored, balance.in_flight) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
+    assert station.proxy.wait_may_sample(8 * PER_MESSAGE, timeout_s=SOON_S)
+    station.proxy.sample(8 * PER_MESSAGE)  # its poll ends only because it is woken
+    station.stored(1, 2, 3)
+
+
+def test_sampling_wakes_the_thread_only_for_a_message_that_waits(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(make_experience(1), make_experience(2))
+    station.handled()
+    station.proxy.sample(4)
+    assert station.link.woken == 0, "nothing waits"
+    station.link.put(make_experience(3))
+    station.handled()
+    station.proxy.sample(4)
+    assert station.link.woken == 0, "it may not go in yet"
+    station.proxy.sample(8 * PER_MESSAGE)
+    station.stored(1, 2, 3)
+    assert station.link.woken == 1
+
+
+def test_message_that_comes_again_while_it_is_held_is_not_acknowledged(
+    slow_station: Station,
+) -> None:
+    station = slow_station
+    station.link.put(*(make_experience(seq) for seq in (1, 2, 3, 3)))
+    station.handled()
+    station.stored(1, 2)
+    station.proxy.drain()
+    station.stored(1, 2, 3)
+
+
+def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    station.proxy.drain()
+    station.stored(1, 2, 3, 4, 5)
+    station.link.put(make_experience(6))
+    station.stored(1, 2, 3, 4, 5, 6)
+
+
+def test_sample_waits_for_the_warm_up() -> None:
+    station = Station(min_size=2 * PER_MESSAGE)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    station.stored(1)
+    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
+    assert station.proxy.wait_may_sample(4, timeout_s=0.05) is False
+    threading.Timer(0.05, station.link.put, [make_experience(2)]).start()
+    assert station.proxy.wait_may_sample(4, timeout_s=SOON_S) is True
+    assert len(station.proxy.sample(4)["action"]) == 4
+    station.proxy.close()
+
+
+def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
+    slow_station.interrupter.stop("enough")
+    assert slow_station.proxy.wait_may_sample(4, timeout_s=SOON_S) is False
+
+
+def test_learner_cannot_run_ahead_of_the_actors(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(make_experience(1))
+    station.stored(1)
+    batches = 0
+    while station.proxy.wait_may_sample(4, timeout_s=0.0):
+        station.proxy.sample(4)
+        batches += 1
+        assert batches < 1000
+    assert batches > 0
+    record = station.proxy.record()
+    assert record["samples_per_insert"] == batches * 4 / PER_MESSAGE
+
+
+def test_reports_reach_ledger_and_table(open_station: Station) -> None:
+    open_station.link.put(make_hello(), make_report(produced=5))
+    open_station.handled()
+    assert open_station.proxy.ledger.balance().in_flight == 5
+    assert open_station.proxy.actors.rows()[PEER.actor_id].episodes == 2
+
+
+def test_evaluations_are_given_out_once_in_order(open_station: Station) -> None:
+    open_station.link.put(evaluation(1.0), evaluation(2.0))
+    wait_until(lambda: len(open_station.proxy._evaluations) == 2, SOON_S, "two evaluations")
+    assert [report.score for report in open_station.proxy.take_evaluations()] == [1.0, 2.0]
+    assert open_station.proxy.take_evaluations() == []
+
+
+def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
+    slow_station.link.put(*(make_experience(seq) for seq in range(1, 5)))
+    slow_station.handled()
+    record = slow_station.proxy.record()
+    for name, value in record.items():
+        assert describe(name) is not None, name
+        assert type(value) is float
+    assert record["samples_total"] == record["ledger/stored"] == 2 * PER_MESSAGE
+    assert record["replay/size"] == 2 * PER_MESSAGE
+    parts = ("stored", "dropped", "lost", "in_flight")
+    assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
+    assert {"ms/recv", "ms/push"} <= set(record)
+    assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
+
+
+def test_failure_of_the_buffer_ends_the_run() -> None:
+    station = Station()
+    station.buffer.error = MemoryError("no room for the ring")
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert station.interrupter.wait(SOON_S)
+    with pytest.raises(MemoryError, match="no room"):
+        station.interrupter.raise_if_failed()
+    assert station.link.acknowledged == [], "what is not stored is not acknowledged"
+    station.proxy.close()
+
+
+def test_close_takes_in_what_has_arrived() -> None:
+    station = Station()
+    station.link.put(make_experience(1))
+    station.link.put(make_experience(2))
+    station.proxy.start()
+    station.proxy.close()
+    station.stored(1, 2)
+    station.proxy.close()
+    assert not station.proxy._thread.is_alive()
+
+
+def test_close_without_start_is_harmless() -> None:
+    Station().proxy.close()
+
+
+def test_actor_is_held_by_its_credit_alone() -> None:
+    """Over a real link: the actor may send as much as its window, and all of it once draining."""
+    transport = LocalTransport(SCHEMA, window=3)
+    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
+    limiter = RateLimiterConfig(samples_per_insert=8.0, min_size=1).build(
+        max_insert=PER_MESSAGE, batch_size=4
+    )
+    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
+    proxy.start()
+    actor = transport.connect(PEER)
+    actor.hello(make_hello())
+    sent = 0
+    while actor.send(make_experience(sent + 1), timeout_s=0.2):
+        sent += 1
+        assert sent < 100
+    wait_until(lambda: len(buffer.pushed) == sent - 3, SOON_S, "all but the window to be stored")
+    proxy.drain()
+    assert actor.drain(SOON_S)
+    assert buffer.pushed == list(range(1, sent + 1))
+    proxy.close()
+    interrupter.raise_if_failed()
+
+
+def test_storing_and_sampling_at_once_lose_nothing() -> None:
+    station = Station(samples_per_insert=1.0)
+    n_messages, total = 3000, 0
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        station.proxy.start()
+        for seq in range(1, n_messages + 1):
+            station.link.put(make_experience(seq))
+        while len(station.buffer.pushed) < n_messages:
+            assert station.proxy.wait_may_sample(4, SOON_S)
+            total += len(station.proxy.sample(4)["action"])
+    finally:
+        sys.setswitchinterval(interval)
+        station.proxy.close()
+    station.interrupter.raise_if_failed()
+    assert station.buffer.pushed == [seq % 256 for seq in range(1, n_messages + 1)]
+    assert [seq for _, seq in station.link.acknowledged] == list(range(1, n_messages + 1))
+    assert station.proxy.ledger.balance().stored == n_messages * PER_MESSAGE
+    assert total > n_messages
