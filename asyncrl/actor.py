@@ -28,6 +28,7 @@ _WAIT_S = 0.1
 
 _REPORT_INTERVAL_S = 1.0
 _DRAIN_S = 10.0
+"""What an actor that is to finish may take, in all, to get rid of what it has."""
 
 
 class Actor:
@@ -57,6 +58,8 @@ class Actor:
         self._watch = Stopwatch()
         self._version = ModelVersion(-1)
         self._reported_at = clock()
+        self._finish_by = float("inf")
+        self._gave_up = False
 
     @property
     def env_steps(self) -> int:
@@ -113,7 +116,7 @@ class Actor:
         if self._outbox.produced:
             self.finish_streams()
         self._link.send(self.report(final=True), timeout_s=_WAIT_S)
-        self._link.drain(_DRAIN_S)
+        self._link.drain(self._time_left_s())
 
     def report(self, *, final: bool = False) -> ActorReport:
         """Tell what happened since the last report."""
@@ -137,25 +140,33 @@ class Actor:
             self._version = info.version
 
     def _send_ready(self) -> None:
-        while (message := self._outbox.take(self._version, self._meter.env_steps)) is not None:
+        while not self._gave_up:
+            message = self._outbox.take(self._version, self._meter.env_steps)
+            if message is None:
+                return
             if not self._link.send(message, timeout_s=0.0):
                 self._watch.lap("send")
-                self._wait_for_credit(message)
+                self._gave_up = not self._wait_for_credit(message)
                 self._watch.lap("wait")
 
-    def _wait_for_credit(self, message: Experience) -> None:
-        """Wait for the learner; when asked to finish meanwhile, only as long as draining may take.
+    def _wait_for_credit(self, message: Experience) -> bool:
+        """Send, as soon as the learner allows it; False if it did not while there was time.
 
-        Waiting is the normal state of an actor whose learner is the slower one.
+        Waiting is the normal state of an actor whose learner is the slower one. After a message
+        that was given up no other is sent: their numbers have no gaps.
         """
-        give_up_at = float("inf")
         self._progress.waiting(True)
-        while not self._link.send(message, timeout_s=_WAIT_S):
-            if self._link.stopping():
-                give_up_at = min(give_up_at, self._clock() + _DRAIN_S)
-            if self._clock() > give_up_at:
+        while not (sent := self._link.send(message, timeout_s=_WAIT_S)):
+            if self._link.stopping() and self._time_left_s() <= 0:
                 break
         self._progress.waiting(False)
+        return sent
+
+    def _time_left_s(self) -> float:
+        """Return how much longer finishing may take; the time runs from the first call on."""
+        now = self._clock()
+        self._finish_by = min(self._finish_by, now + _DRAIN_S)
+        return max(0.0, self._finish_by - now)
 
 
 class EpisodeMeter:
