@@ -27,7 +27,14 @@ from torch.nn import functional
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents.networks import as_float, q_network
-from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, pick_device, seeded, to_tensors
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    flatten_parameters,
+    pick_device,
+    seeded,
+    to_tensors,
+)
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
@@ -214,14 +221,14 @@ class DQNAgent(DQNPolicy, TorchAgent):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.target = copy.deepcopy(self.model).requires_grad_(False)
+        self.target = copy.deepcopy(self.model)
+        self._flat, self._gradient = flatten_parameters(self.model)
+        self._flat_target, _ = flatten_parameters(self.target)
         self.optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=config.learning_rate, eps=config.adam_eps, fused=True
+            [self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True
         )
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self._loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
-        self._params = list(self.model.parameters())
-        self._target_params = list(self.target.parameters())
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Take one step towards the targets; tell loss, mean value and norm of the gradient."""
@@ -231,15 +238,16 @@ class DQNAgent(DQNPolicy, TorchAgent):
         q = self.model(as_float(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
         # L = mean of huber(Q(s, a) - y), or of its square.
         loss = self._loss(q, target)
-        self.optimizer.zero_grad()
+        self._gradient.zero_()
         loss.backward()
-        record = {"loss": loss.detach(), "q_mean": q.detach().mean()}
+        grad_norm = self._gradient.norm()
         if self.config.max_grad_norm:
-            record["grad_norm"] = nn.utils.clip_grad_norm_(self._params, self.config.max_grad_norm)
+            # g <- g * min(1, max_grad_norm / |g|)
+            self._gradient *= (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp_(max=1.0)
         self.optimizer.step()
         self.version = ModelVersion(self.version + 1)
         self._update_target()
-        return record
+        return {"loss": loss.detach(), "q_mean": q.detach().mean(), "grad_norm": grad_norm}
 
     @torch.no_grad()
     def _targets(self, data: Mapping[str, Tensor]) -> Tensor:
@@ -259,8 +267,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
     def _update_target(self) -> None:
         if self.config.tau:
             # theta' <- theta' + tau * (theta - theta')
-            for slow, fast in zip(self._target_params, self._params, strict=True):
-                slow.lerp_(fast, self.config.tau)
+            self._flat_target.lerp_(self._flat, self.config.tau)
         elif self.version % self.config.target_interval_opt_steps == 0:
             # theta' <- theta
             self.target.load_state_dict(self.model.state_dict())

@@ -20,7 +20,15 @@ from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
-__all__ = ["Part", "TorchAgent", "TorchPolicy", "pick_device", "seeded", "to_tensors"]
+__all__ = [
+    "Part",
+    "TorchAgent",
+    "TorchPolicy",
+    "flatten_parameters",
+    "pick_device",
+    "seeded",
+    "to_tensors",
+]
 
 Part = nn.Module | torch.optim.Optimizer | torch.Tensor | torch.Generator | np.random.Generator
 """What an agent's state is made of."""
@@ -136,6 +144,23 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Move what a module learns into one vector, and its gradient into another; return both.
+
+    The module's parameters become views. Adam, the norm of the gradient and a soft update then
+    take one operation each instead of one for each layer: for small networks, a fifth of the time
+    of an optimisation step. The gradient must be set to zero in place, never to None.
+    """
+    params = [p for p in module.parameters() if p.requires_grad]
+    flat = torch.cat([p.detach().flatten() for p in params]).requires_grad_()
+    flat.grad = torch.zeros_like(flat)
+    sizes = [p.numel() for p in params]
+    parts = flat.detach().split(sizes), flat.grad.split(sizes)
+    for param, value, grad in zip(params, *parts, strict=True):
+        param.data, param.grad = value.view_as(param), grad.view_as(param)
+    return flat, flat.grad
 
 
 def to_tensors(batch: Columns, device: torch.device) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from asyncrl.agents.torch_agent import (
     Part,
     TorchAgent,
     TorchPolicy,
+    flatten_parameters,
     pick_device,
     seeded,
     to_tensors,
@@ -230,3 +231,46 @@ def test_seeded_layers_repeat_and_leave_the_global_generator_alone() -> None:
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(torch.rand(2), expected)
+
+
+def test_flat_parameters_are_the_network_and_learn_as_it_does() -> None:
+    inputs = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+
+    def network() -> nn.Module:
+        with seeded(1):
+            return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    plain, flattened = network(), network()
+    flat, gradient = flatten_parameters(flattened)
+    assert len(flat) == sum(p.numel() for p in plain.parameters())
+    optimizers = torch.optim.Adam(plain.parameters(), lr=0.1), torch.optim.Adam([flat], lr=0.1)
+    for _ in range(5):
+        optimizers[0].zero_grad()
+        gradient.zero_()
+        for module in (plain, flattened):
+            module(inputs).square().sum().backward()
+        norm = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
+        assert float(gradient.norm()) == pytest.approx(float(norm), rel=1e-5)
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(plain.parameters(), flattened.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_frozen_parameters_stay_out_of_the_flat_ones() -> None:
+    network = nn.Sequential(layer(1.0), nn.Linear(1, 5))
+    network[0].requires_grad_(False)
+    flat, _ = flatten_parameters(network)
+    assert len(flat) == 10
+    flat.detach().zero_()
+    assert network[0].weight.tolist() == [[1.0, 1.0]]
+    assert not network[1].weight.any()
+
+
+def test_flattened_network_takes_models_and_states() -> None:
+    agent = agent_with(1.0)
+    flat, _ = flatten_parameters(agent.model)
+    agent.sync_model(info(5.0))
+    assert flat.tolist() == [5.0] * 3
+    agent.load_state(agent_with(7.0).state())
+    assert flat.tolist() == [7.0] * 3
