@@ -6,6 +6,7 @@ Does not train.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -46,8 +47,8 @@ class BookkeepingConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 0:
-                raise ConfigError(f"books.{name} must be 0 (off) or more, got {value}")
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
 
 
 @dataclass(slots=True)
@@ -167,7 +168,8 @@ class Bookkeeper:
         deadline = self._clock() + timeout_s
         if self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps:
             self._wait_until_free(site, deadline)
-            self._request(site)
+            if not site.busy:
+                self._request(site)
         self._wait_until_free(site, deadline)
         self._take_scores(site)
         self.watch.lap("eval")
@@ -241,8 +243,9 @@ class Bookkeeper:
         if self._best_opt_steps is not None:
             record["eval/best"] = self._best.score
         self._write(record)
+        self._check_stop(self._axes())  # a limit that was reached meanwhile is not the bar
         if self._check_stop(record):
-            self._stop_bar_s = self._stop_bar_s or self.wall_s
+            self._stop_bar_s = self.wall_s
 
     def _check_stop(self, record: Record) -> bool:
         if self._stop and not self._interrupter.is_set and (reason := self._stop.update(record)):
