@@ -2,8 +2,8 @@
 
 Alone: the same agent samples from a full buffer of the same kind and optimises, on one core, with
 nothing beside it. Loaded: the learner's whole turn in a run whose actors stream as fast as the
-limiter lets them, once placed by the system and once with the learner on core 0 and everything
-else on the other cores. Evaluation is off, as it is another process that wants a core.
+limiter lets them, once placed by the system and once with the learner on one core and
+everything else on the others. Evaluation is off, as it is another process that wants a core.
 
     python -m benchmarks.bench_learner_under_load --agent sac
 """
@@ -11,12 +11,14 @@ else on the other cores. Evaluation is off, as it is another process that wants 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import psutil
@@ -35,12 +37,14 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.train import build_async_trainer
-from benchmarks.common import compare, in_turns, make_parser, provenance, save, show
+from benchmarks.common import Rounds, compare, in_turns, make_parser, provenance, save, show
 
 __all__ = ["Case", "Loaded", "make_case", "measure_alone", "measure_loaded"]
 
+Measured = TypeVar("Measured")
+
 UNIT = "opt steps/s"
-_LEARNER_CORE = 0
+_LEARNER_CORE = min(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,8 @@ def make_case(args: argparse.Namespace) -> Case:
 
 def measure_alone(case: Case) -> float:
     """Return optimisation steps a second of the agent by itself, on one core."""
+    os.sched_setaffinity(0, {_LEARNER_CORE})
+    torch.set_num_threads(1)
     env = case.envs.build()
     spec = env.spec
     env.close()
@@ -121,24 +127,28 @@ def measure_alone(case: Case) -> float:
     buffer = config.replay.build(schema, seed=0)
     fill(buffer, schema, spec)
     context = PolicyContext(seed=0, n_actors=config.actors, n_envs=case.envs.n_envs)
-    torch.set_num_threads(1)
-    with on_one_core():
-        agent = case.agent.build(spec, context)
+    agent = case.agent.build(spec, context)
 
-        def learn() -> None:
-            agent.opt(buffer.sample(config.trainer.batch_size))
+    def learn() -> None:
+        agent.opt(buffer.sample(config.trainer.batch_size))
 
-        _repeat(learn, case.seconds)
-        return _repeat(learn, case.seconds)
+    _repeat(learn, case.seconds)
+    return _repeat(learn, case.seconds)
 
 
-def measure_loaded(case: Case, details: list[Loaded], *, pinned: bool) -> float:
-    """Return optimisation steps a second of the learner in a run."""
+def measure_loaded(case: Case, *, pinned: bool) -> tuple[float, float]:
+    """Return optimisation steps a second of the learner in a run, and samples per insert."""
     torch.set_num_threads(case.threads)
     loop = Loaded(seconds=case.seconds, pinned=pinned)
     build_async_trainer(case.agent, case.envs.build, case.config, strategy=loop).train()
-    details.append(loop)
-    return loop.opt_steps_per_s
+    return loop.opt_steps_per_s, loop.samples_per_insert
+
+
+def in_own_process(measure: Callable[[], Measured]) -> Measured:
+    """Measure where no threads and no core are left over from the measurement before."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
+        return pool.submit(measure).result()
 
 
 def fill(buffer: ReplayBuffer, schema: SegmentSchema, spec: EnvSpec) -> None:
@@ -159,17 +169,6 @@ def fill(buffer: ReplayBuffer, schema: SegmentSchema, spec: EnvSpec) -> None:
         buffer.push(columns, np.full(segments, schema.rows, np.int64))
         if len(buffer) - before < segments * schema.length:
             return
-
-
-@contextmanager
-def on_one_core() -> Iterator[None]:
-    """Keep the calling thread, and the threads it starts, on one core."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _keep_apart() -> None:
@@ -213,15 +212,19 @@ def main() -> None:
     args = arguments()
     origin = provenance()
     case = make_case(args)
-    loaded: dict[str, list[Loaded]] = {"loaded": [], "loaded, pinned": []}
+    samples_per_insert: Rounds = {}
+
+    def loaded(name: str, *, pinned: bool) -> float:
+        opt_steps_per_s, ratio = in_own_process(partial(measure_loaded, case, pinned=pinned))
+        samples_per_insert.setdefault(name, []).append(ratio)
+        return opt_steps_per_s
+
     measures: dict[str, Callable[[], float]] = {
-        "alone": partial(measure_alone, case),
-        "loaded": partial(measure_loaded, case, loaded["loaded"], pinned=False),
+        "alone": lambda: in_own_process(partial(measure_alone, case)),
+        "loaded": lambda: loaded("loaded", pinned=False),
     }
     if len(os.sched_getaffinity(0)) > 1:
-        measures["loaded, pinned"] = partial(
-            measure_loaded, case, loaded["loaded, pinned"], pinned=True
-        )
+        measures["loaded, pinned"] = lambda: loaded("loaded, pinned", pinned=True)
     rounds = in_turns(measures, args.repeats)
     words = f"{args.agent.upper()} 256x256, batches of {case.config.trainer.batch_size}"
     comparisons = [
@@ -235,12 +238,7 @@ def main() -> None:
         settings={name: value for name, value in vars(args).items() if name != "results"},
         comparisons=comparisons,
         origin=origin,
-        details={
-            "opt_steps_per_s": rounds,
-            "samples_per_insert": {
-                name: [loop.samples_per_insert for loop in loops] for name, loops in loaded.items()
-            },
-        },
+        details={"opt_steps_per_s": rounds, "samples_per_insert": samples_per_insert},
     )
     show(path)
 
