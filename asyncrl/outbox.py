@@ -25,8 +25,9 @@ class Outbox:
     """Rows in, `Experience` out.
 
     Each environment has its own stream and fills its own segment: an episode's end costs one row
-    more, so streams drift apart. A full segment is copied into the open message; the rows that
-    look ahead stay, as the first of the next segment.
+    more, so streams drift apart. Streams have room beyond a segment, so that those which are full
+    are cut together, every few steps, and not each when it is its turn. A full segment is copied
+    into the open message; the rows that look ahead stay, as the first of the next segment.
     """
 
     def __init__(
@@ -42,15 +43,18 @@ class Outbox:
         self._n_segments = segments_per_message(config, schema, n_envs)
         self._flush_interval_s = config.flush_interval_s or float("inf")
         self._clock = clock
+        self._capacity = schema.rows + schema.length // 4
         self._streams = {
-            c.name: np.zeros((n_envs, schema.rows, *c.shape), c.dtype) for c in schema.columns
+            c.name: np.zeros((n_envs, self._capacity, *c.shape), c.dtype) for c in schema.columns
         }
         self._flat = {
-            name: column.reshape(n_envs * schema.rows, *column.shape[2:])
+            name: column.reshape(n_envs * self._capacity, *column.shape[2:])
             for name, column in self._streams.items()
         }
-        self._first_row = np.arange(n_envs) * schema.rows
+        self._first_row = np.arange(n_envs) * self._capacity
         self._cursor = np.zeros(n_envs, np.int64)
+        # Pushes until the longest stream may be at its end: each adds at most one row to it.
+        self._room = self._capacity
         self._seq = 0
         self._ready: deque[_Draft] = deque()
         self._open: _Draft | None = None
@@ -65,10 +69,9 @@ class Outbox:
             self._flat[name][at] = column
         self._cursor[ids] += 1
         self.produced += int(np.count_nonzero(columns["flags"] < END))
-        full = ids[self._cursor[ids] == self._schema.rows]
-        if len(full):
-            self._cut(full)
-            self._carry(full)
+        self._room -= 1
+        if not self._room:
+            self._cut_full()
 
     def finish(self) -> None:
         """Cut every stream where it stands; its last row must be an `END` row.
@@ -76,6 +79,7 @@ class Outbox:
         A stream that has passed the sampled part of its segment needs more than one: what lies
         beyond was to be the start of the next.
         """
+        self._cut_full()
         for env_id in range(len(self._cursor)):
             ids = np.array([env_id])
             while self._cursor[env_id] > self._schema.length:
@@ -83,6 +87,7 @@ class Outbox:
                 self._carry(ids)
             self._cut(ids)
         self._cursor[:] = 0
+        self._room = self._capacity
         self._close_draft()
 
     def take(self, model_version: ModelVersion, env_steps: int) -> Experience | None:
@@ -104,13 +109,19 @@ class Outbox:
             model_version=model_version,
         )
 
+    def _cut_full(self) -> None:
+        while len(full := (self._cursor >= self._schema.rows).nonzero()[0]):
+            self._cut(full)
+            self._carry(full)
+        self._room = self._capacity - int(self._cursor.max())
+
     def _cut(self, ids: IntArray) -> None:
         """Copy the segments of these streams into messages, opening new ones as needed."""
         done = 0
         while done < len(ids):
             draft = self._open = self._open or _Draft(self._schema, self._n_segments, self._clock())
             part = ids[done : done + self._n_segments - draft.count]
-            draft.add(self._streams, part, self._cursor[part], self._schema.length)
+            draft.add(self._streams, part, np.minimum(self._cursor[part], self._schema.rows))
             done += len(part)
             if draft.count == self._n_segments:
                 self._close_draft()
@@ -134,6 +145,7 @@ class _Draft:
 
     def __init__(self, schema: SegmentSchema, n_segments: int, now: float) -> None:
         self.opened_at = now
+        self._length, self._rows = schema.length, schema.rows
         self.count = 0
         self.transitions = 0
         self.rows = np.zeros(n_segments, np.int64)
@@ -142,15 +154,16 @@ class _Draft:
             c.name: np.zeros((n_segments, schema.rows, *c.shape), c.dtype) for c in schema.columns
         }
 
-    def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray, length: int) -> None:
+    def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray) -> None:
         """Copy one segment of each of these streams; those without a transition are left out."""
+        length = self._length
         flags = streams["flags"][ids, :length]
         real = (flags < END) & (np.arange(length) < rows[:, None])
         counts = real.sum(axis=1)
         ids, rows = ids[counts > 0], rows[counts > 0]
         part = slice(self.count, self.count + len(ids))
         for name, column in streams.items():
-            self.columns[name][part] = column[ids]
+            self.columns[name][part] = column[ids, : self._rows]
         for k, n in enumerate(rows):
             if n < self.columns["flags"].shape[1]:
                 for column in self.columns.values():

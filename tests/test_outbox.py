@@ -72,8 +72,14 @@ def test_whole_segments_carry_their_lookahead(
 
 def test_message_is_full_with_one_segment_of_each_environment() -> None:
     outbox = make_outbox(3, 4, 1)
-    _, messages = play([[""] * 5] * 3, outbox, finish=False)
+    _, messages = play([[""] * 6] * 3, outbox, finish=False)
     assert [len(m.rows) for m in messages] == [3]
+
+
+def test_segments_of_one_row_leave_at_once() -> None:
+    outbox = make_outbox(1, 1, 1)
+    _, messages = play([[""] * 5], outbox, finish=False)
+    assert [m.transitions for m in messages] == [1] * 4, "the fifth waits for its successor"
 
 
 def test_message_stays_below_its_byte_limit() -> None:
