@@ -236,7 +236,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
         target = self._targets(data)
         # Q(s, a) of the actions that were taken.
         q = self.model(as_float(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
-        # L = mean of huber(Q(s, a) - y), or of its square.
+        # L = mean over the batch of huber(Q(s, a) - y), or of (Q(s, a) - y)^2
         loss = self._loss(q, target)
         self._gradient.zero_()
         loss.backward()
@@ -280,9 +280,17 @@ def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:
             f"{spec.action.shape}; use SAC"
         )
     with seeded(seed):
-        if config.network is not None:
-            return config.network(spec)
-        return q_network(spec.observation, config.hidden, spec.action.n, dueling=config.dueling)
+        if config.network is None:
+            return q_network(spec.observation, config.hidden, spec.action.n, dueling=config.dueling)
+        network = config.network(spec)
+    with torch.no_grad():
+        answer = network.eval()(torch.zeros(2, *spec.observation.shape))
+    if answer.shape != (2, spec.action.n):
+        raise ConfigError(
+            f"agent.network answers 2 observations with an array of shape {tuple(answer.shape)}; "
+            f"expected {(2, spec.action.n)}, a value for each action"
+        )
+    return network.train()
 
 
 def _final_epsilons(

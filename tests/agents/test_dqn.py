@@ -294,7 +294,13 @@ def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
     agent.opt(batch)
     agent.act(batch["obs"])
     assert {obs.dtype for obs in seen} == {torch.float32}
+    assert {obs.shape[1:] for obs in seen} == {IMAGES.observation.shape}
     assert 0.5 < max(float(obs.max()) for obs in seen) <= 1.0
+
+
+def test_network_with_other_outputs_than_actions_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shape \(2, 3\); expected \(2, 2\)"):
+        DQNConfig(network=lambda _: nn.Linear(2, 3)).build(TWO_STATES, PolicyContext(seed=0))
 
 
 def test_observations_in_double_precision_are_taken() -> None:
