@@ -3,18 +3,16 @@
 The bare one moves the same frames with no credit, no acknowledgement, no checks and no arrays at
 the end; it bounds what any protocol over ZeroMQ can do. Stores nothing in replay.
 
-    python benchmarks/bench_transport.py --segments 64
+    python -m benchmarks.bench_transport --segments 64
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +24,9 @@ from asyncrl.transport import ActorLink
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from asyncrl.types import ActorId, ModelVersion
 from asyncrl.wire import WireFormat
+from benchmarks.common import compare, in_turns, make_parser, positive, provenance, save, show
+
+__all__ = ["receive_bare", "receive_ours"]
 
 CARTPOLE = make_schema(
     [
@@ -141,42 +142,50 @@ def start(target: Callable[..., None], *args: object) -> multiprocessing.process
     return process
 
 
-def measure(segments: int, messages: int, window: int, repeats: int) -> dict[str, object]:
-    """Measure both in turns, and compare neighbours."""
-    rounds = []
-    for _ in range(repeats):
-        with tempfile.TemporaryDirectory() as directory:
-            bare = receive_bare(Path(directory), segments, messages, window)
-            ours = receive_ours(Path(directory), segments, messages, window)
-        rounds.append((ours, bare))
-    seconds = statistics.median(ours for ours, _ in rounds)
-    per_s = (messages - 1) / seconds
-    return {
-        "question": "transport",
-        "segments": segments,
-        "bytes_per_message": segments * CARTPOLE.segment_bytes,
-        "messages": messages,
-        "window": window,
-        "messages_per_s": round(per_s),
-        "transitions_per_s": round(per_s * segments * CARTPOLE.length),
-        "bytes_per_s": round(per_s * segments * CARTPOLE.segment_bytes),
-        "bare_messages_per_s": round((messages - 1) / statistics.median(b for _, b in rounds)),
-        "ratio": round(statistics.median(bare / ours for ours, bare in rounds), 3),
-        "ratios": [round(bare / ours, 3) for ours, bare in rounds],
-    }
+def measured(
+    receive: Callable[[Path, int, int, int], float], segments: int, messages: int, window: int
+) -> float:
+    """Return messages a second."""
+    with tempfile.TemporaryDirectory() as directory:
+        return (messages - 1) / receive(Path(directory), segments, messages, window)
 
 
 def main() -> None:
-    """Print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--segments", type=int, default=64, help="of 33 rows, in one message")
+    """Measure both in turns."""
+    parser = make_parser(__doc__)
+    parser.add_argument("--segments", type=positive, default=64, help="of 33 rows, in one message")
     parser.add_argument("--messages", type=int, default=0, help="0: about 2 GB, 50,000 at most")
-    parser.add_argument("--window", type=int, default=8, help="messages without acknowledgement")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--window", type=positive, default=8, help="messages not acknowledged")
     args = parser.parse_args()
     size = args.segments * CARTPOLE.segment_bytes
     messages = args.messages or max(100, min(50_000, int(2e9) // size))
-    print(json.dumps(measure(args.segments, messages, args.window, args.repeats)))
+    origin = provenance()
+    receivers = {"asyncrl": receive_ours, "bare": receive_bare}
+    rounds = in_turns(
+        {
+            name: partial(measured, receive, args.segments, messages, args.window)
+            for name, receive in receivers.items()
+        },
+        args.repeats,
+    )
+    what = f"Messages of {args.segments * CARTPOLE.length:,} transitions / bare PUSH and PULL"
+    comparison = compare(rounds, "asyncrl", "bare", what=what, unit="messages/s")
+    per_s = comparison.ours or 0.0
+    path = save(
+        args.results,
+        f"transport_{args.segments}",
+        question=__doc__,
+        settings={"segments": args.segments, "messages": messages, "window": args.window},
+        comparisons=[comparison],
+        origin=origin,
+        details={
+            "messages_per_s": rounds,
+            "bytes_per_message": size,
+            "transitions_per_s": per_s * args.segments * CARTPOLE.length,
+            "bytes_per_s": per_s * size,
+        },
+    )
+    show(path)
 
 
 if __name__ == "__main__":
