@@ -183,7 +183,8 @@ def test_sampling_wakes_the_thread_only_for_a_message_that_waits(slow_station: S
     assert station.link.woken == 0, "it may not go in yet"
     station.proxy.sample(8 * PER_MESSAGE)
     station.stored(1, 2, 3)
-    assert station.link.woken == 1
+    station.proxy.sample(8 * PER_MESSAGE)
+    assert station.link.woken == 1, "it is in, and nothing else waits"
 
 
 def test_message_that_comes_again_while_it_is_held_is_not_acknowledged(
@@ -284,6 +285,7 @@ def test_close_takes_in_what_has_arrived() -> None:
     station = Station()
     station.link.put(make_experience(1))
     station.link.put(make_experience(2))
+    station.proxy.close()  # before it starts, so that all of it has arrived by then
     station.proxy.start()
     station.proxy.close()
     station.stored(1, 2)

@@ -196,6 +196,18 @@ def test_rewards_and_flags_of_a_mere_reset_do_not_count() -> None:
     assert batch.step(NOTHING).stepped is None, "that it said it ended while resetting is ignored"
 
 
+def test_partial_reset_touches_nobody_else() -> None:
+    """What a reset gives for environments that were not to be reset may be anything finite."""
+    now = np.arange(12, dtype=np.float32).reshape(3, 4)
+    env = ScriptedVector(obs=now, terminated=np.array([False, True, False]))
+    env.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+    batch = VectorBatch(env)
+    batch.reset(0)
+    out = batch.step(NOTHING)
+    np.testing.assert_array_equal(out.obs, [now[0], [0] * 4, now[2]])
+    np.testing.assert_array_equal(out.final_obs, now)
+
+
 def test_actions_are_converted_for_the_space() -> None:
     env = SyncVectorEnv([lambda: ActedEnv(Box(-1, 1, (2,), np.float64))] * 2)
     batch = VectorBatch(env)
