@@ -140,9 +140,13 @@ class AsyncTrainer:
         self.interrupter.raise_if_failed()
         return self.result()
 
-    def run_step(self) -> None:
-        """Take one turn: an optimisation step, if the limiter allows one, and what is due."""
-        if self.proxy.wait_may_sample(self.config.batch_size, _WAIT_S):
+    def run_step(self) -> bool:
+        """Take one turn: an optimisation step, if the limiter allows one, and what is due.
+
+        Returns whether there was one; if not, it has waited a little for experience.
+        """
+        may_learn = self.proxy.wait_may_sample(self.config.batch_size, _WAIT_S)
+        if may_learn:
             self.books.watch.lap("wait")
             self._learn()
             if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
@@ -152,6 +156,7 @@ class AsyncTrainer:
         self.books.counts.env_steps = self.proxy.ledger.env_steps
         self.books.turn(self.newest_record)
         self.books.watch.lap("other")
+        return may_learn
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""

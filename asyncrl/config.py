@@ -30,9 +30,9 @@ __all__ = ["from_plain", "load_object", "load_yaml", "save_yaml", "to_plain"]
 
 T = TypeVar("T")
 Value = Any  # of a field
-Hint = Any  # what a field is declared as; Python has no common type for these
+Hint = Any  # what it is declared as; Python has no common type for these
 _SCALARS = (bool, int, float, str, NoneType)
-_YAML_WORDS = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
+_YAML_WORDS: dict[bool, set[str]] = {True: {"on", "yes", "true"}, False: {"off", "no", "false"}}
 
 
 def to_plain(config: object) -> dict[str, Any]:
@@ -187,13 +187,12 @@ def _as_float(data: Value) -> float | None:
 
 
 def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
-    for option in options:
-        if data == option and type(data) is type(option):
-            return option
-    if isinstance(data, bool):
-        meant = [o for o in options if isinstance(o, str) and o.lower() in _YAML_WORDS[data]]
-        if len(meant) == 1:
-            return meant[0]
+    if same := [o for o in options if data == o and type(data) is type(o)]:
+        return same[0]
+    words = _YAML_WORDS[data] if isinstance(data, bool) else set()
+    meant = [option for option in options if str(option).lower() in words]
+    if len(meant) == 1:
+        return meant[0]
     raise _Misfit(path, data, f"one of {', '.join(map(repr, options))}{_close(data, options)}")
 
 

@@ -1,0 +1,29 @@
+"""DQN on CartPole with two actor processes, until it balances for 475 steps on average."""
+
+from __future__ import annotations
+
+from asyncrl import AsyncConfig, train_async
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.bookkeeper import TrainResult
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.stop_conditions import MaxSeconds, ReachesUpperBound
+
+
+def main(max_seconds: float = 300.0) -> TrainResult:
+    """Train and show progress."""
+    stop = ReachesUpperBound("eval_reward", 475) | MaxSeconds(max_seconds)
+    recorder = TerminalRecorder(limits=stop.limits(), target=("eval_reward", 475))
+    result = train_async(
+        DQNConfig(),
+        EnvConfig(id="CartPole-v1", n_envs=8).build,
+        AsyncConfig(actors=2, seed=0),
+        stop=stop,
+        recorder=recorder,
+    )
+    print(render_summary(result.summary()))
+    return result
+
+
+if __name__ == "__main__":
+    main()

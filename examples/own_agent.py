@@ -1,0 +1,135 @@
+"""An algorithm of one's own: everything asyncrl needs of it, in one class.
+
+Here tabular Q-learning, without torch, on a maze of eight rooms. The model that is sent to actors
+is the table; a table of values is a model as good as any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+
+from asyncrl import Act, AsyncConfig, ConfigError, EnvSpec, ModelInfo, PolicyContext, train_async
+from asyncrl.bookkeeper import TrainResult
+from asyncrl.env import DiscreteSpec
+from asyncrl.envs.gym import make_batch
+from asyncrl.segment import ColumnSpec
+from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+ROOMS = 8
+
+
+class Rooms(gym.Env[Array, np.int64]):
+    """Eight rooms in a row, the last one with a prize; each step costs a little."""
+
+    observation_space = gym.spaces.Box(0, ROOMS - 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, object] | None = None
+    ) -> tuple[Array, dict[str, object]]:
+        """Begin in a room at random."""
+        super().reset(seed=seed)
+        self.room = int(self.np_random.integers(ROOMS - 1))
+        return np.array([self.room], np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, object]]:
+        """Go left or right."""
+        self.room = max(0, self.room + (1 if action else -1))
+        won = self.room == ROOMS - 1
+        return np.array([self.room], np.float32), 1.0 if won else -0.1, won, False, {}
+
+
+class Table:
+    """Q(s, a) += rate * (r + discount * max_a' Q(s', a') - Q(s, a))."""
+
+    def __init__(self, config: TableConfig, n_actions: int, seed: int) -> None:
+        self.config = config
+        self.q = np.zeros((ROOMS, n_actions), np.float32)
+        self.random = np.random.default_rng(seed)
+        self.training = True
+        self.version = ModelVersion(0)
+
+    def act(self, obs: Array) -> Act:
+        """Choose for all environments of an actor at once."""
+        best = self.q[obs[:, 0].astype(int)].argmax(axis=1)
+        if not self.training:
+            return Act(best)
+        explores = self.random.random(len(best)) < self.config.epsilon
+        return Act(np.where(explores, self.random.integers(self.q.shape[1], size=len(best)), best))
+
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        """Learn from a batch."""
+        room, after = batch["obs"][:, 0].astype(int), batch["next_obs"][:, 0].astype(int)
+        target = batch["reward"] + batch["discount"] * self.q[after].max(axis=1)
+        error = target - self.q[room, batch["action"]]
+        np.add.at(self.q, (room, batch["action"]), self.config.rate * error)
+        self.version = ModelVersion(self.version + 1)
+        return {"loss": float(np.square(error).mean())}
+
+    def train(self, mode: bool = True) -> object:
+        """Switch exploration on or off."""
+        self.training = mode
+        return self
+
+    def record(self) -> dict[str, float]:
+        """Tell about acting."""
+        return {"exploration_rate": self.config.epsilon}
+
+    def model_info(self) -> ModelInfo:
+        """Return a copy that learning does not change."""
+        return ModelInfo(version=self.version, params={"q": self.q.copy()})
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Take another one's table."""
+        self.q, self.version = info.params["q"].copy(), info.version
+
+    def state(self) -> Params:
+        """Return all that a checkpoint needs."""
+        return {"q": self.q.copy(), "version": np.array(self.version)}
+
+    def load_state(self, state: Params) -> None:
+        """Go on from a checkpoint."""
+        self.q, self.version = state["q"].copy(), ModelVersion(int(state["version"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """How fast the table learns, and how much it tries."""
+
+    rate: float = 0.02
+    epsilon: float = 0.3
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> Table:
+        """Make the learner's table."""
+        if not isinstance(spec.action, DiscreteSpec):
+            raise ConfigError(f"a table needs discrete actions, got {spec.action}")
+        return Table(self, spec.action.n, context.seed)
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Table:
+        """Make an actor's table."""
+        return self.build(spec, context)
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Store nothing beside the transition."""
+        return ()
+
+
+def main(max_opt_steps: int = 5000) -> TrainResult:
+    """Train until the prize is reached on the shortest way, on average."""
+    result = train_async(
+        TableConfig(),
+        make_batch(lambda: gym.wrappers.TimeLimit(Rooms(), 50), n_envs=4),
+        AsyncConfig(actors=2),
+        stop=ReachesUpperBound("eval_reward", 0.5) | MaxOptSteps(max_opt_steps),
+    )
+    print(result.stop_reason, result.best_score)
+    return result
+
+
+if __name__ == "__main__":
+    main()

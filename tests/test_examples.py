@@ -1,0 +1,32 @@
+"""The examples run, and do what they say, on a smaller scale where they can."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples import dqn_cartpole, embed, offline, own_agent
+
+pytestmark = pytest.mark.processes
+
+
+def test_dqn_cartpole(capsys: pytest.CaptureFixture[str]) -> None:
+    result = dqn_cartpole.main(max_seconds=4.0)
+    assert result.opt_steps > 0
+    assert "env steps" in capsys.readouterr().out
+
+
+def test_own_agent_learns_the_shortest_way() -> None:
+    result = own_agent.main()
+    assert result.best_score is not None
+    assert result.best_score >= 0.5
+
+
+def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert embed.main(opt_steps=400).opt_steps == 400
+    assert "400 optimisation steps" in capsys.readouterr().out
+
+
+def test_offline_learns_from_what_is_in_the_buffer() -> None:
+    result = offline.main()
+    assert result.best_score is not None
+    assert result.best_score > 60, "random actions reach 20"
