@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ CARTPOLE = make_schema(
 )
 PEER = Peer(actor_id=ActorId(0), incarnation=0)
 WAIT_S = 1.0
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def make_message(schema: SegmentSchema, segments: int, seq: int) -> Experience:
@@ -60,8 +62,11 @@ def make_message(schema: SegmentSchema, segments: int, seq: int) -> Experience:
     )
 
 
-def send_bare(endpoint: str, segments: int, messages: int, window: int) -> None:
-    """Push the frames of one message again and again."""
+def send_bare(endpoint: str, segments: int, messages: int, window: int, received: Event) -> None:
+    """Push the frames of one message again and again, and wait until they have been received.
+
+    What a receiver at its high-water mark has not read yet is lost when the sender disconnects.
+    """
     frames = WireFormat(schema=CARTPOLE, run_id="0" * 32).encode(
         make_message(CARTPOLE, segments, 1)
     )
@@ -71,6 +76,7 @@ def send_bare(endpoint: str, segments: int, messages: int, window: int) -> None:
         socket.connect(endpoint)
         for _ in range(messages):
             socket.send_multipart(frames)
+        received.wait()
 
 
 def send_ours(address: ZmqTransport, segments: int, messages: int) -> None:
@@ -104,12 +110,14 @@ def receive_bare(directory: Path, segments: int, messages: int, window: int) -> 
     with context, context.socket(zmq.PULL) as socket:
         socket.setsockopt(zmq.RCVHWM, window)
         socket.bind(endpoint)
-        sender = start(send_bare, endpoint, segments, messages, window)
+        received = SPAWN.Event()
+        sender = start(send_bare, endpoint, segments, messages, window, received)
         socket.recv_multipart(copy=False)
         began = time.perf_counter()
         for _ in range(messages - 1):
             socket.recv_multipart(copy=False)
         seconds = time.perf_counter() - began
+        received.set()
         sender.join()
     return seconds
 
@@ -137,7 +145,7 @@ def receive_ours(directory: Path, segments: int, messages: int, window: int) -> 
 
 def start(target: Callable[..., None], *args: object) -> multiprocessing.process.BaseProcess:
     """Start a sender in a process of its own."""
-    process = multiprocessing.get_context("spawn").Process(target=target, args=args)
+    process = SPAWN.Process(target=target, args=args)
     process.start()
     return process
 

@@ -97,14 +97,18 @@ def in_turns(measures: Mapping[str, Callable[[], float]], repeats: int) -> Round
 
 
 def compare(rounds: Rounds, ours: str, other: str, *, what: str, unit: str) -> Comparison:
-    """Compare neighbours; infinity stands for a round that did not get there."""
+    """Compare neighbours; infinity stands for a round that did not get there.
+
+    A round in which neither did says nothing about their ratio.
+    """
     ratios = [a / b if b else math.inf for a, b in zip(rounds[ours], rounds[other], strict=True)]
+    known = [ratio for ratio in ratios if not math.isnan(ratio)]
     return Comparison(
         what=what,
         unit=unit,
         ours=_finite(statistics.median(rounds[ours])),
         other=_finite(statistics.median(rounds[other])),
-        ratio=_finite(statistics.median(ratios)),
+        ratio=_finite(statistics.median(known)) if known else None,
         ratios=[_finite(ratio) for ratio in ratios],
     )
 
