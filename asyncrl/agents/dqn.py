@@ -34,6 +34,7 @@ from asyncrl.agents.torch_agent import (
     pick_device,
     seeded,
     to_tensors,
+    use_threads,
 )
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
@@ -139,6 +140,10 @@ class DQNConfig:
     """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
     compute on a CPU."""
 
+    threads: int = 1
+    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
+    than one pays for large networks only, and takes cores from the actors."""
+
     def __post_init__(self) -> None:
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
@@ -153,6 +158,7 @@ class DQNConfig:
         _check_positive("adam_eps", self.adam_eps)
         _check_not_negative("max_grad_norm", self.max_grad_norm)
         _check_probability("tau", self.tau)
+        _check_not_negative("threads", self.threads)
         if self.target_interval_opt_steps < 1:
             raise ConfigError(
                 "agent.target_interval_opt_steps must be at least 1, got "
@@ -161,6 +167,7 @@ class DQNConfig:
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
         """Make the learner's agent."""
+        use_threads(self.threads)
         return DQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:

@@ -28,6 +28,7 @@ __all__ = [
     "pick_device",
     "seeded",
     "to_tensors",
+    "use_threads",
 ]
 
 Part = nn.Module | torch.optim.Optimizer | torch.Tensor | torch.Generator | np.random.Generator
@@ -161,6 +162,12 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     for param, value, grad in zip(params, *parts, strict=True):
         param.data, param.grad = value.view_as(param), grad.view_as(param)
     return flat, flat.grad
+
+
+def use_threads(threads: int) -> None:
+    """Let torch compute with so many CPU threads in this process; 0 leaves it as it is."""
+    if threads:
+        torch.set_num_threads(threads)
 
 
 def to_tensors(batch: Columns, device: torch.device) -> dict[str, Tensor]:
