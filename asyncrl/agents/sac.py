@@ -1,0 +1,350 @@
+"""Soft actor-critic: actions from bounded intervals, as rewarding and as random as can be at once.
+
+    Haarnoja et al. 2018a, Soft Actor-Critic, https://arxiv.org/abs/1801.01290
+    Haarnoja et al. 2018b, Soft Actor-Critic Algorithms and Applications,
+    https://arxiv.org/abs/1812.05905 (no value network, automatic temperature: what is here)
+
+In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha. The
+discount comes with the batch, since gamma and n-step returns belong to the replay.
+
+Deviations from the papers, on purpose:
+
+* Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action. So
+  neither the target entropy nor alpha depends on the units of an environment.
+* Gradient descent moves log alpha, not alpha, which therefore stays positive.
+* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
+* log of the standard deviation is clamped to [-5, 2].
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import hardtanh, mse_loss, softplus
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._critics import BatchedCritics, SeparateCritics
+from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents.networks import as_float, mlp
+from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, pick_device, seeded, to_tensors
+from asyncrl.env import BoxSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, ModelVersion
+
+__all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy", "sample_action"]
+
+MakeNetwork = Callable[[EnvSpec], nn.Module]
+"""Makes a network of the user's own."""
+
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SACConfig:
+    """Settings of soft actor-critic."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of the actor and of each critic."""
+
+    n_critics: int = 2
+    """Critics; the least of their values is the one believed."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1] -> (B, 2 * action
+    dimensions), first the means, then the logarithms of the standard deviations, before squashing.
+    Must be importable, or cloudpickle-able."""
+
+    critic_network: MakeNetwork | None = None
+    """Makes your own critic, and is called `n_critics` times: float observations (B, ...), images
+    within [0, 1], and actions (B, action dimensions) scaled to [-1, 1] -> (B, 1) or (B,)."""
+
+    alpha: float | None = None
+    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+
+    initial_alpha: float = 1.0
+    """Temperature at which adapting starts."""
+
+    target_entropy: float | None = None
+    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
+
+    actor_learning_rate: float = 3e-4
+    """Of the actor's Adam."""
+
+    critic_learning_rate: float = 1e-3
+    """Of the critics' Adam."""
+
+    alpha_learning_rate: float = 1e-3
+    """Of the temperature's Adam."""
+
+    tau: float = 0.005
+    """How far the slow critics follow the critics, at each optimisation step."""
+
+    random_env_steps: int = 1000
+    """Environment steps of the whole run whose actions are uniformly random."""
+
+    device: str = "auto"
+    """Where the learner computes: auto, cpu, cuda or cuda:N. Actors act on a CPU."""
+
+    def __post_init__(self) -> None:
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        if self.n_critics < 1:
+            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
+        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
+            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
+        if not 0.0 < self.tau <= 1.0:
+            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
+        _check_not_negative("alpha", self.alpha or 0.0)
+        _check_not_negative("random_env_steps", self.random_env_steps)
+        _check_positive("initial_alpha", self.initial_alpha)
+        _check_positive("actor_learning_rate", self.actor_learning_rate)
+        _check_positive("critic_learning_rate", self.critic_learning_rate)
+        _check_positive("alpha_learning_rate", self.alpha_learning_rate)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
+        """Make the learner's agent."""
+        return SACAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> SACPolicy:
+        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        return SACPolicy(self, spec, context, torch.device("cpu"))
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return none."""
+        return ()
+
+
+class SACPolicy(TorchPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        box = _bounded(spec)
+        with seeded(context.seed):
+            super().__init__(_make_actor(config, spec), device)
+        self.config = config
+        self.random = np.random.default_rng(context.seed)
+        self._shape, self._dtype = box.shape, box.dtype
+        self._low, self._high = box.low.ravel(), box.high.ravel()
+        low, high = self._low.astype(np.float64), self._high.astype(np.float64)
+        self._center = ((high + low) / 2).astype(np.float32)
+        self._half = ((high - low) / 2).astype(np.float32)
+
+    def act(self, obs: Array) -> Act:
+        """Act uniformly at random for the first steps of a run, then as the actor network says."""
+        if self.training and self.env_steps < self.config.random_env_steps:
+            unit = self.random.uniform(-1.0, 1.0, (len(obs), len(self._low)))
+        else:
+            unit = self._choose(obs)
+        if self.training:
+            self.env_steps += len(obs)
+        # [-1, 1] -> [low, high], clipped because rounding may lead out of it
+        action = (self._center + self._half * unit).astype(self._dtype)
+        action = action.clip(self._low, self._high)
+        return Act(action.reshape(len(obs), *self._shape))
+
+    def _choose(self, obs: Array) -> Array:
+        """Return a sample when training and the mean when not, in [-1, 1]."""
+        with torch.inference_mode():
+            out = self.model(as_float(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+        mean, log_std = out[:, : len(self._low)], out[:, len(self._low) :]
+        if self.training:
+            noise = self.random.standard_normal(mean.shape, np.float32)
+            mean = mean + np.exp(log_std.clip(_LOG_STD_MIN, _LOG_STD_MAX)) * noise
+        unit: Array = np.tanh(mean)
+        return unit
+
+
+class SACAgent(SACPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        with seeded(context.seed + 1):
+            self.critics = _make_critics(config, spec).to(device)
+        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+        self._actor_adam = _adam(self.model.parameters(), config.actor_learning_rate)
+        self._critic_adam = _adam(self.critics.parameters(), config.critic_learning_rate)
+        self._params: list[Tensor] = [*self.critics.parameters()]
+        self._slow_params: list[Tensor] = [*self.targets.parameters()]
+        self._noise = torch.Generator(device).manual_seed(context.seed)
+        self._center_tensor = torch.from_numpy(self._center).to(device)
+        self._half_tensor = torch.from_numpy(self._half).to(device)
+        self._target_entropy = (
+            -float(len(self._low)) if config.target_entropy is None else config.target_entropy
+        )
+        self._fixed_alpha = None if config.alpha is None else torch.tensor(config.alpha).to(device)
+        self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
+        self._alpha_adam = _adam([self._log_alpha], config.alpha_learning_rate)
+        standard = config.actor_network is None and config.critic_network is None
+        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        self.parts |= {
+            "critics": self.critics,
+            "targets": self.targets,
+            "actor_adam": self._actor_adam,
+            "critic_adam": self._critic_adam,
+            "log_alpha": self._log_alpha,
+            "alpha_adam": self._alpha_adam,
+            "noise": self._noise,
+            "random": self.random,
+        }
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Improve critics, actor and temperature by one step each."""
+        data = to_tensors(batch, self.device)
+        obs, next_obs = as_float(data["obs"]), as_float(data["next_obs"])
+        action = data["action"].float().reshape(len(obs), -1)
+        action = (action - self._center_tensor) / self._half_tensor
+        noise = torch.randn((2, *action.shape), generator=self._noise, device=self.device)
+        alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
+        with self._matmul():
+            # y = r + discount * V(s'), where s' may lie n steps ahead
+            value = self._value(next_obs, noise[0], alpha)
+            target = data["reward"] + data["discount"] * value
+            critic_loss, q = self._improve_critics(obs, action, target)
+            actor_loss, log_prob = self._improve_actor(obs, noise[1], alpha)
+        entropy = -log_prob.mean()
+        self._improve_alpha(entropy)
+        self._update_targets()
+        self.version = ModelVersion(self.version + 1)
+        return {
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
+            "alpha": alpha,
+            "entropy": entropy,
+            "q_mean": q.mean(),
+        }
+
+    @torch.no_grad()
+    def _value(self, obs: Tensor, noise: Tensor, alpha: Tensor) -> Tensor:
+        # V(s) = min over i of Q'_i(s, a) - alpha * log pi(a|s), a ~ pi(.|s)
+        action, log_prob = sample_action(self.model(obs), noise)
+        least: Tensor = self.targets(obs, action).amin(dim=0)
+        return least - alpha * log_prob
+
+    def _improve_critics(
+        self, obs: Tensor, action: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        q: Tensor = self.critics(obs, action)
+        # J_Q = mean of (Q_i(s, a) - y)^2
+        loss = mse_loss(q, target.expand_as(q))
+        _descend(self._critic_adam, loss)
+        return loss.detach(), q.detach()
+
+    def _improve_actor(self, obs: Tensor, noise: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        action, log_prob = sample_action(self.model(obs), noise)
+        # J_pi = mean of alpha * log pi(a|s) - min over i of Q_i(s, a), a ~ pi(.|s)
+        loss = (alpha * log_prob - self.critics(obs, action).amin(dim=0)).mean()
+        _descend(self._actor_adam, loss)
+        return loss.detach(), log_prob.detach()
+
+    def _improve_alpha(self, entropy: Tensor) -> None:
+        if self._fixed_alpha is None:
+            # J_alpha = mean of -log alpha * (log pi(a|s) + H), whose slope is, in log alpha,
+            # mean of -log pi(a|s), minus H
+            self._log_alpha.grad = entropy - self._target_entropy
+            self._alpha_adam.step()
+
+    @torch.no_grad()
+    def _update_targets(self) -> None:
+        # theta' <- theta' + tau * (theta - theta')
+        torch._foreach_lerp_(self._slow_params, self._params, self.config.tau)
+        for slow, buffer in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
+            slow.copy_(buffer)
+
+
+def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions in [-1, 1] and the logarithms of their probability densities."""
+    mean, log_std = actor_output.chunk(2, dim=1)
+    log_std = hardtanh(log_std, _LOG_STD_MIN, _LOG_STD_MAX)  # clamps, with a cheaper gradient
+    u = torch.addcmul(mean, log_std.exp(), noise)
+    # a = tanh u, so log pi(a|s) = sum_j log N(u_j; mean, std) - log(1 - tanh^2 u_j), where
+    # log N = -noise^2 / 2 - log std - log(2 pi) / 2 and, without cancellation for large |u|,
+    # log(1 - tanh^2 u) = 2 (log 2 - u - softplus(-2 u)).
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    squash = math.log(2.0) - u - softplus(-2.0 * u)
+    log_prob: Tensor = (normal - 2.0 * squash).sum(dim=1)
+    return u.tanh(), log_prob
+
+
+def _adam(params: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
+    return torch.optim.Adam(params, lr=learning_rate, fused=True)
+
+
+def _descend(adam: torch.optim.Adam, loss: Tensor) -> None:
+    """Step down, with gradients of nothing else that the loss depends on."""
+    params = adam.param_groups[0]["params"]
+    for param in params:
+        param.grad = None
+    torch.autograd.backward(loss, inputs=params)
+    adam.step()
+
+
+def _make_actor(config: SACConfig, spec: EnvSpec) -> nn.Module:
+    shape, n_actions = spec.observation.shape, math.prod(spec.action.shape)
+    if config.actor_network is None:
+        net = mlp(math.prod(shape), config.hidden, 2 * n_actions)
+        if len(shape) == 1:
+            return net
+        return nn.Sequential(nn.Flatten() if shape else nn.Unflatten(0, (-1, 1)), net)
+    actor = config.actor_network(spec)
+    _check_output("actor_network", actor(torch.zeros(2, *shape)), [(2, 2 * n_actions)])
+    return actor
+
+
+def _make_critics(config: SACConfig, spec: EnvSpec) -> nn.Module:
+    shape, n_actions = spec.observation.shape, math.prod(spec.action.shape)
+    if config.critic_network is None:
+        return BatchedCritics(config.n_critics, math.prod(shape) + n_actions, config.hidden)
+    critics = [config.critic_network(spec) for _ in range(config.n_critics)]
+    out = critics[0](torch.zeros(2, *shape), torch.zeros(2, n_actions))
+    _check_output("critic_network", out, [(2, 1), (2,)])
+    return SeparateCritics(critics)
+
+
+def _check_output(field: str, out: Tensor, expected: Sequence[tuple[int, ...]]) -> None:
+    if tuple(out.shape) not in expected:
+        raise ConfigError(
+            f"agent.{field} must answer 2 observations with shape "
+            f"{' or '.join(map(str, expected))}, got {tuple(out.shape)}"
+        )
+
+
+def _bounded(spec: EnvSpec) -> BoxSpec:
+    """Return the box of actions, or say why SAC cannot act in it."""
+    box = spec.action
+    if not isinstance(box, BoxSpec):
+        raise ConfigError(
+            f"SAC chooses continuous actions, but these are {box.n} discrete ones; use DQN"
+        )
+    if np.dtype(box.dtype).kind != "f":
+        raise ConfigError(f"SAC chooses actions of a float dtype, but these are {box.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = box.high.astype(np.float32) - box.low.astype(np.float32)
+    if not (np.isfinite(width) & (width > 0)).all():
+        raise ConfigError(
+            "SAC squashes actions between bounds, which must be finite and apart, but these are "
+            f"low={box.low.tolist()}, high={box.high.tolist()}; give the environment's action "
+            "space bounds where it is made"
+        )
+    return box
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
+        raise ConfigError(f"agent.{name} must be positive, got {value}")
+
+
+def _check_not_negative(name: str, value: float) -> None:
+    if not 0.0 <= value < math.inf:
+        raise ConfigError(f"agent.{name} must be 0 or more, got {value}")
