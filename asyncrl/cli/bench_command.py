@@ -19,7 +19,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["run"]
+__all__ = ["SampleArguments", "parse", "render", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +48,29 @@ class SampleArguments:
     """Print one line of JSON."""
 
 
-def run(argv: list[str]) -> int:
-    """Measure, and return the exit code."""
+def parse(argv: list[str]) -> SampleArguments:
+    """Read the command line."""
     if not argv or argv[0] != "sample":
+        if {"-h", "--help"} & set(argv):
+            tyro.cli(SampleArguments, prog="asyncrl bench sample", args=["--help"])
         raise ConfigError("name a stage to measure: asyncrl bench sample [OPTIONS]")
     arguments = tyro.cli(SampleArguments, prog="asyncrl bench sample", args=argv[1:])
-    if arguments.seconds <= 0 or arguments.repeats < 1:
-        raise ConfigError("--seconds must be positive, and --repeats at least 1")
+    if arguments.seconds <= 0:
+        raise ConfigError(f"--seconds must be positive, got {arguments.seconds:g}")
+    for name in ("actors", "envs_per_actor", "segment_length", "repeats"):
+        if getattr(arguments, name) < 1:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag} must be at least 1, got {getattr(arguments, name)}")
+    return arguments
+
+
+def run(arguments: SampleArguments) -> int:
+    """Measure, and return the exit code."""
     result = _sample(arguments)
     if arguments.json:
         print(json.dumps(dataclasses.asdict(result)))
     else:
-        print(_table(result))
+        print(render(result))
     return 0
 
 
@@ -86,7 +97,8 @@ def _sample(arguments: SampleArguments) -> SampleResult:
     ).run()
 
 
-def _table(result: SampleResult) -> str:
+def render(result: SampleResult) -> str:
+    """Return a result as lines for people."""
     return "\n".join(
         [
             f"{result.env}, {result.actors} actors of {result.envs_per_actor} environments, "

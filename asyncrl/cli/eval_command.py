@@ -19,7 +19,7 @@ from asyncrl.messages import ModelInfo
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.types import ModelVersion
 
-__all__ = ["run"]
+__all__ = ["EvalArguments", "parse", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,19 @@ class EvalArguments:
     """Print one line of JSON."""
 
 
-def run(argv: list[str]) -> int:
-    """Evaluate, and return the exit code."""
+def parse(argv: list[str]) -> EvalArguments:
+    """Read the command line."""
     arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
-    path = arguments.run_dir / "config.yaml"
-    if not path.is_file():
+    if arguments.episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
+    if not (arguments.run_dir / "config.yaml").is_file():
         raise ConfigError(f"{arguments.run_dir} is not a run directory: it has no config.yaml")
-    config = load_yaml(RunConfig, path)
+    return arguments
+
+
+def run(arguments: EvalArguments) -> int:
+    """Evaluate, and return the exit code."""
+    config = load_yaml(RunConfig, arguments.run_dir / "config.yaml")
     checkpoint = Checkpointer(arguments.run_dir / "checkpoints").load(arguments.checkpoint)
     version = ModelVersion(int(checkpoint.meta["opt_steps"]))
     env = config.env_config(n_envs=arguments.episodes).build()

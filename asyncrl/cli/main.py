@@ -1,5 +1,7 @@
 """`asyncrl train | eval | bench`: picks the command, turns errors into sentences and exit codes.
 
+A command is a module with `parse`, which reads its arguments, and `run`, which does it.
+
 Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 or 143 interrupted after a checkpoint.
 """
 
@@ -7,11 +9,13 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TextIO
+import traceback
+from collections.abc import Sequence
+from typing import Any, TextIO
 
-from asyncrl.errors import AsyncRLError
+from asyncrl.errors import AsyncRLError, ConfigError
 
 __all__ = ["main"]
 
@@ -54,14 +58,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if "" not in sys.path:
         sys.path.insert(0, "")  # so that MODULE:NAME finds modules in the current directory
-    command: Callable[[list[str]], int] = importlib.import_module(_COMMANDS[args[0]]).run
     try:
-        return command(args[1:])
-    except AsyncRLError as error:
-        if debug:
-            raise
-        print(f"asyncrl: error: {error}", file=sys.stderr)
+        code = _run(args[0], args[1:], debug=debug)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("asyncrl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does; Python would complain at its end too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return code
+
+
+def _run(name: str, args: list[str], *, debug: bool) -> int:
+    wrong_arguments = 2
+    try:
+        command: Any = importlib.import_module(_COMMANDS[name])
+        arguments = command.parse(args)
+        wrong_arguments = 1
+        code: int = command.run(arguments)
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"asyncrl: error: {_sentence(error)}", file=sys.stderr)
+        return wrong_arguments if isinstance(error, ConfigError) else 1
+    return code
+
+
+def _sentence(error: Exception) -> str:
+    """Return what went wrong and where, without tracebacks, also of the actor's own."""
+    first, _, more = str(error).partition("\n\n")
+    ours = isinstance(error, AsyncRLError)
+    notes = [n for n in getattr(error, "__notes__", ()) if n.startswith("asyncrl: ")]
+    details = [note.removeprefix("asyncrl: ") for note in notes]
+    if (more or not ours) and not any("traceback" in detail for detail in details):
+        details.append("--debug shows the traceback")
+    text = first if ours else f"{type(error).__name__}: {error}"
+    return f"{text} ({'; '.join(details)})" if details else text
 
 
 class _StderrHandler(logging.StreamHandler[TextIO]):

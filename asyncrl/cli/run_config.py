@@ -99,4 +99,10 @@ def preset(name: str) -> RunConfig:
     make = load_object(name)
     if not callable(make):
         raise ConfigError(f"{name} is no class of agent configs, but {make!r:.80}")
-    return RunConfig(agent=make())
+    agent = make()
+    if not all(hasattr(agent, method) for method in ("build", "build_policy", "extra_columns")):
+        raise ConfigError(
+            f"{name} makes {type(agent).__name__}, which is no agent config: that has the methods "
+            "build, build_policy and extra_columns, see asyncrl/agent.py"
+        )
+    return RunConfig(agent=agent)

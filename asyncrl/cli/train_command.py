@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.bookkeeper import TrainResult
 from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.cli.signals import interrupting
@@ -23,7 +30,9 @@ from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.train import build_async_trainer
 
-__all__ = ["run"]
+__all__ = ["Output", "TrainArguments", "parse", "run"]
+
+Scalar = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +43,8 @@ class Output:
     """Directory of the run; by default a new one under `runs/`."""
 
     config: Path | None = None
-    """YAML file to start from, for instance another run's `config.yaml`; flags go before it."""
+    """YAML file to start from, for instance another run's `config.yaml`; where a flag and
+    the file differ, the flag counts."""
 
     quiet: bool = False
     """Show nothing but the summary."""
@@ -43,57 +53,115 @@ class Output:
     """Also write TensorBoard files into the run directory."""
 
 
-def run(argv: list[str]) -> int:
-    """Train, and return the exit code."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainArguments:
+    """What one command line asks for."""
+
+    agent: str
+    """As the user has named it: a preset, or an import path."""
+
+    output: Output
+    config: RunConfig
+
+
+def parse(argv: list[str]) -> TrainArguments:
+    """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
     if not argv or argv[0].startswith("-"):
         if {"-h", "--help"} & set(argv):
-            _parse("dqn", argv)
-        raise ConfigError("name an agent: asyncrl train dqn|sac|MODULE:CONFIG [OPTIONS]")
-    output, config = _parse(argv[0], argv[1:])
-    run_dir = _make_run_dir(output.run_dir, argv[0], config)
-    save_yaml(config, run_dir / "config.yaml")
-    interrupter = Interrupter()
-    make_env = config.env_config().build
-    with interrupting(interrupter) as interrupted:
-        trainer = build_async_trainer(
-            config.agent,
-            make_env,
-            config,
-            stop=config.stop_condition(),
-            make_eval_env=config.env_config(n_envs=config.evaluation.play.episodes).build,
-            recorder=_recorder(output, config, run_dir),
-            checkpoint_dir=run_dir / "checkpoints",
-            interrupter=interrupter,
-            run_config=to_plain(config),
-        )
-        result = trainer.train()
-    _save_summary(result, run_dir)
-    print(render_summary({**result.summary(), "run_dir": str(run_dir)}))
-    return interrupted.exit_code
-
-
-def _parse(agent: str, argv: list[str]) -> tuple[Output, RunConfig]:
-    """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
-    start = preset(agent)
-    if "--config" in argv[:-1]:
-        start = load_yaml(RunConfig, Path(argv[argv.index("--config") + 1]))
-    concrete = _concrete(start)
-    arguments = dataclasses.make_dataclass(
-        "TrainArguments",
+            argv = ["dqn", "--help"]
+        else:
+            raise ConfigError("name an agent: asyncrl train dqn|sac|MODULE:CONFIG [OPTIONS]")
+    agent, *flags = argv
+    concrete = _concrete(_starting_point(agent, flags))
+    form = dataclasses.make_dataclass(
+        "Form",
         [
             ("output", Annotated[Output, tyro.conf.arg(name="")], field(default=Output())),
             ("run", Annotated[type(concrete), tyro.conf.arg(name="")], field(default=concrete)),
         ],
     )
     parsed: Any = tyro.cli(
-        arguments,
+        form,
         prog=f"asyncrl train {agent}",
         description="Train an agent with actor processes.",
-        args=argv,
+        args=flags,
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
-    return parsed.output, RunConfig(**values)
+    return TrainArguments(agent=agent, output=parsed.output, config=RunConfig(**values))
+
+
+def run(arguments: TrainArguments) -> int:
+    """Train, and return the exit code."""
+    output, config = arguments.output, arguments.config
+    plain = to_plain(config)  # what cannot be saved is refused before anything is there
+    run_dir = _make_run_dir(output.run_dir, arguments.agent, config)
+    if not output.quiet:
+        print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        try:
+            trainer = _build(arguments, run_dir, interrupter, plain)
+        except BaseException:
+            with suppress(OSError):
+                run_dir.rmdir()  # nothing is in it yet
+            raise
+        save_yaml(config, run_dir / "config.yaml")
+        try:
+            result = trainer.train()
+        except KeyboardInterrupt:
+            print("asyncrl: interrupted twice, so ended without a summary", file=sys.stderr)
+            return interrupted.exit_code
+        except Exception as error:
+            _save_error(error, run_dir)
+            raise
+    _save_summary(result, run_dir)
+    if not output.quiet:
+        print()  # apart from the last frame
+    print(render_summary({**result.summary(), "run_dir": str(run_dir)}))
+    return interrupted.exit_code
+
+
+def _starting_point(agent: str, flags: list[str]) -> RunConfig:
+    """Return the config whose values are the defaults of all flags."""
+    start = preset(agent)
+    path = _value_of("--config", flags)
+    if path is None:
+        return start
+    loaded = load_yaml(RunConfig, Path(path))
+    if type(loaded.agent) is not type(start.agent):
+        raise ConfigError(
+            f"{path} trains {type(loaded.agent).__name__}, and {agent} is "
+            f"{type(start.agent).__name__}; name the agent that the file is about"
+        )
+    return loaded
+
+
+def _value_of(flag: str, argv: list[str]) -> str | None:
+    """Find a flag before all flags are known; None if it is not there, or lacks its value."""
+    for word, after in pairwise([*argv, ""]):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and after:
+            return after
+    return None
+
+
+def _build(
+    arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, plain: dict[str, Any]
+) -> AsyncTrainer:
+    config = arguments.config
+    return build_async_trainer(
+        config.agent,
+        config.env_config().build,
+        config,
+        stop=config.stop_condition(),
+        make_eval_env=config.env_config(n_envs=config.evaluation.play.episodes).build,
+        recorder=_recorder(arguments.output, config, run_dir),
+        checkpoint_dir=run_dir / "checkpoints",
+        interrupter=interrupter,
+        run_config=plain,
+    )
 
 
 def _concrete(config: RunConfig) -> RunConfig:
@@ -101,10 +169,15 @@ def _concrete(config: RunConfig) -> RunConfig:
 
     A field declared as a contract shows no flags; those of the object in it are wanted.
     """
-    members = [(name, getattr(config, name)) for name in ("agent", "replay")]
+    members: list[tuple[str, Any]] = [(n, type(getattr(config, n))) for n in ("agent", "replay")]
+    if all(isinstance(value, Scalar) for value in config.env_kwargs.values()):
+        members.append(("env_kwargs", Mapping[str, Scalar]))
     concrete = dataclasses.make_dataclass(
         "RunConfig",
-        [(name, type(value), field(default=value)) for name, value in members],
+        [
+            (name, declared, field(default_factory=partial(getattr, config, name)))
+            for name, declared in members
+        ],
         bases=(RunConfig,),
         frozen=True,
         kw_only=True,
@@ -144,6 +217,12 @@ def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
             )
         )
     return BackgroundRecorder(recorders)
+
+
+def _save_error(error: Exception, run_dir: Path) -> None:
+    path = run_dir / "error.txt"
+    path.write_text("".join(traceback.format_exception(error)))
+    error.add_note(f"asyncrl: {path} holds the traceback")
 
 
 def _save_summary(result: TrainResult, run_dir: Path) -> None:

@@ -1,0 +1,52 @@
+"""The command line as users have it: the installed `asyncrl`, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["TINY", "run", "started"]
+
+COMMAND = str(Path(sys.executable).with_name("asyncrl"))
+
+# A run that learns a little and ends after two or three seconds, most of which goes into imports.
+TINY = """
+    --actors 1 --envs-per-actor 2 --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
+    --trainer.batch-size 16 --trainer.books.eval-interval-opt-steps 100
+    --trainer.books.record-interval-s 0.1 --evaluation.play.episodes 2 --agent.hidden 16
+""".split()
+
+_DEADLINE_S = 60.0
+
+
+def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one command line to its end."""
+    return subprocess.run(
+        [COMMAND, *args],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_DEADLINE_S,
+    )
+
+
+@contextmanager
+def started(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start one command line; whatever happens in the block, it has ended afterwards."""
+    with subprocess.Popen(
+        [COMMAND, *args],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

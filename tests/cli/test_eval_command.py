@@ -1,0 +1,71 @@
+"""`asyncrl eval`: the score of a model that a run has saved."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from tests.cli.conftest import Trained
+from tests.cli.console import run
+
+pytestmark = pytest.mark.processes
+
+
+def evaluated(trained: Trained, capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
+    assert main(["eval", str(trained.directory), "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_one_line_of_json_tells_the_score(trained: Trained) -> None:
+    directory = trained.directory
+    done = run("eval", directory.name, "--episodes", "3", "--json", cwd=directory.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    shown = json.loads(line)
+    assert shown["episodes"] == 3
+    assert (
+        shown["opt_steps"] == Checkpointer(directory / "checkpoints").load("best").meta["opt_steps"]
+    )
+    assert 8.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
+
+
+def test_same_model_and_seed_give_the_same_score(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = evaluated(trained, capsys)
+    assert first["episodes"] == 10
+    assert evaluated(trained, capsys) == first
+    assert evaluated(trained, capsys, "--seed", "1234") != first
+
+
+def test_best_model_scores_what_the_run_says_it_did(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((trained.directory / "summary.json").read_text())
+    assert evaluated(trained, capsys, "--episodes", "2")["score"] == summary["best_score"]
+
+
+def test_any_checkpoint_can_be_evaluated(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluated(trained, capsys, "--checkpoint", "300")["opt_steps"] == 300
+
+
+def test_people_read_a_sentence(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    score = evaluated(trained, capsys)["score"]
+    assert main(["eval", str(trained.directory)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{score:.1f} mean return over 10 episodes (min ")
+
+
+def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(trained.directory), "--checkpoint", "77"]) == 1
+    text = capsys.readouterr().err
+    assert "no checkpoint" in text
+    assert "77; also there: 300, best" in text

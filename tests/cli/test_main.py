@@ -1,0 +1,215 @@
+"""What users read when something is wrong, and the exit codes that scripts go by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl.cli import main as main_module
+from asyncrl.cli.main import main
+from tests.cli.console import run, started
+from tests.test_architecture import HEAVY, loaded_by
+
+
+@pytest.fixture(autouse=True)
+def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def said(argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Return the exit code of a command line, and what it wrote to stderr."""
+    try:
+        code = main(argv.split())
+    except SystemExit as ended:  # that is how the parser of flags ends
+        code = int(ended.code or 0)
+    return code, capsys.readouterr().err
+
+
+def test_help_is_no_error_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"asyncrl {name}" in shown for name in ("train", "eval", "bench"))
+
+
+def test_help_loads_nothing_heavy() -> None:
+    assert not HEAVY & loaded_by("asyncrl.cli.main")
+
+
+def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage: asyncrl COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("frobnicate", "unknown command 'frobnicate'"),
+        ("train", "name an agent: asyncrl train dqn|sac|MODULE:CONFIG"),
+        ("train --env CartPole-v1", "name an agent"),
+        ("train ddqn", "unknown agent 'ddqn'; use dqn, sac, or module:Class"),
+        ("train json:loads.nothing", "json has no 'nothing'"),
+        ("train fractions:Fraction", "no agent config"),
+        ("train dqn --actors 0", "actors must be at least 1, got 0"),
+        ("train dqn --actors two", "--actors"),
+        ("train dqn --agent.learning-rate -1", "agent.learning_rate must be positive, got -1"),
+        ("train dqn --max-seconds -3", "max_seconds must be 0 (off) or more, got -3"),
+        ("train dqn --actorz 3", "--actors"),
+        ("train dqn --config nothing.yaml", "nothing.yaml"),
+        ("train dqn stray", "stray"),
+        ("eval", "Directory of the run"),
+        ("eval nowhere", "nowhere is not a run directory: it has no config.yaml"),
+        ("eval nowhere --episodes 0", "--episodes must be at least 1, got 0"),
+        ("bench", "name a stage to measure: asyncrl bench sample"),
+        ("bench sample --seconds 0", "--seconds must be positive, got 0"),
+        ("bench sample --envs-per-actor 0", "--envs-per-actor must be at least 1, got 0"),
+    ],
+)
+def test_wrong_arguments_are_named_and_nothing_is_made(
+    argv: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(argv, capsys)
+    assert code == 2
+    assert words in text
+    assert "Traceback" not in text
+    assert not list(tmp_path.iterdir())
+
+
+ENVS = """
+import gymnasium
+
+def make_nothing():
+    return 3
+
+def make_broken():
+    raise OSError("no such robot")
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("train dqn --env Nope-v0", "cannot make environment 'Nope-v0'"),
+        ("train dqn --env nowhere:make", "there is no module 'nowhere'"),
+        ("train dqn --env envs_of_ours:mak_nothing", "envs_of_ours has no 'mak_nothing'"),
+        ("train dqn --env envs_of_ours:__name__", "str, not a function"),
+        ("train dqn --env envs_of_ours:make_nothing", "int"),
+        ("train dqn --env envs_of_ours:make_broken", "OSError: no such robot"),
+        ("train sac --env CartPole-v1", "SAC chooses continuous actions"),
+        ("train dqn --env Pendulum-v1", "use SAC"),
+        ("train dqn --env-kwargs no_such_word 1", "no_such_word"),
+        ("train dqn --replay.capacity 10", "make the replay larger"),
+        ("bench sample --env Nope-v0", "cannot make environment 'Nope-v0'"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence_and_leaves_the_name_of_the_run_free(
+    argv: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "envs_of_ours.py").write_text(ENVS)
+    is_train = argv.startswith("train")
+    code, text = said(f"{argv} --run-dir x" if is_train else argv, capsys)
+    assert code == 1
+    (line,) = text.splitlines()
+    assert line.startswith("asyncrl: error: ")
+    assert words in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "envs_of_ours.py").write_text(ENVS)
+    code, text = said("train dqn --env envs_of_ours:make_broken --debug", capsys)
+    assert code == 1
+    assert text.startswith("Traceback")
+    assert "in make_broken" in text
+
+
+# --- the frame around any command ----------------------------------------------------------------
+
+FAKE_COMMAND = """
+from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
+
+def parse(argv):
+    if argv == ["refused"]:
+        raise ConfigError("no")
+    return argv
+
+def run(arguments):
+    match arguments:
+        case ["code", code]:
+            return int(code)
+        case ["config"]:
+            raise ConfigError("no")
+        case ["actor"]:
+            raise ActorFailed("actor 3 failed: ValueError: oh\\n\\nTraceback (most ...")
+        case ["ours"]:
+            raise NonFiniteModel("not finite")
+        case ["theirs"]:
+            error = ZeroDivisionError("division by zero")
+            error.add_note("asyncrl: in making environment 'Mine-v0'")
+            error.add_note("somebody else's note")
+            raise error
+        case ["interrupted"]:
+            raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "text"),
+    [
+        ("code 0", 0, ""),
+        ("code 143", 143, ""),
+        ("refused", 2, "asyncrl: error: no\n"),
+        ("config", 1, "asyncrl: error: no\n"),
+        ("ours", 1, "asyncrl: error: not finite\n"),
+        (
+            "actor",
+            1,
+            "asyncrl: error: actor 3 failed: ValueError: oh (--debug shows the traceback)\n",
+        ),
+        (
+            "theirs",
+            1,
+            "asyncrl: error: ZeroDivisionError: division by zero "
+            "(in making environment 'Mine-v0'; --debug shows the traceback)\n",
+        ),
+        ("interrupted", 130, "asyncrl: interrupted\n"),
+    ],
+)
+def test_exit_code_and_sentence_of_each_kind_of_end(
+    argv: str,
+    code: int,
+    text: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
+    monkeypatch.setitem(main_module._COMMANDS, "fake", "fake_command")
+    assert said(f"fake {argv}", capsys) == (code, text)
+
+
+@pytest.mark.processes
+def test_installed_command_passes_the_exit_code_on(tmp_path: Path) -> None:
+    done = run("train", "dqn", "--actors", "0", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "asyncrl: error: actors must be at least 1, got 0\n"
+
+
+@pytest.mark.processes
+def test_reader_that_goes_away_is_no_reason_to_complain(tmp_path: Path) -> None:
+    with started("train", "dqn", "--help", cwd=tmp_path) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        text = process.stderr.read()
+        assert (process.wait(timeout=30), text) == (1, "")
+
+
+@pytest.mark.processes
+def test_module_can_be_run_too() -> None:
+    command = [sys.executable, "-m", "asyncrl.cli.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: asyncrl COMMAND")

@@ -1,0 +1,90 @@
+"""A run's whole configuration: presets, limits, and the way to a file and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig, Softmax
+from asyncrl.agents.sac import SACConfig
+from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.config import load_yaml, save_yaml
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from tests.fakes import ConstantConfig
+
+
+def test_presets_are_complete() -> None:
+    assert preset("dqn") == RunConfig(agent=DQNConfig(), env="CartPole-v1")
+    assert preset("sac") == RunConfig(agent=SACConfig(), env="Pendulum-v1")
+    assert preset("tests.fakes:ConstantConfig") == RunConfig(agent=ConstantConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ppo", "unknown agent 'ppo'"),
+        ("tests.fakes:COUNTING_SPEC", "no class of agent configs"),
+        ("tests.fakes:CountingBatch", "build, build_policy and extra_columns"),
+        ("tests.fakes:Nobody", "has no 'Nobody'"),
+    ],
+)
+def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        preset(name)
+
+
+@pytest.mark.parametrize("name", ["max_env_steps", "max_opt_steps", "max_seconds"])
+def test_negative_limits_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be 0 \(off\) or more, got -1"):
+        RunConfig(**{name: -1})
+
+
+def test_run_without_limits_has_no_end_of_its_own() -> None:
+    assert RunConfig().stop_condition() is None
+
+
+def test_whichever_limit_comes_first_ends_the_run() -> None:
+    config = RunConfig(max_env_steps=100, max_opt_steps=20, max_seconds=3.5, stop_at_return=200.0)
+    stop = config.stop_condition()
+    assert stop
+    assert stop.limits() == {"env_steps": 100, "opt_steps": 20, "wall_s": 3.5}
+    near = {"env_steps": 99.0, "opt_steps": 19.0, "wall_s": 3.4, "eval_reward": 199.0}
+    assert stop.update(near) is None
+    for name, value in (("env_steps", 100), ("opt_steps", 20), ("wall_s", 3.5)):
+        stop = config.stop_condition()
+        assert stop
+        assert stop.update({**near, name: value})
+    stop = config.stop_condition()
+    assert stop
+    assert stop.update({**near, "eval_reward": 200.0})
+
+
+def test_target_of_0_is_a_target() -> None:
+    stop = RunConfig(stop_at_return=0.0).stop_condition()
+    assert stop
+    assert stop.update({"eval_reward": -0.5}) is None
+    assert stop.update({"eval_reward": 0.0})
+
+
+def test_environments_are_as_many_as_asked_for() -> None:
+    config = RunConfig(env="CartPole-v1", env_kwargs={"sutton_barto_reward": True})
+    assert config.env_config().n_envs == config.envs_per_actor == 8
+    env = config.env_config(n_envs=3).build()
+    env.reset(seed=0)
+    assert env.n_envs == 3
+    assert env.step(np.zeros(3, np.int64)).reward.tolist() == [0.0, 0.0, 0.0]
+    env.close()
+
+
+def test_file_gives_the_same_config_back(tmp_path: Path) -> None:
+    config = RunConfig(
+        agent=DQNConfig(hidden=(7,), exploration=Softmax(temperature=2.0)),
+        env_kwargs={"maps": ["a", "b"], "size": 3},
+        replay=UniformReplayConfig(capacity=4321, n_step=3),
+        stop_at_return=1.5,
+    )
+    save_yaml(config, tmp_path / "config.yaml")
+    assert load_yaml(RunConfig, tmp_path / "config.yaml") == config

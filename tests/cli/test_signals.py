@@ -1,0 +1,133 @@
+"""The first signal ends a run well, the second at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli import signals
+from asyncrl.cli.signals import interrupting
+from asyncrl.interrupter import Interrupter
+from tests.cli.console import TINY, started
+from tests.helpers import wait_until
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+def send_to_oneself(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_first_signal_stops_the_run_and_gives_the_exit_code(number: signal.Signals) -> None:
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        assert interrupted.exit_code == 0
+        send_to_oneself(number)
+    assert interrupter.reason == f"interrupted by {number.name}"
+    assert interrupter.urgent
+    assert interrupted.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_second_signal_ends_what_the_main_thread_does(number: signal.Signals) -> None:
+    with interrupting(Interrupter()) as interrupted:
+        send_to_oneself(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            send_to_oneself(number)
+    assert interrupted.exit_code == 128 + number
+
+
+def test_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(signals.os, "_exit", codes.append)
+    with interrupting(Interrupter()):
+        send_to_oneself(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            send_to_oneself(signal.SIGTERM)
+        send_to_oneself(signal.SIGTERM)
+    assert codes == [143]
+
+
+def test_handlers_are_as_before_afterwards() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with interrupting(Interrupter()):
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def wait_for_a_record(run_dir: Path) -> None:
+    """Wait for the first record after an optimisation step, so that there is a model to save."""
+
+    def learned() -> bool:
+        path = run_dir / "metrics.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return any(json.loads(line)["opt_steps"] > 0 for line in lines)
+
+    wait_until(learned, 40, "a record of the run")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", SIGNALS)
+def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
+    with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number, err
+    assert f"run ended: interrupted by {number.name}" in out
+    assert err == ""
+    summary = json.loads((tmp_path / "x/summary.json").read_text())
+    assert summary["stop_reason"] == f"interrupted by {number.name}"
+    assert summary["opt_steps"] > 0
+    checkpoint = Checkpointer(tmp_path / "x/checkpoints").load(str(summary["opt_steps"]))
+    assert checkpoint.meta["opt_steps"] == summary["opt_steps"]
+    assert set(checkpoint.groups) == {"agent", "model"}
+
+
+HANGS_WHEN_TOLD = """
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy
+
+class HangsWhenTold(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, **_):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if Path("hang").exists():
+            Path("hangs").touch()
+            threading.Event().wait()
+        return numpy.zeros(2, numpy.float32), 0.0, self.steps % 10 == 0, False, {}
+"""
+
+
+@pytest.mark.processes
+def test_second_signal_does_not_wait_for_an_actor_that_hangs(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
+    args = ["--env", "hanging:HangsWhenTold", "--evaluation.where", "off", "--run-dir", "x"]
+    args += ["--supervision.stop-timeout-s", "600"]
+    with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        (tmp_path / "hang").touch()
+        wait_until((tmp_path / "hangs").exists, 20, "the actor to hang")
+        process.send_signal(signal.SIGINT)
+        # The checkpoint is the last thing before the wait for actors.
+        checkpoints = tmp_path / "x/checkpoints"
+        wait_until(lambda: list(checkpoints.glob("[0-9]*")), 20, "a checkpoint")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted twice" in err

@@ -1,0 +1,253 @@
+"""`asyncrl train` from end to end: what it takes, what it leaves in the run directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig, Softmax
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.train_command import parse
+from asyncrl.config import load_yaml, save_yaml
+from asyncrl.errors import ConfigError
+from tests.cli.conftest import Trained
+from tests.cli.console import TINY, run
+from tests.fakes import ConstantConfig
+
+SUMMARY = """
+    stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_score best_opt_steps
+    last_score seconds_to_stop_bar learner_shares actor_shares ledger actors
+""".split()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+# --- a run, and what it leaves -------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_run_directory_holds_all_of_the_run(trained: Trained) -> None:
+    names = {path.name for path in trained.directory.iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+
+
+@pytest.mark.processes
+def test_summary_says_how_the_run_went(trained: Trained) -> None:
+    summary = read_json(trained.directory / "summary.json")
+    assert sorted(summary) == sorted(SUMMARY)
+    assert summary["opt_steps"] == 300
+    assert summary["stop_reason"] == "opt_steps 300 reached 300"
+    assert summary["seconds_to_stop_bar"] is None
+    assert 9.0 <= summary["last_score"] <= summary["best_score"] <= 500.0
+    assert summary["opt_steps_per_s"] == pytest.approx(300 / summary["wall_s"])
+    assert summary["env_steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
+    assert sum(summary["learner_shares"].values()) == pytest.approx(1.0)
+    assert sum(summary["actor_shares"].values()) == pytest.approx(1.0)
+    ledger = summary["ledger"]
+    assert ledger["produced"] == ledger["stored"] == summary["env_steps"] >= 64
+
+
+@pytest.mark.processes
+def test_metrics_are_one_object_a_line_in_the_order_of_time(trained: Trained) -> None:
+    lines = (trained.directory / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert all({"env_steps", "opt_steps", "wall_s"} <= set(record) for record in records)
+    assert [r["opt_steps"] for r in records] == sorted(r["opt_steps"] for r in records)
+    assert any("eval_reward" in record for record in records)
+    assert any("agent/loss" in record for record in records)
+    assert records[-1]["opt_steps"] == 300
+
+
+@pytest.mark.processes
+def test_checkpoints_are_the_best_model_and_the_last_state(trained: Trained) -> None:
+    checkpoints = Checkpointer(trained.directory / "checkpoints")
+    summary = read_json(trained.directory / "summary.json")
+    best = checkpoints.load("best")
+    assert best.meta["score"] == summary["best_score"]
+    assert best.meta["opt_steps"] == summary["best_opt_steps"]
+    last = checkpoints.load("300")
+    assert set(last.groups) == {"agent", "model"}
+    assert set(last.groups["model"]) == set(best.groups["model"])
+
+
+@pytest.mark.processes
+def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Trained) -> None:
+    lines = trained.done.stdout.splitlines()
+    assert lines[0] == "training dqn on CartPole-v1, results in runs/x"
+    assert any("| env " in line and "| opt 300" in line for line in lines)
+    summary = lines[lines.index("run ended: opt_steps 300 reached 300") :]
+    shown = dict(line.split(maxsplit=1) for line in summary)
+    assert shown["results"] == "runs/x"
+    assert trained.done.stderr == ""
+
+
+@pytest.mark.processes
+def test_saved_config_is_taken_back_and_flags_change_it(trained: Trained, tmp_path: Path) -> None:
+    saved = trained.directory / "config.yaml"
+    flags = ["--max-opt-steps", "20", "--run-dir", "again", "--quiet"]
+    done = run("train", "dqn", f"--config={saved}", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("run ended: opt_steps 20 reached 20")
+    expected = saved.read_text().replace("max_opt_steps: 300", "max_opt_steps: 20")
+    assert expected != saved.read_text()
+    assert (tmp_path / "again/config.yaml").read_text() == expected
+
+
+OF_ONES_OWN = """
+import dataclasses
+
+import gymnasium
+
+from asyncrl.agents.dqn import DQNConfig
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MyConfig(DQNConfig):
+    favourite_number: int = 3
+
+    def build(self, spec, context):
+        assert self.favourite_number == 8
+        return DQNConfig.build(self, spec, context)
+
+def make(gravity=9.8):
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.gravity = gravity
+    return env
+"""
+
+
+@pytest.mark.processes
+def test_agent_and_environment_come_from_the_users_directory(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OF_ONES_OWN)
+    args = ["--env", "mine:make", "--env-kwargs", "gravity", "1.6", "--max-opt-steps", "20"]
+    args += ["--agent.favourite-number", "8", "--seed", "5"]
+    done = run("train", "mine:MyConfig", *TINY, *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert run_dir.name.startswith("MyConfig-make-5-")
+    assert read_json(run_dir / "summary.json")["opt_steps"] == 20
+    saved = (run_dir / "config.yaml").read_text()
+    assert "type: mine:MyConfig" in saved
+    assert "gravity: 1.6" in saved
+    evaluated = run("eval", str(run_dir), "--json", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
+FAILS_LATER = """
+import gymnasium
+
+class FailsLater(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 50:
+            raise RuntimeError("the robot fell off the table")
+        return super().step(action)
+
+def make():
+    return FailsLater(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("debug", [False, True])
+def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILS_LATER)
+    args = ["--env", "mine:make", "--evaluation.where", "off", "--run-dir", "x"]
+    done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) is debug
+    sentence = "actor 0 failed: RuntimeError: the robot fell off the table"
+    if debug:
+        assert f"asyncrl.errors.ActorFailed: {sentence}" in done.stderr
+    else:
+        hint = "x/error.txt holds the traceback"
+        assert done.stderr == f"asyncrl: error: {sentence} ({hint})\n"
+    written = (tmp_path / "x/error.txt").read_text()
+    assert 'mine.py", line 10, in step' in written
+    assert not (tmp_path / "x/summary.json").exists()
+
+
+# --- reading the command line --------------------------------------------------------------------
+
+
+def config_of(*argv: str) -> RunConfig:
+    return parse([*argv]).config
+
+
+def test_no_flags_give_the_preset() -> None:
+    assert config_of("dqn") == preset("dqn")
+    assert config_of("sac") == preset("sac")
+    assert config_of("tests.fakes:ConstantConfig", "--agent.action", "2").agent == ConstantConfig(
+        action=2
+    )
+
+
+def test_flags_reach_every_level() -> None:
+    flags = "--actors 3 --replay.n-step 5 --supervision.restart.max-restarts 1 --agent.no-double"
+    config = config_of("dqn", *flags.split())
+    assert config.actors == 3
+    assert config.replay.lookahead == 5
+    assert config.supervision.restart.max_restarts == 1
+    assert config.agent == DQNConfig(double=False)
+
+
+def test_kind_of_exploration_can_be_chosen_with_flags_before_and_after() -> None:
+    flags = "--actors 3 agent.exploration:softmax --agent.exploration.temperature 2 --seed 7"
+    config = config_of("dqn", *flags.split())
+    assert config.agent == DQNConfig(exploration=Softmax(temperature=2.0))
+    assert (config.actors, config.seed) == (3, 7)
+
+
+def test_arguments_of_the_environment_keep_their_types() -> None:
+    words = "yes True size 3 speed 0.5 name tall".split()
+    config = config_of("dqn", "--env-kwargs", *words)
+    assert config.env_kwargs == {"yes": True, "size": 3, "speed": 0.5, "name": "tall"}
+
+
+@pytest.mark.parametrize("write", ["--config {}", "--config={}"])
+def test_file_gives_the_defaults_of_flags(write: str, tmp_path: Path) -> None:
+    config = RunConfig(
+        agent=DQNConfig(hidden=(5, 6), exploration=Softmax()),
+        env_kwargs={"maps": ["a", "b"]},
+        actors=4,
+        stop_at_return=100.0,
+    )
+    path = tmp_path / "config.yaml"
+    save_yaml(config, path)
+    argv = ["dqn", *write.format(path).split()]
+    assert config_of(*argv) == config == load_yaml(RunConfig, path)
+    changed = config_of(*argv, "--actors", "1", "--agent.hidden", "9")
+    assert changed.agent == DQNConfig(hidden=(9,), exploration=Softmax())
+    assert (changed.actors, changed.stop_at_return) == (1, 100.0)
+
+
+def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
+    save_yaml(preset("dqn"), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
+        parse(["sac", "--config", str(tmp_path / "config.yaml")])
+
+
+def test_run_directory_is_never_used_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 1
+    error = f"asyncrl: error: {tmp_path} already holds a run; give another --run-dir\n"
+    assert capsys.readouterr().err == error
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_place_where_nothing_can_be_made_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["train", "dqn", "--run-dir", str(tmp_path / "file/x")]) == 1
+    assert f"cannot make the run directory {tmp_path / 'file/x'}" in capsys.readouterr().err
