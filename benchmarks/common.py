@@ -63,7 +63,7 @@ class Comparison:
     ours: float | None
     other: float | None
     ratio: float | None
-    """Median of ours / other of each round, not ratio of the medians."""
+    """Median of ours / other of each round, or, where rounds are not paired, of the medians."""
 
     ratios: list[float | None]
 
@@ -96,19 +96,26 @@ def in_turns(measures: Mapping[str, Callable[[], float]], repeats: int) -> Round
     return rounds
 
 
-def compare(rounds: Rounds, ours: str, other: str, *, what: str, unit: str) -> Comparison:
+def compare(
+    rounds: Rounds, ours: str, other: str, *, what: str, unit: str, paired: bool = True
+) -> Comparison:
     """Compare neighbours; infinity stands for a round that did not get there.
 
-    A round in which neither did says nothing about their ratio.
+    A round in which neither did says nothing about their ratio. Rounds that differ by chance more
+    than by what else the machine did are better not `paired`: the ratio is that of the medians.
     """
     ratios = [a / b if b else math.inf for a, b in zip(rounds[ours], rounds[other], strict=True)]
+    medians = statistics.median(rounds[ours]), statistics.median(rounds[other])
     known = [ratio for ratio in ratios if not math.isnan(ratio)]
+    ratio = statistics.median(known) if known else math.nan
+    if not paired:
+        ratio = medians[0] / medians[1]
     return Comparison(
         what=what,
         unit=unit,
-        ours=_finite(statistics.median(rounds[ours])),
-        other=_finite(statistics.median(rounds[other])),
-        ratio=_finite(statistics.median(known)) if known else None,
+        ours=_finite(medians[0]),
+        other=_finite(medians[1]),
+        ratio=_finite(ratio),
         ratios=[_finite(ratio) for ratio in ratios],
     )
 
