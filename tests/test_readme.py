@@ -1,0 +1,75 @@
+"""The README is true: its programs run, its table of metrics is the list, its files are there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncrl.metrics import METRICS
+from tests.test_architecture import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROGRAMS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", README, re.DOTALL))
+
+_DEADLINE_S = 90.0
+
+
+def test_every_program_is_run() -> None:
+    """A marker with a typo in it would be a program that nobody runs."""
+    assert len(PROGRAMS) == README.count("```python\n") == README.count("<!-- run:") >= 2
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program_runs_as_it_stands(name: str, tmp_path: Path) -> None:
+    script = tmp_path / f"{name}.py"
+    script.write_text(PROGRAMS[name], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout, "each of them prints how it went"
+
+
+def metric_table() -> str:
+    """Return the list of metrics as the README is to show it."""
+    lines = ["| name | unit | meaning |", "|---|---|---|"]
+    lines += [f"| `{name}` | {m.unit} | {m.meaning} |" for name, m in METRICS.items()]
+    return "\n".join(lines)
+
+
+def test_table_of_metrics_is_the_list() -> None:
+    (shown,) = re.findall(r"<!-- metrics -->\n(.*?)\n<!-- /metrics -->", README, re.DOTALL)
+    assert shown.strip() == metric_table()
+
+
+def named_files() -> set[str]:
+    """Return links into this repository, and what looks like a path or a file of the package."""
+    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    quoted = re.findall(r"`([\w./-]+\.(?:py|md|toml))`", text)
+    return {*links, *quoted}
+
+
+@pytest.mark.parametrize("name", sorted(named_files()))
+def test_named_file_exists(name: str) -> None:
+    """Modules are named without the package's name, as in `agents/dqn.py`."""
+    assert (ROOT / name).exists() or (ROOT / "asyncrl" / name).exists()
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    titles = re.findall(
+        r"^#+ (.*)$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE
+    )
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    assert set(re.findall(r"\]\(#([^)]*)\)", README)) <= anchors
