@@ -1,0 +1,409 @@
+"""Supervision with a launcher and a clock of the test's own: no process, no waiting."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from asyncrl.actor_manager import ActorManager, ActorManagerConfig
+from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.interrupter import Interrupter
+from asyncrl.launcher import ActorBody, ActorExit, Progress, ProgressReport
+from asyncrl.messages import Peer
+from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.types import ActorId
+from tests.helpers import wait_until
+
+DEADLINE_S = 5.0
+KILLED, RAISED = -9, 1
+
+
+class FakeLauncher:
+    """Does at once what it is told to, and lets the test end actors.
+
+    The manager's thread calls the contract's methods, the test the others.
+    """
+
+    def __init__(self) -> None:
+        self.launched: list[Peer] = []
+        self.alive: list[Peer] = []
+        self.killed: list[tuple[Peer, bool]] = []
+        self.closed = 0
+        self.rounds = 0
+        self.dies_of_kill = True
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+        self._ended: list[ActorExit] = []
+        self._reports: dict[Peer, ProgressReport] = {}
+
+    def launch(self, peer: Peer, body: ActorBody) -> None:
+        body(_NoProgress())
+        self.launched.append(peer)
+        self._reports[peer] = ProgressReport(0, 0, waiting=False)
+        self.alive.append(peer)
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        with self._changed:
+            self.rounds += 1
+            self._changed.wait_for(lambda: self._ended or self.error, min(timeout_s, 0.001))
+            if self.error:
+                raise self.error
+            ended, self._ended = self._ended, []
+        return ended
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        return self._reports[peer]
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
+        self.killed.append((peer, with_stacks))
+        if self.dies_of_kill:
+            self.end(peer, code=KILLED, text="its stacks" if with_stacks else "")
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def end(self, peer: Peer, code: int = 0, *, text: str = "", error: str = "") -> None:
+        """Let an actor end."""
+        with self._changed:
+            self.alive.remove(peer)
+            last = self._reports[peer]
+            self._ended.append(ActorExit(peer=peer, code=code, text=text, error=error, last=last))
+            self._changed.notify_all()
+
+    def works(self, peer: Peer, turns: int, *, waiting: bool = False) -> None:
+        """Let an actor leave word of its progress."""
+        self._reports[peer] = ProgressReport(turns, 10 * turns, waiting=waiting)
+
+    def wait_rounds(self, count: int = 3) -> None:
+        """Return when the manager has seen everything that is there now."""
+        target = self.rounds + count
+        wait_until(lambda: self.rounds >= target, DEADLINE_S, "the manager to look again")
+
+
+class _NoProgress:
+    def turn(self, produced: int) -> None: ...
+
+    def waiting(self, waiting: bool) -> None: ...
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stage:
+    """A manager with all that it was given, and what it has told."""
+
+    def __init__(self, n_actors: int, config: ActorManagerConfig) -> None:
+        self.launcher = FakeLauncher()
+        self.clock = Clock()
+        self.interrupter = Interrupter()
+        self.ran: list[Peer] = []
+        self.exits: list[ActorExit] = []
+        self.restarts: list[ActorId] = []
+        self.manager = ActorManager(
+            self.launcher,
+            {ActorId(i): self._make_body for i in range(n_actors)},
+            config,
+            self.interrupter,
+            on_exit=self.exits.append,
+            on_restart=self.restarts.append,
+            clock=self.clock,
+        )
+
+    def _make_body(self, peer: Peer) -> Callable[[Progress], None]:
+        return lambda _: self.ran.append(peer)
+
+    def wait_for(self, *peers: Peer) -> None:
+        wait_until(lambda: {*peers} <= {*self.launcher.alive}, DEADLINE_S, f"{peers} to live")
+
+    def all_work(self) -> None:
+        for peer in list(self.launcher.alive):
+            self.launcher.works(peer, turns=1)
+        self.launcher.wait_rounds()
+
+
+@contextmanager
+def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
+    restart = {"jitter": 0.0, "backoff_s": 1.0, "max_restarts": 2}
+    restart |= {k: settings.pop(k) for k in [*settings] if k in {"max_restarts", "window_s"}}
+    settings = {"step_timeout_s": 0.0} | settings
+    config = ActorManagerConfig(restart=RestartPolicyConfig(**restart), **settings)
+    stage = Stage(n_actors, config)
+    stage.manager.start()
+    try:
+        stage.wait_for(*(peer(i) for i in range(n_actors)))
+        yield stage
+    finally:
+        for one in list(stage.launcher.alive):
+            stage.launcher.end(one)
+        stage.manager.stop(timeout_s=DEADLINE_S)
+
+
+def peer(actor_id: int, incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+
+def test_every_slot_is_filled_with_its_own_body() -> None:
+    with started(3) as stage:
+        assert stage.ran == stage.launcher.launched == [peer(0), peer(1), peer(2)]
+        assert stage.manager.alive == 3
+        assert stage.restarts == []
+        assert not stage.interrupter.is_set
+
+
+def test_actor_that_died_is_started_again_after_a_while() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        assert stage.manager.alive == 1
+        assert [ended.peer for ended in stage.exits] == [peer(1)]
+        stage.clock.now += 0.9
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)], "back-off is not over"
+        stage.clock.now += 0.1
+        stage.wait_for(peer(1, 1))
+        assert stage.ran[-1] == peer(1, 1)
+        stage.launcher.wait_rounds()
+        assert stage.restarts == [1]
+        assert stage.manager.alive == 2
+        assert not stage.interrupter.is_set
+
+
+def test_second_death_of_a_slot_waits_longer() -> None:
+    with started() as stage:
+        stage.all_work()
+        for death, wait_s in enumerate([1.0, 2.0]):
+            stage.launcher.end(peer(0, death), KILLED)
+            stage.launcher.wait_rounds()
+            stage.clock.now += wait_s - 0.1
+            stage.launcher.wait_rounds()
+            assert peer(0, death + 1) not in stage.launcher.alive
+            stage.clock.now += 0.1
+            stage.wait_for(peer(0, death + 1))
+
+
+def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
+    with started(max_restarts=2) as stage:
+        stage.all_work()
+        for death in range(3):
+            stage.wait_for(peer(0, death))
+            stage.launcher.end(peer(0, death), KILLED, text="where it stood")
+            stage.launcher.wait_rounds()
+            stage.clock.now += 5.0
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        error = str(stage.interrupter.error)
+        assert isinstance(stage.interrupter.error, ActorFailed)
+        assert "actor 0 was ended by SIGKILL" in error
+        assert "death 3" in error
+        assert "max_restarts is 2" in error
+        assert error.endswith("\n\nwhere it stood")
+        stage.launcher.wait_rounds()
+        assert peer(0, 3) not in stage.launcher.launched
+
+
+def test_deaths_of_long_ago_do_not_count() -> None:
+    with started(max_restarts=1, window_s=100.0) as stage:
+        stage.all_work()
+        for death in range(4):
+            stage.wait_for(peer(0, death))
+            stage.launcher.end(peer(0, death), KILLED)
+            stage.launcher.wait_rounds()
+            stage.clock.now += 101.0
+        stage.wait_for(peer(0, 4))
+        assert stage.interrupter.error is None
+
+
+def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None:
+    with started() as stage:
+        stage.all_work()
+        text = "Traceback (most recent call last):\n  ...\nValueError: no such joint"
+        stage.launcher.end(peer(1), RAISED, text=text, error="ValueError: no such joint")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert isinstance(stage.interrupter.error, ActorFailed)
+        expected = f"actor 1 failed: ValueError: no such joint\n\n{text}"
+        assert str(stage.interrupter.error) == expected
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts nobody"
+
+
+def test_death_before_anybody_has_made_a_step_fails_the_run() -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0), KILLED)
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert "a restart would not help" in str(stage.interrupter.error)
+
+
+# --- actors that hang ----------------------------------------------------------------------------
+
+
+def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        stage.clock.now += 59.0
+        stage.launcher.works(peer(0), turns=2)
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+        stage.clock.now += 2.0
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 1 to be killed")
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1.0
+        stage.wait_for(peer(1, 1))
+        assert stage.launcher.killed == [(peer(1), True)]
+        assert stage.exits[0].text == "its stacks"
+        assert "actor 1 has made no step for 61 s" in caplog.text
+        assert stage.interrupter.error is None
+
+
+def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.dies_of_kill = False
+        stage.clock.now += 61.0
+        stage.launcher.wait_rounds(10)
+        assert stage.launcher.killed == [(peer(0), True)]
+
+
+def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(0), turns=5, waiting=True)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1000.0
+        stage.launcher.wait_rounds()
+        stage.launcher.works(peer(0), turns=5, waiting=False)
+        stage.clock.now += 59.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == [], "time counts from the end of its wait"
+        stage.clock.now += 2.0
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "it to be killed after all")
+
+
+def test_new_life_has_all_the_time_again() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(0), turns=7)
+        stage.launcher.wait_rounds()
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(0, 1))
+        stage.clock.now += 59.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
+def test_timeout_of_0_never_looks() -> None:
+    with started(1, step_timeout_s=0.0) as stage:
+        stage.clock.now += 1e6
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_ends_that_were_asked_for_are_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.manager.expect_ends()
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1), RAISED, text="a traceback", error="ValueError: late")
+        wait_until(lambda: stage.launcher.closed, DEADLINE_S, "the manager to end by itself")
+        stage.manager.stop()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+        assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
+        assert stage.interrupter.error is None
+        assert [r.levelno for r in caplog.records] == [logging.WARNING]
+        assert "actor 1 ended badly: failed: ValueError: late\na traceback" in caplog.text
+
+
+def test_death_just_before_the_end_is_not_answered_either() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.manager.expect_ends()
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_no_actor_is_started_once_the_run_is_to_end() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.interrupter.stop("enough")
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_stop_waits_for_actors_that_are_about_to_end() -> None:
+    with started() as stage:
+        stopping = threading.Thread(target=stage.manager.stop)
+        stopping.start()
+        stage.launcher.wait_rounds()
+        assert stopping.is_alive()
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1))
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+        assert stage.launcher.killed == []
+        assert stage.launcher.closed == 1
+
+
+def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0))
+        stage.manager.stop(timeout_s=0.05)
+        assert stage.launcher.killed == [(peer(1), False)]
+        assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
+        assert stage.manager.alive == 0
+        assert stage.launcher.closed == 1
+        assert "actor 1 did not end in time and is killed" in caplog.text
+
+
+def test_stop_may_be_called_again_and_without_start() -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1))
+        stage.manager.stop()
+        stage.manager.stop()
+        assert stage.launcher.closed == 1
+    idle = Stage(1, ActorManagerConfig())
+    idle.manager.stop()
+    assert idle.launcher.launched == []
+
+
+def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
+    error = ActorFailed("the process that starts actors has gone")
+    stage = Stage(1, ActorManagerConfig())
+    stage.launcher.error = error
+    stage.manager.start()
+    wait_until(lambda: stage.launcher.closed, DEADLINE_S, "the launcher to be closed")
+    stage.manager.stop()
+    assert stage.interrupter.error is error
+    assert stage.launcher.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
+        ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ActorManagerConfig(**settings)
