@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from asyncrl import AsyncConfig, train_async
+from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bookkeeper import TrainResult
+from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import MaxSeconds, ReachesUpperBound
 
 
@@ -16,8 +17,15 @@ def main(max_seconds: float = 300.0) -> TrainResult:
     recorder = TerminalRecorder(limits=stop.limits(), target=("eval_reward", 475))
     result = train_async(
         DQNConfig(),
-        EnvConfig(id="CartPole-v1", n_envs=8).build,
-        AsyncConfig(actors=2, seed=0),
+        EnvConfig(id="CartPole-v1", n_envs=16).build,
+        AsyncConfig(
+            actors=2,
+            replay=UniformReplayConfig(n_step=5, gamma=0.99),
+            limiter=RateLimiterConfig(samples_per_insert=4.0),
+            trainer=AsyncTrainerConfig(
+                batch_size=256, books=BookkeepingConfig(eval_interval_opt_steps=250)
+            ),
+        ),
         stop=stop,
         recorder=recorder,
     )

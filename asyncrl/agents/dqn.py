@@ -7,9 +7,10 @@ Papers:
     experience replay (Ape-X): many actors with a ladder of exploration rates, n-step returns.
 
 What differs on purpose:
-    Adam instead of RMSprop. The Huber loss stands for the papers' clipping of errors. Rewards are
-    not clipped: that is an environment wrapper's business. The discount and the number of steps
-    belong to the replay buffer, which hands over `reward` and `discount` ready for use.
+    Adam instead of RMSprop. Errors are not clipped unless the loss is Huber's. The target network
+    follows slowly (tau) unless told to be copied at intervals. Rewards are not clipped: that is an
+    environment wrapper's business. The discount and the number of steps belong to the replay
+    buffer, which hands over `reward` and `discount` ready for use.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Softmax:
 class DQNConfig:
     """Double DQN with a ladder of exploration rates, unless told otherwise."""
 
-    hidden: tuple[int, ...] = (128, 128)
+    hidden: tuple[int, ...] = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
 
     network: Callable[[EnvSpec], nn.Module] | None = None
@@ -114,19 +115,19 @@ class DQNConfig:
     dueling: bool = False
     """Separate streams for the value of a state and the advantages of its actions."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     """Step size of Adam."""
 
     adam_eps: float = 1e-8
     """Adam's epsilon: what keeps it from dividing by 0."""
 
-    loss: Literal["huber", "mse"] = "huber"
+    loss: Literal["huber", "mse"] = "mse"
     """Squared error, or the same with slope 1 at most."""
 
     max_grad_norm: float = 10.0
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
 
-    tau: float = 0.0
+    tau: float = 0.05
     """Share of the online network that enters the target network in each optimisation step; 0
     copies it as a whole, at intervals."""
 

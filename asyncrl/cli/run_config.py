@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.config import load_object
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -87,11 +91,22 @@ class RunConfig(AsyncConfig):
 
 
 def preset(name: str) -> RunConfig:
-    """Return settings that train `dqn`, `sac`, or the agent config at an import path."""
+    """Return settings that train `dqn`, `sac`, or the agent config at an import path.
+
+    Those of `dqn` and `sac` are for small control problems, where a run takes seconds.
+    """
     if name == "dqn":
-        return RunConfig(agent=DQNConfig())
+        return RunConfig(
+            agent=DQNConfig(),
+            envs_per_actor=16,
+            replay=UniformReplayConfig(n_step=5),
+            limiter=RateLimiterConfig(samples_per_insert=4.0),
+            trainer=AsyncTrainerConfig(
+                batch_size=256, books=BookkeepingConfig(eval_interval_opt_steps=250)
+            ),
+        )
     if name == "sac":
-        return replace(RunConfig(agent=SACConfig()), env="Pendulum-v1")
+        return RunConfig(agent=SACConfig(), env="Pendulum-v1")
     if ":" not in name:
         raise ConfigError(
             f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"

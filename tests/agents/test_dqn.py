@@ -108,7 +108,7 @@ def test_loss_is_that_of_the_papers(
 
 
 def test_huber_loss_is_square_where_errors_are_small() -> None:
-    agent = table_agent(ONLINE, TARGET)
+    agent = table_agent(ONLINE, TARGET, loss="huber")
     assert float(agent.opt(transition(1, 1.4, 0.0))["loss"]) == pytest.approx(0.5 * 0.4**2)
 
 
@@ -156,7 +156,7 @@ def test_target_starts_as_the_network() -> None:
 
 
 def test_hard_target_is_copied_at_intervals_and_still_between_them() -> None:
-    agent = DQNConfig(target_interval_opt_steps=3, device="cpu").build(
+    agent = DQNConfig(tau=0.0, target_interval_opt_steps=3, device="cpu").build(
         TWO_STATES, PolicyContext(seed=0)
     )
     held = target_weights(agent)

