@@ -1,0 +1,460 @@
+"""The learner's turn, and the order in which a run begins and ends. Nothing here is a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
+from asyncrl.evaluation import Scored
+from asyncrl.interrupter import Interrupter
+from asyncrl.messages import Hello, ModelInfo
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.transport import Topic
+from asyncrl.transports.local import LocalLearnerLink, LocalTransport
+from asyncrl.types import Columns
+from tests.fakes import ConstantAgent
+from tests.helpers import wait_until
+from tests.streams import PEER, make_outbox, play, schema
+
+BATCH_SIZE = 8
+LENGTH = 4
+SCHEMA = schema(LENGTH, 1)
+FED = 28  # transitions that 32 steps send; the last segment is still open
+
+Log = list[str]
+
+
+class Link(LocalLearnerLink):
+    """A learner's end that tells what it is asked to do."""
+
+    def __init__(self, transport: LocalTransport, log: Log) -> None:
+        super().__init__(transport._shared, transport)
+        self.log = log
+        self.published: list[tuple[int, Topic]] = []
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        super().publish(model, topic)
+        self.published.append((int(model.version), topic))
+        self.log.append(f"publish {model.version}")
+
+    def stop_actors(self) -> None:
+        super().stop_actors()
+        self.log.append("stop actors")
+
+    def close(self) -> None:
+        super().close()
+        self.log.append("close link")
+
+
+class Proxy(ReplayBufferProxy):
+    """A receiving thread that tells when it is started, told to drain, and ended."""
+
+    log: Log
+
+    def start(self) -> None:
+        self.log.append("start proxy")
+        super().start()
+
+    def drain(self) -> None:
+        self.log.append("drain")
+        super().drain()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        super().close(timeout_s)
+        self.log.append("close proxy")
+
+
+class FakeManager:
+    """Stands for the actors: does at their start, and at their end, what a test says."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.at_start: Callable[[], object] = lambda: None
+        self.at_stop: Callable[[], object] = lambda: None
+
+    def start(self) -> None:
+        self.log.append("start actors")
+        self.at_start()
+
+    def expect_ends(self) -> None:
+        self.log.append("expect ends")
+
+    def stop(self) -> None:
+        self.log.append("wait for actors")
+        self.at_stop()
+
+
+class Recorder(MemoryRecorder):
+    log: Log
+
+    def start(self, config: Mapping[str, object]) -> None:
+        self.log.append("start recorder")
+        super().start(config)
+
+    def close(self, *, failed: bool) -> None:
+        self.log.append("close recorder")
+        super().close(failed=failed)
+
+
+class Saves(Checkpointer):
+    """Tells what is saved, and keeps nothing."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(Path("nowhere"))
+        self.log = log
+
+    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+        self.log.append(f"save {name}")
+        return Path(name)
+
+
+class Site:
+    """Scores every model at once, with the number of its version."""
+
+    busy = False
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.scored: list[Scored] = []
+
+    def request(self, model: ModelInfo) -> None:
+        self.log.append(f"evaluate {model.version}")
+        self.scored.append(Scored(model, float(model.version), {}))
+
+    def take(self) -> list[Scored]:
+        scored, self.scored = self.scored, []
+        return scored
+
+
+class Steps:
+    """A training loop of a test's own: so many turns that learn, or none at all."""
+
+    def __init__(self, count: int, after: Callable[[], object] = lambda: None) -> None:
+        self.count = count
+        self.after = after
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        done = 0
+        while done < self.count and not trainer.should_stop:
+            done += trainer.run_step()
+        self.after()
+
+
+class Stage:
+    """A trainer with all its parts; `feed` is its actor."""
+
+    def __init__(self, *, agent: ConstantAgent | None = None, **parts: Any) -> None:
+        self.log: Log = []
+        self.agent = agent or ConstantAgent()
+        self.interrupter = Interrupter()
+        transport = LocalTransport(SCHEMA)
+        self.link = Link(transport, self.log)
+        self.actor_link = transport.connect(PEER)
+        self._outbox = make_outbox(1, LENGTH, 1)
+        self.manager = FakeManager(self.log)
+        self.manager.at_start = self.say_hello
+        self.recorder = Recorder()
+        self.recorder.log = self.log
+        limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=16)
+        self.proxy = Proxy(
+            self.link,
+            UniformReplayConfig(capacity=500).build(SCHEMA, seed=0),
+            limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
+            self.interrupter,
+        )
+        self.proxy.log = self.log
+        books = {"record_interval_s": 0.0, "eval_interval_opt_steps": 0, **parts.pop("books", {})}
+        config = AsyncTrainerConfig(
+            batch_size=BATCH_SIZE, sync_interval_opt_steps=5, books=BookkeepingConfig(**books)
+        )
+        self.trainer = AsyncTrainer(
+            self.agent,
+            self.link,
+            self.proxy,
+            config,
+            manager=self.manager,  # type: ignore[arg-type]
+            interrupter=self.interrupter,
+            evaluation=Site(self.log),
+            recorder=self.recorder,
+            checkpointer=Saves(self.log),
+            **parts,
+        )
+
+    def say_hello(self) -> None:
+        self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
+
+    def feed(self, steps: int = 32) -> None:
+        """Send so many steps of an environment, as an actor does."""
+        for message in play([[""] * steps], self._outbox, finish=False)[1]:
+            assert self.actor_link.send(message, timeout_s=10.0)
+
+    def train(self) -> Any:
+        """Run with an actor that says hello and feeds the trainer."""
+        self.manager.at_start = lambda: (self.say_hello(), self.feed())
+        return self.trainer.train()
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def test_turn_without_data_waits_a_little_and_learns_nothing() -> None:
+    turns: list[bool] = []
+
+    class OneTurn:
+        def run(self, trainer: AsyncTrainer) -> None:
+            turns.append(trainer.run_step())
+
+    stage = Stage(strategy=OneTurn())
+    result = stage.trainer.train()
+    assert turns == [False]
+    assert (result.opt_steps, stage.agent.batches) == (0, [])
+    assert result.learner_shares["wait"] > 0.5
+    assert "save 0" not in stage.log, "there is nothing to save"
+
+
+def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
+    stage = Stage(strategy=Steps(3))
+    result = stage.train()
+    assert result.opt_steps == stage.agent.opt_steps == 3
+    assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
+    assert (result.env_steps, result.ledger["stored"]) == (32, FED)
+
+
+def test_models_are_published_at_the_start_and_at_intervals() -> None:
+    stage = Stage(strategy=Steps(12))
+    stage.train()
+    assert stage.link.published == [(0, "act"), (5, "act"), (10, "act")]
+    newest = stage.actor_link.latest_model("act", newer_than=-1)
+    assert newest
+    assert (newest.version, int(newest.params["action"])) == (10, 0)
+    assert newest.env_steps == 32
+
+
+def test_numbers_of_a_step_are_the_agents_and_the_age_of_its_batch() -> None:
+    stage = Stage(strategy=Steps(7), run_config={"seed": 3})
+    stage.train()
+    assert stage.recorder.config == {"seed": 3}
+    assert stage.recorder.last("agent/loss") == 1 / 7
+    versions = stage.agent.batches[-1]["model_version"]
+    assert stage.recorder.last("lag/versions_max") == 7 - versions.min()
+    assert stage.recorder.last("ledger/stored") == stage.proxy.ledger.balance().stored
+
+
+def test_stop_condition_ends_the_usual_loop() -> None:
+    stage = Stage(stop=MaxOptSteps(9))
+    result = stage.train()
+    assert result.opt_steps == 9
+    assert stage.trainer.should_stop
+    assert "opt_steps 9 reached 9" in result.stop_reason
+
+
+# --- the beginning and the end -------------------------------------------------------------------
+
+
+def test_actors_start_when_all_that_they_need_is_there_and_end_so_that_nothing_is_lost() -> None:
+    stage = Stage(strategy=Steps(3))
+    stage.train()
+    assert stage.log == [
+        "start recorder",
+        "start proxy",
+        "publish 0",
+        "start actors",
+        "expect ends",
+        "drain",
+        "stop actors",
+        "save 3",
+        "wait for actors",
+        "close proxy",
+        "close link",
+        "close recorder",
+    ]
+
+
+def test_what_actors_send_at_their_very_end_is_stored() -> None:
+    stage = Stage(strategy=Steps(3))
+    stage.manager.at_stop = stage.feed
+    result = stage.train()
+    assert result.ledger["stored"] == stage.recorder.records[-1]["ledger/stored"] == FED + 32
+
+
+def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
+    stage = Stage(strategy=Steps(3), books={"eval_interval_opt_steps": 100})
+    result = stage.train()
+    assert (result.last_score, result.best_opt_steps) == (3.0, 3)
+    assert stage.log.index("evaluate 3") < stage.log.index("expect ends")
+
+
+ENDING = ["expect ends", "drain", "stop actors", "save 2", "wait for actors", "close proxy"]
+ENDING += ["close link", "close recorder"]
+
+
+class Tripwire(Log):
+    """A log that raises when a certain word is written into it."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
+        self.tripped = False
+
+    def append(self, word: str) -> None:
+        super().append(word)
+        if word == self.word and not self.tripped:
+            self.tripped = True
+            raise OSError(f"at {word}")
+
+
+def trip(stage: Stage, word: str) -> None:
+    wire = Tripwire(word)
+    books = stage.trainer.books
+    for part in (stage, stage.link, stage.proxy, stage.manager, stage.recorder):
+        part.log = wire  # type: ignore[attr-defined]
+    for part in (books._checkpointer, books._evaluation):
+        part.log = wire  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("word", ENDING)
+def test_step_of_the_end_that_fails_does_not_keep_the_others_from_happening(word: str) -> None:
+    stage = Stage(strategy=Steps(2))
+    trip(stage, word)
+    with pytest.raises(OSError, match=f"at {word}"):
+        stage.train()
+    assert stage.log[-len(ENDING) :] == ENDING
+
+
+@pytest.mark.parametrize("word", ["start recorder", "start proxy", "publish 0", "start actors"])
+def test_beginning_that_fails_is_an_end_too(word: str) -> None:
+    stage = Stage(strategy=Steps(2))
+    trip(stage, word)
+    with pytest.raises(OSError, match=f"at {word}"):
+        stage.train()
+    ending = [step for step in ENDING if not step.startswith("save")]
+    assert stage.log[-len(ending) :] == ending
+    assert stage.agent.opt_steps == 0
+
+
+def test_first_error_is_raised_and_later_ones_are_its_notes() -> None:
+    def fail() -> None:
+        raise ArithmeticError("in the loop")
+
+    stage = Stage(strategy=Steps(2, after=fail))
+    trip(stage, "close link")
+    with pytest.raises(ArithmeticError, match="in the loop") as raised:
+        stage.train()
+    assert "OSError: at close link" in "".join(raised.value.__notes__)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
+    class Failing(ConstantAgent):
+        def opt(self, batch: Columns) -> Mapping[str, float]:
+            if self.opt_steps == 4:
+                raise ArithmeticError("no")
+            return super().opt(batch)
+
+    stage = Stage(agent=Failing(), books={"eval_interval_opt_steps": 100})
+    with pytest.raises(ArithmeticError):
+        stage.train()
+    assert "save 4" in stage.log
+    assert not [word for word in stage.log if word.startswith("evaluate")]
+    assert stage.recorder.failed is True
+
+
+def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
+    error = ActorFailed("actor 0 failed: ValueError: no such joint")
+    stage = Stage()
+    stage.manager.at_start = lambda: (
+        stage.say_hello(),
+        stage.feed(),
+        stage.interrupter.fail(error),
+    )
+    with pytest.raises(ActorFailed) as raised:
+        stage.trainer.train()
+    assert raised.value is error
+    assert stage.recorder.failed is True
+
+
+def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
+    stage = Stage(
+        strategy=Steps(3, after=lambda: stage.interrupter.stop("a signal", urgent=True)),
+        books={"eval_interval_opt_steps": 100},
+    )
+    result = stage.train()
+    assert result.stop_reason == "a signal"
+    assert "save 3" in stage.log
+    assert "evaluate 3" not in stage.log
+    assert stage.recorder.failed is False
+
+
+class Diverging(ConstantAgent):
+    """Its second parameter is not a number from some step on."""
+
+    def __init__(self, from_opt_steps: int, value: float) -> None:
+        super().__init__()
+        self.from_opt_steps = from_opt_steps
+        self.value = value
+
+    def model_info(self) -> ModelInfo:
+        info = super().model_info()
+        bad = self.opt_steps >= self.from_opt_steps
+        weights = np.array([0.0, self.value if bad else 1.0])
+        return ModelInfo(version=info.version, params={**info.params, "weights": weights})
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -> None:
+    stage = Stage(agent=Diverging(8, value), strategy=Steps(30))
+    with pytest.raises(NonFiniteModel, match="'weights' is not finite after 10 optimisation"):
+        stage.train()
+    assert stage.link.published == [(0, "act"), (5, "act")]
+    assert stage.agent.opt_steps == 10
+    assert not [word for word in stage.log if word.startswith("save")]
+    assert stage.log[-1] == "close recorder"
+
+
+def test_model_that_stopped_being_finite_since_the_last_publication_is_not_saved_either() -> None:
+    stage = Stage(agent=Diverging(6, np.nan), strategy=Steps(7))
+    with pytest.raises(NonFiniteModel, match="after 7 optimisation steps"):
+        stage.train()
+    assert not [word for word in stage.log if word.startswith("save")]
+    assert stage.log[-1] == "close recorder"
+
+
+# --- an own loop ---------------------------------------------------------------------------------
+
+
+def test_own_loop_may_use_the_parts_by_hand() -> None:
+    class ByHand:
+        def run(self, trainer: AsyncTrainer) -> None:
+            for _ in range(3):
+                wait_until(lambda: trainer.proxy.wait_may_sample(4, 0.1), 10.0, "data")
+                trainer.agent.opt(trainer.proxy.sample(4))
+                trainer.publish()
+
+    stage = Stage(strategy=ByHand())
+    result = stage.train()
+    assert [len(batch["obs"]) for batch in stage.agent.batches] == [4, 4, 4]
+    assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
+    assert result.stop_reason == "the loop ended"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("batch_size", "at least 1, got 0"), ("sync_interval_opt_steps", "never get a new model")],
+)
+def test_settings_are_checked(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{name} must be .*{words}"):
+        AsyncTrainerConfig(**{name: 0})
