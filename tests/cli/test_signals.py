@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_second_signal_ends_what_the_main_thread_does(number: signal.Signals) ->
 
 def test_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(signals.os, "_exit", codes.append)
+    monkeypatch.setattr(signals, "os", SimpleNamespace(_exit=codes.append))
     with interrupting(Interrupter()):
         send_to_oneself(signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
