@@ -43,12 +43,13 @@ WITHOUT_TWIN = {
 
 PUBLIC_NAMES = """
     Act Actor ActorFailed ActorLink ActorManager ActorManagerConfig ActorReport Agent AgentConfig
-    AsyncConfig AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer ConfigError
-    EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation EvaluationConfig Evaluator
-    Experience Interrupter Launcher LearnerLink ModelInfo NonFiniteModel OneStep PeerSilent Policy
-    PolicyContext RateLimiter RateLimiterConfig Record Recorder Refused ReplayBuffer
-    ReplayBufferProxy RestartPolicyConfig SegmentConfig Step StepProcessor SyncModel Trainer
-    TrainerConfig Transport TransportClosed TransportError WireError build_async_trainer train_async train_offline
+    AsyncConfig AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer
+    ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation
+    EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
+    NonFiniteModel OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record
+    Recorder Refused ReplayBuffer ReplayBufferProxy RestartPolicyConfig SegmentConfig Step
+    StepProcessor SyncModel Trainer TrainerConfig Transport TransportClosed TransportError
+    WireError build_async_trainer train_async train_offline
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
