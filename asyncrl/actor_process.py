@@ -7,8 +7,11 @@ is started, and how its failure is told, is the launcher's business.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from asyncrl.actor import Actor
 from asyncrl.agent import AgentConfig, PolicyContext
@@ -51,6 +54,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     """Be one actor, from its first model to its last words."""
     _set_up_logging(f"actor {peer.actor_id}")
     life = (peer.actor_id, peer.incarnation)
+    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *life))
     env = spec.make_env()
     try:
         context = PolicyContext(
@@ -86,6 +90,7 @@ class EvaluatorSpec:
 def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     """Score each model that is published for evaluation, the newest first."""
     _set_up_logging("evaluator")
+    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, peer.actor_id, peer.incarnation))
     context = PolicyContext(seed=derive_seed(spec.seed, Role.EVALUATION, peer.incarnation))
     policy = spec.agent.build_policy(spec.env_spec, context)
     evaluator = spec.make_evaluator()
@@ -112,6 +117,15 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     finally:
         link.close()
         evaluator.close()
+
+
+def _seed_globals(seed: int) -> None:
+    """Seed what environments draw from that know nothing better than global generators.
+
+    Processes that were forked from one would otherwise all draw the same numbers.
+    """
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # for those who still use it
 
 
 def _set_up_logging(name: str) -> None:

@@ -17,6 +17,7 @@ class Role(IntEnum):
     ENVIRONMENT = 2
     EVALUATION = 3
     REPLAY = 4
+    GLOBALS = 5
 
 
 def derive_seed(seed: int, role: Role, *which: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import random
 import signal
 import threading
 from collections.abc import Callable
@@ -158,6 +159,17 @@ def test_each_actor_can_have_a_config_of_its_own() -> None:
         if f"actor/{i}/exploration_rate" in record
     }
     assert rates == {0.1, 0.2, 0.3}
+
+
+def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("first", "again"):
+        notes = tmp_path / name
+        notes.mkdir()
+        run(make_env=partial(NotingBatch, notes), stop=MaxOptSteps(20) | MaxSeconds(60))
+        drawn.append(sorted(path.read_text() for path in notes.iterdir()))
+    assert len(set(drawn[0])) == 3, "two actors and the evaluator"
+    assert drawn[0] == drawn[1]
 
 
 def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -> None:
@@ -383,6 +395,21 @@ class ExplodingConfig(ConstantConfig):
 
     def build_policy(self, spec: Any, context: Any) -> ExplodingAgent:
         return ExplodingAgent(self.action)
+
+
+class NotingBatch(CountingBatch):
+    """Writes down what the global generators give."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def reset(self, seed: int) -> Array:
+        draws = f"{random.random()} {np.random.random()}"  # noqa: NPY002
+        path = self.notes / str(os.getpid())
+        if not path.exists():
+            path.write_text(draws)
+        return super().reset(seed)
 
 
 class SlowEvaluator:
