@@ -122,7 +122,8 @@ class DQNConfig:
     """Adam's epsilon: what keeps it from dividing by 0."""
 
     loss: Literal["huber", "mse"] = "mse"
-    """Squared error, or the same with slope 1 at most."""
+    """Squared error, or Huber's: half of that, with slope 1 where errors exceed 1. Huber's suits
+    clipped rewards, and is slow where returns are in the tens or more."""
 
     max_grad_norm: float = 10.0
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""

@@ -319,6 +319,7 @@ def test_observations_in_double_precision_are_taken() -> None:
         ({"learning_rate": 0.0}, r"agent\.learning_rate must be positive, got 0\.0"),
         ({"adam_eps": -1e-8}, r"agent\.adam_eps must be positive"),
         ({"max_grad_norm": -1.0}, r"agent\.max_grad_norm must be 0 or more, got -1\.0"),
+        ({"threads": -1}, r"agent\.threads must be 0 or more, got -1"),
         ({"tau": 1.5}, r"agent\.tau must lie in \[0, 1\], got 1\.5"),
         ({"target_interval_opt_steps": 0}, r"target_interval_opt_steps must be at least 1, got 0"),
         (
@@ -390,9 +391,9 @@ def chain_replay() -> UniformReplay:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"double": False, "target_interval_opt_steps": 25},
-        {"double": True, "target_interval_opt_steps": 25},
-        {"double": True, "tau": 0.05, "dueling": True, "loss": "mse"},
+        {"double": False},
+        {"double": True, "tau": 0.0, "target_interval_opt_steps": 25, "loss": "huber"},
+        {"double": True, "dueling": True},
     ],
 )
 def test_chain_is_solved_to_its_known_values(settings: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from asyncrl.agents.torch_agent import (
     pick_device,
     seeded,
     to_tensors,
+    use_threads,
 )
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.messages import ModelInfo
@@ -274,3 +275,14 @@ def test_flattened_network_takes_models_and_states() -> None:
     assert flat.tolist() == [5.0] * 3
     agent.load_state(agent_with(7.0).state())
     assert flat.tolist() == [7.0] * 3
+
+
+def test_threads_are_set_unless_0() -> None:
+    before = torch.get_num_threads()
+    try:
+        use_threads(2)
+        assert torch.get_num_threads() == 2
+        use_threads(0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -55,7 +55,11 @@ _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 CASES = {
     "dqn": Case(_DQN, CHOICES, _OTHER_DQN),
-    "dqn-ladder": Case(DQNConfig(hidden=(16,), device="cpu", tau=0.1), CHOICES, _OTHER_DQN),
+    "dqn-ladder": Case(
+        DQNConfig(hidden=(16,), device="cpu", tau=0.0, target_interval_opt_steps=2),
+        CHOICES,
+        _OTHER_DQN,
+    ),
     "dqn-softmax": Case(
         dataclasses.replace(_DQN, exploration=Softmax(temperature=2.0), dueling=True),
         CHOICES,
