@@ -290,14 +290,17 @@ def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
 
 
 def test_new_life_has_all_the_time_again() -> None:
-    with started(1, step_timeout_s=60.0) as stage:
-        stage.launcher.works(peer(0), turns=7)
+    with started(step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(1), turns=7, waiting=True)
+        stage.launcher.end(peer(1), KILLED)
         stage.launcher.wait_rounds()
-        stage.launcher.end(peer(0), KILLED)
+        stage.clock.now += 50.0
+        stage.wait_for(peer(1, 1))
+        stage.launcher.works(peer(1, 1), turns=1, waiting=True)
+        stage.launcher.end(peer(0), KILLED)  # which has never made a step
         stage.launcher.wait_rounds()
-        stage.clock.now += 100.0
+        stage.clock.now += 50.0
         stage.wait_for(peer(0, 1))
-        stage.clock.now += 59.0
         stage.launcher.wait_rounds()
         assert stage.launcher.killed == []
 
@@ -336,6 +339,15 @@ def test_death_just_before_the_end_is_not_answered_either() -> None:
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
         assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_actor_that_is_to_end_is_left_to_the_deadline_of_stop() -> None:
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        stage.manager.expect_ends()
+        stage.clock.now += 61.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
 
 
 def test_no_actor_is_started_once_the_run_is_to_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from asyncrl.types import Columns
 from tests.fakes import ConstantAgent
 from tests.helpers import wait_until
+from tests.sample_messages import make_report
 from tests.streams import PEER, make_outbox, play, schema
 
 BATCH_SIZE = 8
@@ -232,6 +234,24 @@ def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
     assert (result.env_steps, result.ledger["stored"]) == (32, FED)
 
 
+def test_time_until_data_is_there_is_waiting() -> None:
+    stage = Stage(strategy=Steps(1))
+    late = threading.Timer(0.03, stage.feed)
+    stage.manager.at_start = lambda: (stage.say_hello(), late.start())
+    shares = stage.trainer.train().learner_shares
+    late.join()
+    assert shares["wait"] > shares["sample"] + shares["opt"]
+
+
+def test_result_tells_what_actors_have_reported() -> None:
+    report = make_report(PEER)
+    stage = Stage(strategy=Steps(1))
+    stage.manager.at_stop = lambda: stage.actor_link.send(report, timeout_s=10.0)
+    result = stage.train()
+    assert result.actors["0"]["env_steps"] == report.env_steps
+    assert result.actor_shares["env"] > 0
+
+
 def test_models_are_published_at_the_start_and_at_intervals() -> None:
     stage = Stage(strategy=Steps(12))
     stage.train()
@@ -249,6 +269,7 @@ def test_numbers_of_a_step_are_the_agents_and_the_age_of_its_batch() -> None:
     assert stage.recorder.last("agent/loss") == 1 / 7
     versions = stage.agent.batches[-1]["model_version"]
     assert stage.recorder.last("lag/versions_max") == 7 - versions.min()
+    assert (stage.recorder.last("lag/seconds_mean") or 0.0) > 0.0
     assert stage.recorder.last("ledger/stored") == stage.proxy.ledger.balance().stored
 
 
@@ -284,9 +305,11 @@ def test_actors_start_when_all_that_they_need_is_there_and_end_so_that_nothing_i
 
 def test_what_actors_send_at_their_very_end_is_stored() -> None:
     stage = Stage(strategy=Steps(3))
-    stage.manager.at_stop = stage.feed
+    stage.manager.at_stop = lambda: stage.feed(64)
     result = stage.train()
-    assert result.ledger["stored"] == stage.recorder.records[-1]["ledger/stored"] == FED + 32
+    last = stage.recorder.records[-1]
+    assert result.ledger["stored"] == last["ledger/stored"] == FED + 64
+    assert result.env_steps == last["env_steps"] == 64
 
 
 def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
@@ -417,8 +440,9 @@ class Diverging(ConstantAgent):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -> None:
     stage = Stage(agent=Diverging(8, value), strategy=Steps(30))
-    with pytest.raises(NonFiniteModel, match="'weights' is not finite after 10 optimisation"):
+    with pytest.raises(NonFiniteModel, match="'weights' is not finite after 10 optim") as raised:
         stage.train()
+    assert not hasattr(raised.value, "__notes__"), "it is said once"
     assert stage.link.published == [(0, "act"), (5, "act")]
     assert stage.agent.opt_steps == 10
     assert not [word for word in stage.log if word.startswith("save")]
