@@ -28,6 +28,10 @@ class EvaluationConfig:
     play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
     """What is played."""
 
+    seed: int = 13
+    """Of the episodes. Not the run's: scores of runs with different seeds are then scores of the
+    same episodes, and no run has the bad luck of harder ones."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncConfig:

@@ -247,7 +247,7 @@ class _Plan:
 
     def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
         """Return what builds the evaluator, in whichever process will run it."""
-        seed = derive_seed(self._config.seed, Role.EVALUATION)
+        seed = derive_seed(self._config.evaluation.seed, Role.EVALUATION)
         return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
 
     def _actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:

@@ -16,7 +16,6 @@ What differs on purpose:
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.networks import as_float, q_network
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -60,9 +60,9 @@ class EpsilonGreedy:
     """Environment steps of the whole run over which epsilon falls, linearly; 0 starts at `end`."""
 
     def __post_init__(self) -> None:
-        _check_probability("exploration.start", self.start)
-        _check_probability("exploration.end", self.end)
-        _check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
+        check_probability("exploration.start", self.start)
+        check_probability("exploration.end", self.end)
+        check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ class EpsilonLadder:
     """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
 
     def __post_init__(self) -> None:
-        _check_probability("exploration.base", self.base)
-        _check_not_negative("exploration.alpha", self.alpha)
-        _check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
+        check_probability("exploration.base", self.base)
+        check_not_negative("exploration.alpha", self.alpha)
+        check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Softmax:
     """In units of Q values, that is, of returns."""
 
     def __post_init__(self) -> None:
-        _check_positive("exploration.temperature", self.temperature)
+        check_positive("exploration.temperature", self.temperature)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +156,11 @@ class DQNConfig:
                 "agent.dueling=True shapes the default network and has no effect on agent.network; "
                 "leave it off and build a DuelingHead into your network"
             )
-        _check_positive("learning_rate", self.learning_rate)
-        _check_positive("adam_eps", self.adam_eps)
-        _check_not_negative("max_grad_norm", self.max_grad_norm)
-        _check_probability("tau", self.tau)
-        _check_not_negative("threads", self.threads)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("adam_eps", self.adam_eps)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
+        check_probability("tau", self.tau)
+        check_not_negative("threads", self.threads)
         if self.target_interval_opt_steps < 1:
             raise ConfigError(
                 "agent.target_interval_opt_steps must be at least 1, got "
@@ -316,18 +316,3 @@ def _final_epsilons(
             return exploration.base ** (1.0 + exploration.alpha * i / max(1, n - 1))
         case Softmax():
             return np.zeros(1)
-
-
-def _check_probability(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise ConfigError(f"agent.{name} must lie in [0, 1], got {value}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise ConfigError(f"agent.{name} must be positive, got {value}")
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    if not 0.0 <= value < math.inf:
-        raise ConfigError(f"agent.{name} must be 0 or more, got {value}")

@@ -29,10 +29,18 @@ from torch import Tensor, nn
 from torch.nn.functional import hardtanh, mse_loss, softplus
 
 from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents._critics import BatchedCritics, SeparateCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.networks import as_float, mlp
-from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, pick_device, seeded, to_tensors
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    pick_device,
+    seeded,
+    to_tensors,
+    use_threads,
+)
 from asyncrl.env import BoxSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
@@ -92,6 +100,10 @@ class SACConfig:
     device: str = "auto"
     """Where the learner computes: auto, cpu, cuda or cuda:N. Actors act on a CPU."""
 
+    threads: int = 1
+    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
+    than one pays for large networks only, and takes cores from the actors."""
+
     def __post_init__(self) -> None:
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
@@ -101,15 +113,17 @@ class SACConfig:
             raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
-        _check_not_negative("alpha", self.alpha or 0.0)
-        _check_not_negative("random_env_steps", self.random_env_steps)
-        _check_positive("initial_alpha", self.initial_alpha)
-        _check_positive("actor_learning_rate", self.actor_learning_rate)
-        _check_positive("critic_learning_rate", self.critic_learning_rate)
-        _check_positive("alpha_learning_rate", self.alpha_learning_rate)
+        check_not_negative("alpha", self.alpha or 0.0)
+        check_not_negative("threads", self.threads)
+        check_not_negative("random_env_steps", self.random_env_steps)
+        check_positive("initial_alpha", self.initial_alpha)
+        check_positive("actor_learning_rate", self.actor_learning_rate)
+        check_positive("critic_learning_rate", self.critic_learning_rate)
+        check_positive("alpha_learning_rate", self.alpha_learning_rate)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
         """Make the learner's agent."""
+        use_threads(self.threads)
         return SACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> SACPolicy:
@@ -338,13 +352,3 @@ def _bounded(spec: EnvSpec) -> BoxSpec:
             "space bounds where it is made"
         )
     return box
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0.0 < value < math.inf:
-        raise ConfigError(f"agent.{name} must be positive, got {value}")
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    if not 0.0 <= value < math.inf:
-        raise ConfigError(f"agent.{name} must be 0 or more, got {value}")

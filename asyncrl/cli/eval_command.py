@@ -62,7 +62,7 @@ def run(arguments: EvalArguments) -> int:
         policy = config.agent.build_policy(env.spec, PolicyContext(seed=0))
         policy.sync_model(ModelInfo(version=version, params=checkpoint.groups["model"]))
         play = replace(config.evaluation.play, episodes=arguments.episodes)
-        seed = config.seed if arguments.seed is None else arguments.seed
+        seed = config.evaluation.seed if arguments.seed is None else arguments.seed
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         score, record = evaluator.evaluate(policy)
     finally:

@@ -106,7 +106,19 @@ def preset(name: str) -> RunConfig:
             ),
         )
     if name == "sac":
-        return RunConfig(agent=SACConfig(), env="Pendulum-v1")
+        return RunConfig(
+            agent=SACConfig(
+                hidden=(64, 64),
+                actor_learning_rate=3e-3,
+                critic_learning_rate=3e-3,
+                alpha_learning_rate=3e-3,
+                tau=0.02,
+                random_env_steps=500,
+            ),
+            env="Pendulum-v1",
+            limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+            trainer=AsyncTrainerConfig(books=BookkeepingConfig(eval_interval_opt_steps=250)),
+        )
     if ":" not in name:
         raise ConfigError(
             f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"
