@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["check_not_negative", "check_positive", "check_probability"]
+__all__ = ["check_answer", "check_not_negative", "check_positive", "check_probability"]
 
 
 def check_probability(name: str, value: float) -> None:
@@ -25,3 +26,12 @@ def check_not_negative(name: str, value: float) -> None:
     """Refuse negative numbers, infinity and NaN."""
     if not 0.0 <= value < math.inf:
         raise ConfigError(f"agent.{name} must be 0 or more, got {value}")
+
+
+def check_answer(name: str, shape: Sequence[int], expected: Sequence[Sequence[int]]) -> None:
+    """Refuse a network of the user's own whose answer to 2 observations has another shape."""
+    if tuple(shape) not in expected:
+        raise ConfigError(
+            f"agent.{name} must answer 2 observations with shape "
+            f"{' or '.join(map(str, expected))}, got {tuple(shape)}"
+        )

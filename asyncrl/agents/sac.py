@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import hardtanh, mse_loss, softplus
 
 from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import check_not_negative, check_positive
+from asyncrl.agents._checks import check_answer, check_not_negative, check_positive
 from asyncrl.agents._critics import BatchedCritics, SeparateCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.networks import as_float, mlp
@@ -312,7 +312,7 @@ def _make_actor(config: SACConfig, spec: EnvSpec) -> nn.Module:
             return net
         return nn.Sequential(nn.Flatten() if shape else nn.Unflatten(0, (-1, 1)), net)
     actor = config.actor_network(spec)
-    _check_output("actor_network", actor(torch.zeros(2, *shape)), [(2, 2 * n_actions)])
+    check_answer("actor_network", actor(torch.zeros(2, *shape)).shape, [(2, 2 * n_actions)])
     return actor
 
 
@@ -322,16 +322,8 @@ def _make_critics(config: SACConfig, spec: EnvSpec) -> nn.Module:
         return BatchedCritics(config.n_critics, math.prod(shape) + n_actions, config.hidden)
     critics = [config.critic_network(spec) for _ in range(config.n_critics)]
     out = critics[0](torch.zeros(2, *shape), torch.zeros(2, n_actions))
-    _check_output("critic_network", out, [(2, 1), (2,)])
+    check_answer("critic_network", out.shape, [(2, 1), (2,)])
     return SeparateCritics(critics)
-
-
-def _check_output(field: str, out: Tensor, expected: Sequence[tuple[int, ...]]) -> None:
-    if tuple(out.shape) not in expected:
-        raise ConfigError(
-            f"agent.{field} must answer 2 observations with shape "
-            f"{' or '.join(map(str, expected))}, got {tuple(out.shape)}"
-        )
 
 
 def _bounded(spec: EnvSpec) -> BoxSpec:
