@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -14,7 +14,8 @@ _WIDE = 128  # narrower matrices are done before oneDNN has begun
 
 def pick_matmul(device: torch.device, width: int) -> Callable[[], AbstractContextManager[None]]:
     """Return the context in which to multiply float32 matrices of that width on that device."""
-    cpu = torch.cpu.get_capabilities()
+    # Older torch cannot tell what the CPU is capable of.
+    cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
     return _onednn if device.type == "cpu" and width >= _WIDE and amd else nullcontext
 
