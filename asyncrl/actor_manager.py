@@ -65,6 +65,7 @@ class _Slot:
     restart_at: float | None = 0.0
     turns: int = 0
     turned_at: float = 0.0
+    killed_because: str = ""
 
 
 class ActorManager:
@@ -77,6 +78,7 @@ class ActorManager:
         config: ActorManagerConfig,
         interrupter: Interrupter,
         *,
+        names: Mapping[ActorId, str] | None = None,
         on_exit: Callable[[ActorExit], None] = lambda _: None,
         on_restart: Callable[[ActorId], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -85,6 +87,7 @@ class ActorManager:
         self._bodies = bodies
         self._config = config
         self._interrupter = interrupter
+        self._names = names or {}
         self._on_exit = on_exit
         self._on_restart = on_restart
         self._clock = clock
@@ -110,6 +113,8 @@ class ActorManager:
     def stop(self, timeout_s: float | None = None) -> None:
         """Wait until all actors have ended, kill those that have not in time; idempotent."""
         self.expect_ends()
+        if self._thread.ident is None:
+            self._launcher.close()
         if self._thread.is_alive():
             self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
         self._stop_now.set()
@@ -139,7 +144,7 @@ class ActorManager:
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
                 slot.alive, slot.restart_at = True, None
-                slot.turns, slot.turned_at = 0, now
+                slot.turns, slot.turned_at, slot.killed_because = 0, now, ""
                 if slot.incarnation:
                     self._on_restart(actor_id)
 
@@ -147,21 +152,20 @@ class ActorManager:
         slot = self._slots[ended.peer.actor_id]
         slot.alive = False
         self._on_exit(ended)
+        who = self._name(ended.peer.actor_id)
+        how = slot.killed_because or describe_exit(ended)
+        text = f"\n\n{ended.text}" if ended.text else ""
         if self._finishing.is_set():
             if ended.code:
-                logger.warning("actor %d ended badly: %s", ended.peer.actor_id, _whole(ended))
+                logger.warning("%s %s%s", who, how, text)
             return
         now = self._clock()
-        match self._policy.on_exit(ended, now=now):
+        match self._policy.on_exit(ended, now=now, how=how):
             case GiveUp(reason):
-                message = f"{reason}\n\n{ended.text}" if ended.text else reason
-                self._interrupter.fail(ActorFailed(message))
+                self._interrupter.fail(ActorFailed(f"{who} {reason}{text}"))
             case restart:
                 logger.warning(
-                    "actor %d %s; it is started again in %.1f s",
-                    ended.peer.actor_id,
-                    describe_exit(ended),
-                    restart.after_s,
+                    "%s %s; it is started again in %.1f s%s", who, how, restart.after_s, text
                 )
                 slot.restart_at = now + restart.after_s
 
@@ -178,10 +182,8 @@ class ActorManager:
             if progress.waiting or progress.turns != slot.turns:
                 slot.turns, slot.turned_at = progress.turns, now
             elif now - slot.turned_at > self._config.step_timeout_s:
-                logger.warning(
-                    "actor %d has made no step for %.0f s; it is replaced, see where it hung below",
-                    actor_id,
-                    now - slot.turned_at,
+                slot.killed_because = (
+                    f"made no step for {now - slot.turned_at:.0f} s and was killed"
                 )
                 slot.turned_at = now
                 self._launcher.kill(peer, with_stacks=True)
@@ -189,7 +191,7 @@ class ActorManager:
     def _kill_remaining(self) -> None:
         for actor_id, slot in self._slots.items():
             if slot.alive:
-                logger.warning("actor %d did not end in time and is killed", actor_id)
+                logger.warning("%s did not end in time and is killed", self._name(actor_id))
                 self._launcher.kill(Peer(actor_id=actor_id, incarnation=slot.incarnation))
         deadline = self._clock() + self._config.stop_timeout_s
         while self.alive and self._clock() < deadline:
@@ -197,7 +199,5 @@ class ActorManager:
                 self._slots[ended.peer.actor_id].alive = False
                 self._on_exit(ended)
 
-
-def _whole(ended: ActorExit) -> str:
-    words = describe_exit(ended)
-    return f"{words}\n{ended.text}" if ended.text else words
+    def _name(self, actor_id: ActorId) -> str:
+        return self._names.get(actor_id, f"actor {actor_id}")

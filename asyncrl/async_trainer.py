@@ -1,4 +1,4 @@
-"""The learner's turn: learn, publish, keep books, stop. Knows neither actors nor transports.
+"""The learner's turn: sample, learn, publish, keep books. Knows no sockets and no processes.
 
 actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
                                               │ sample
@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, SupportsFloat
 
-import numpy as np
-
 from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
@@ -23,9 +21,9 @@ from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.evaluation import EvaluationSite
 from asyncrl.interrupter import Interrupter
-from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.snapshot import take_snapshot
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.transport import LearnerLink
@@ -107,6 +105,7 @@ class AsyncTrainer:
         self.interrupter = interrupter
         self._link = link
         self._manager = manager
+        self._has_trained = False
         self._strategy = strategy or TurnByTurn()
         self._run_config = run_config or {}
         self._staleness = Staleness()
@@ -129,6 +128,9 @@ class AsyncTrainer:
 
     def train(self) -> TrainResult:
         """Train until a stop condition holds; raise the first error of any part."""
+        if self._has_trained:
+            raise ConfigError("this trainer has trained already; build another one for another run")
+        self._has_trained = True
         with ExitStack() as ending:
             ending.callback(self._close)
             try:
@@ -140,34 +142,58 @@ class AsyncTrainer:
         self.interrupter.raise_if_failed()
         return self.result()
 
-    def run_step(self) -> bool:
-        """Take one turn: an optimisation step, if the limiter allows one, and what is due.
+    def close(self) -> None:
+        """Release what a trainer holds that is not to train; `train` itself leaves nothing."""
+        if not self._has_trained:
+            self._has_trained = True
+            self._manager.stop()
+            self._link.close()
 
-        Returns whether there was one; if not, it has waited a little for experience.
+    def run_step(self) -> bool:
+        """Take one turn: sample, learn, keep books.
+
+        Returns whether it learned; if not, it has waited a little for experience.
         """
-        may_learn = self.proxy.wait_may_sample(self.config.batch_size, _WAIT_S)
-        if may_learn:
-            self.books.watch.lap("wait")
-            self._learn()
-            if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
-                self.publish()
-        else:
-            self.books.watch.lap("wait")
+        batch = self.sample()
+        if batch is not None:
+            self.learn(batch)
+        self.keep_books()
+        return batch is not None
+
+    def sample(self) -> Columns | None:
+        """Return a batch as soon as the limiter allows one; None after a short wait in vain.
+
+        Raises the error of whichever part of the run has failed, so that no loop goes on alone.
+        """
+        self.interrupter.raise_if_failed()
+        allowed = self.proxy.wait_may_sample(self.config.batch_size, _WAIT_S)
+        self.books.watch.lap("wait")
+        if not allowed:
+            return None
+        batch = self.proxy.sample(self.config.batch_size)
+        self.books.watch.lap("sample")
+        return batch
+
+    def learn(self, batch: Columns) -> None:
+        """Do one optimisation step, count it, and publish the model when that is due."""
+        self._batch = batch
+        self._agent_record = self.agent.opt(batch)
+        self.books.counts.opt_steps += 1
+        self.books.watch.lap("opt")
+        if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
+            self.publish()
+
+    def keep_books(self) -> None:
+        """Evaluate, record, save and stop, whatever of it is due."""
         self.books.counts.env_steps = self.proxy.ledger.env_steps
         self.books.turn(self.newest_record)
         self.books.watch.lap("other")
-        return may_learn
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
-        info = self.agent.model_info()
-        _check_finite(info)
-        self._link.publish(
-            ModelInfo(
-                version=info.version, params=info.params, env_steps=self.books.counts.env_steps
-            ),
-            "act",
-        )
+        counts = self.books.counts
+        info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
+        self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
         self.books.watch.lap("publish")
 
@@ -196,13 +222,6 @@ class AsyncTrainer:
         self.publish()
         self._manager.start()
 
-    def _learn(self) -> None:
-        self._batch = self.proxy.sample(self.config.batch_size)
-        self.books.watch.lap("sample")
-        self._agent_record = self.agent.opt(self._batch)
-        self.books.counts.opt_steps += 1
-        self.books.watch.lap("opt")
-
     def _close(self) -> None:
         """End in the order that loses nothing: actors finish, checkpoint, tails arrive, join.
 
@@ -229,19 +248,8 @@ class AsyncTrainer:
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""
         if not isinstance(self.interrupter.error, NonFiniteModel) and self.books.counts.opt_steps:
-            _check_finite(self.agent.model_info())
             self.books.save()
 
     def _close_books(self) -> None:
         self.books.counts.env_steps = self.proxy.ledger.env_steps
         self.books.close(self.newest_record)
-
-
-def _check_finite(info: ModelInfo) -> None:
-    for name, value in info.params.items():
-        if not np.isfinite(value).all():
-            raise NonFiniteModel(
-                f"parameter {name!r} is not finite after {info.version} optimisation steps; the "
-                "model was neither published nor saved. A lower learning rate or gradient "
-                "clipping may help; the last checkpoint is from before"
-            )

@@ -18,8 +18,11 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
 from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
+from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record, Recorder
+from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.system import SystemMeter
 from asyncrl.timing import Stopwatch
 
 __all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "TrainResult"]
@@ -129,6 +132,7 @@ class Bookkeeper:
         self._eval_due = False
         self._stop_bar_s: float | None = None
         self._sources: Sequence[Callable[[], Record]] = ()
+        self._system = SystemMeter()
 
     def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
         """Begin a run: from here on time counts. `sources` are asked at each record."""
@@ -183,7 +187,7 @@ class Bookkeeper:
                 "env_steps": counts.env_steps,
                 "best_score": self._best.score if self._best_opt_steps is not None else None,
             }
-            groups = {"agent": self._agent.state(), "model": self._agent.model_info().params}
+            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
             self._checkpointer.save(str(counts.opt_steps), groups, meta)
             self.watch.lap("save")
 
@@ -222,8 +226,12 @@ class Bookkeeper:
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        site.request(self._agent.model_info())
+        site.request(self._snapshot())
         self.watch.lap("eval")
+
+    def _snapshot(self) -> ModelInfo:
+        counts = self.counts
+        return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
 
     def _take_scores(self, site: EvaluationSite) -> None:
         for scored in site.take():
@@ -270,6 +278,7 @@ class Bookkeeper:
         record = self._axes()
         for source in self._sources:
             record |= source()
+        record |= self._system.record()
         record |= self._rates(record)
         record |= self._times()
         record |= {name: float(value) for name, value in agent_record.items()}

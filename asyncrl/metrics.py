@@ -51,7 +51,7 @@ METRICS: dict[str, Metric] = {
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "ledger/produced": Metric("transitions", "made by actors, living and dead"),
     "ledger/stored": Metric("transitions", "inserted into replay"),
-    "ledger/dropped": Metric("transitions", "received and not stored: duplicates, stale actors"),
+    "ledger/dropped": Metric("transitions", "received and not stored: 0, as actors wait for room"),
     "ledger/lost": Metric("transitions", "made by actors that died before sending them"),
     "ledger/in_flight": Metric("transitions", "on their way"),
     "replay/size": Metric("transitions", "may be sampled now"),
@@ -85,7 +85,7 @@ METRICS: dict[str, Metric] = {
     "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
     "actor/<id>/<name>": Metric("", "what the policy says of itself, e.g. `exploration_rate`"),
     # The machine.
-    "system/cpu_percent": Metric("%", "of one core, by learner and actors together"),
+    "system/cpu_percent": Metric("%", "of one core, by the learner's process"),
     "system/rss_bytes": Metric("bytes", "resident memory of the learner"),
     # The agent and the user.
     "agent/<name>": Metric("", "what `Agent.opt` returned: `loss`, `q_mean`, `grad_norm`, ..."),

@@ -76,6 +76,7 @@ class GiveUp:
     """End the run."""
 
     reason: str
+    """To follow the actor's name in a sentence."""
 
 
 class RestartPolicy:
@@ -87,22 +88,24 @@ class RestartPolicy:
         self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
         self._ever_lived = False
 
-    def on_exit(self, ended: ActorExit, *, now: float) -> Restart | GiveUp:
-        """Decide what an end that nobody asked for leads to."""
+    def on_exit(self, ended: ActorExit, *, now: float, how: str = "") -> Restart | GiveUp:
+        """Decide what an end that nobody asked for leads to.
+
+        `how` it came, to follow the actor's name in a sentence, if `describe_exit` cannot know.
+        """
         self._ever_lived |= ended.last.turns > 0
-        who = f"actor {ended.peer.actor_id}"
-        how = describe_exit(ended)
+        how = how or describe_exit(ended)
         if ended.code == 1 and ended.error and self._config.on_exception == "raise":
-            return GiveUp(f"{who} {how}")
+            return GiveUp(how)
         if not self._ever_lived:
             return GiveUp(
-                f"{who} {how} before any actor had made a single step, so a restart would not help"
+                f"{how} before any actor had made a single step, so a restart would not help"
             )
         self._deaths[ended.peer.actor_id].append(now)
         spent = self._count(now)
         if spent > self._config.max_restarts:
             return GiveUp(
-                f"{who} {how}; that is death {spent} of an actor within "
+                f"{how}; that is death {spent} of an actor within "
                 f"{self._config.window_s:g} s, and restart.max_restarts is "
                 f"{self._config.max_restarts}"
             )

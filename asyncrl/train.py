@@ -184,6 +184,7 @@ def _manager(
         bodies,
         config.supervision,
         interrupter,
+        names={ActorId(config.actors): "the evaluator"},
         on_exit=on_exit,
         on_restart=proxy.actors.on_restart,
     )

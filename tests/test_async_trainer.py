@@ -26,7 +26,6 @@ from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from asyncrl.types import Columns
 from tests.fakes import ConstantAgent
-from tests.helpers import wait_until
 from tests.sample_messages import make_report
 from tests.streams import PEER, make_outbox, play, schema
 
@@ -463,16 +462,40 @@ def test_model_that_stopped_being_finite_since_the_last_publication_is_not_saved
 def test_own_loop_may_use_the_parts_by_hand() -> None:
     class ByHand:
         def run(self, trainer: AsyncTrainer) -> None:
-            for _ in range(3):
-                wait_until(lambda: trainer.proxy.wait_may_sample(4, 0.1), 10.0, "data")
-                trainer.agent.opt(trainer.proxy.sample(4))
-                trainer.publish()
+            while trainer.books.counts.opt_steps < 3:
+                batch = trainer.sample()
+                if batch is not None:
+                    trainer.learn(batch)
+                    trainer.publish()
+                trainer.keep_books()
 
     stage = Stage(strategy=ByHand())
     result = stage.train()
-    assert [len(batch["obs"]) for batch in stage.agent.batches] == [4, 4, 4]
+    assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
     assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
     assert result.stop_reason == "the loop ended"
+    assert result.opt_steps == 3
+
+
+def test_own_loop_that_never_asks_ends_with_the_error_of_another_part() -> None:
+    class Stubborn:
+        def run(self, trainer: AsyncTrainer) -> None:
+            trainer.interrupter.fail(ValueError("of an actor"))
+            while True:
+                trainer.run_step()
+
+    with pytest.raises(ValueError, match="of an actor"):
+        Stage(strategy=Stubborn()).train()
+
+
+def test_trainer_trains_once() -> None:
+    class Nothing:
+        def run(self, trainer: AsyncTrainer) -> None: ...
+
+    stage = Stage(strategy=Nothing())
+    stage.train()
+    with pytest.raises(ConfigError, match="has trained already"):
+        stage.trainer.train()
 
 
 @pytest.mark.parametrize(

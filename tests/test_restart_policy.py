@@ -85,7 +85,7 @@ def test_a_late_death_at_start_is_restarted_once_others_have_worked() -> None:
 
 def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
     assert RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0) == GiveUp(
-        "actor 0 failed: ValueError: no"
+        "failed: ValueError: no"
     )
     tolerant = RestartPolicy(replace(STEADY, on_exception="restart"), seed=0)
     assert isinstance(tolerant.on_exit(RAISED, now=0.0), Restart)

@@ -21,7 +21,7 @@ from asyncrl.trainer import Trainer, TrainerConfig, train_offline
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play
 
-CLOCK_METRICS = ("wall_s", "fps", "_per_s", "_per_sec", "share/", "ms/")
+CLOCK_METRICS = ("wall_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
 
 
 def build(
