@@ -50,7 +50,8 @@ def metric_table() -> str:
 
 def test_table_of_metrics_is_the_list() -> None:
     (shown,) = re.findall(r"<!-- metrics -->\n(.*?)\n<!-- /metrics -->", README, re.DOTALL)
-    assert shown.strip() == metric_table()
+    table = metric_table()
+    assert shown.strip() == table, f"write this into README.md:\n{table}"
 
 
 def named_files() -> set[str]:

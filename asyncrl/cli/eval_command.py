@@ -57,7 +57,7 @@ def run(arguments: EvalArguments) -> int:
     config = load_yaml(RunConfig, arguments.run_dir / "config.yaml")
     checkpoint = Checkpointer(arguments.run_dir / "checkpoints").load(arguments.checkpoint)
     version = ModelVersion(int(checkpoint.meta["opt_steps"]))
-    env = config.env_config(n_envs=arguments.episodes).build()
+    env = config.env_config().build_for(arguments.episodes)
     try:
         policy = config.agent.build_policy(env.spec, PolicyContext(seed=0))
         policy.sync_model(ModelInfo(version=version, params=checkpoint.groups["model"]))

@@ -67,12 +67,12 @@ class RunConfig(AsyncConfig):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be 0 (off) or more, got {getattr(self, name)}")
 
-    def env_config(self, n_envs: int | None = None) -> EnvConfig:
-        """Return the environments of one actor, or as many as asked for."""
+    def env_config(self) -> EnvConfig:
+        """Return the environments of one actor."""
         return EnvConfig(
             id=self.env,
             kwargs=dict(self.env_kwargs),
-            n_envs=n_envs or self.envs_per_actor,
+            n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
         )
 

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -106,15 +106,16 @@ def run(arguments: TrainArguments) -> int:
             with suppress(OSError):
                 run_dir.rmdir()  # nothing is in it yet
             raise
-        save_yaml(config, run_dir / "config.yaml")
-        try:
-            result = trainer.train()
-        except KeyboardInterrupt:
-            print("asyncrl: interrupted twice, so ended without a summary", file=sys.stderr)
-            return interrupted.exit_code
-        except Exception as error:
-            _save_error(error, run_dir)
-            raise
+        with closing(trainer):
+            save_yaml(config, run_dir / "config.yaml")
+            try:
+                result = trainer.train()
+            except KeyboardInterrupt:
+                print("asyncrl: interrupted twice, so ended without a summary", file=sys.stderr)
+                return interrupted.exit_code
+            except Exception as error:
+                _save_error(error, run_dir)
+                raise
     _save_summary(result, run_dir)
     if not output.quiet:
         print()  # apart from the last frame
@@ -156,7 +157,7 @@ def _build(
         config.env_config().build,
         config,
         stop=config.stop_condition(),
-        make_eval_env=config.env_config(n_envs=config.evaluation.play.episodes).build,
+        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
         recorder=_recorder(arguments.output, config, run_dir),
         checkpoint_dir=run_dir / "checkpoints",
         interrupter=interrupter,

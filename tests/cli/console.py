@@ -16,7 +16,7 @@ COMMAND = str(Path(sys.executable).with_name("asyncrl"))
 TINY = """
     --actors 1 --envs-per-actor 2 --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
     --trainer.batch-size 16 --trainer.books.eval-interval-opt-steps 100
-    --trainer.books.record-interval-s 0.1 --evaluation.play.episodes 2 --agent.hidden 16
+    --trainer.books.record-interval-s 0.1 --evaluation.play.episodes 3 --agent.hidden 16
 """.split()
 
 _DEADLINE_S = 60.0

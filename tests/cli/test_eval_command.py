@@ -30,7 +30,7 @@ def test_one_line_of_json_tells_the_score(trained: Trained) -> None:
     assert (
         shown["opt_steps"] == Checkpointer(directory / "checkpoints").load("best").meta["opt_steps"]
     )
-    assert 8.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
+    assert 1.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
 
 
 def test_same_model_and_seed_give_the_same_score(
@@ -46,7 +46,7 @@ def test_best_model_scores_what_the_run_says_it_did(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = json.loads((trained.directory / "summary.json").read_text())
-    assert evaluated(trained, capsys, "--episodes", "2")["score"] == summary["best_score"]
+    assert evaluated(trained, capsys, "--episodes", "3")["score"] == summary["best_score"]
 
 
 def test_any_checkpoint_can_be_evaluated(

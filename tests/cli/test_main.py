@@ -133,6 +133,8 @@ from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
 def parse(argv):
     if argv == ["refused"]:
         raise ConfigError("no")
+    if argv == ["crashes"]:
+        raise ZeroDivisionError("division by zero")
     return argv
 
 def run(arguments):
@@ -161,6 +163,11 @@ def run(arguments):
         ("code 0", 0, ""),
         ("code 143", 143, ""),
         ("refused", 2, "asyncrl: error: no\n"),
+        (
+            "crashes",
+            1,
+            "asyncrl: error: ZeroDivisionError: division by zero (--debug shows the traceback)\n",
+        ),
         ("config", 1, "asyncrl: error: no\n"),
         ("ours", 1, "asyncrl: error: not finite\n"),
         (
