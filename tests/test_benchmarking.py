@@ -97,8 +97,8 @@ def test_rate_counts_from_the_end_of_the_warm_up(monkeypatch: pytest.MonkeyPatch
 
     clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s)
     monkeypatch.setattr(benchmarking, "time", clock)
-    # Nothing happens for 10 s, while processes start; then 50 a second.
-    rate = benchmarking._rate(lambda: (max(0, int(50 * (now_s - 10))), 2 * (now_s >= 10)), 2, 4.0)
+    # Both processes have started after 10 s, and take half a second more to run at 50 a second.
+    rate = benchmarking._rate(lambda: (max(0, int(50 * (now_s - 10.5))), 2 * (now_s > 10)), 2, 4.0)
     assert rate == pytest.approx(50.0, rel=0.01)
 
 

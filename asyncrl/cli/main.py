@@ -41,7 +41,20 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _main(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("asyncrl: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read the output has gone, as `head` does; Python would complain at its end too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
+
+
+def _main(args: list[str]) -> int:
     debug = "--debug" in args
     if debug:
         args.remove("--debug")
@@ -58,17 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if "" not in sys.path:
         sys.path.insert(0, "")  # so that MODULE:NAME finds modules in the current directory
-    try:
-        code = _run(args[0], args[1:], debug=debug)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("asyncrl: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does; Python would complain at its end too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return code
+    return _run(args[0], args[1:], debug=debug)
 
 
 def _run(name: str, args: list[str], *, debug: bool) -> int:
@@ -78,6 +81,8 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         arguments = command.parse(args)
         wrong_arguments = 1
         code: int = command.run(arguments)
+    except SystemExit as ended:  # the parser of flags has shown help, or what is wrong with them
+        return int(ended.code or 0)
     except BrokenPipeError:
         raise
     except Exception as error:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import save_yaml
 from tests.cli.conftest import Trained
 from tests.cli.console import run
+from tests.fakes import ConstantConfig
 
 pytestmark = pytest.mark.processes
 
@@ -31,6 +36,19 @@ def test_one_line_of_json_tells_the_score(trained: Trained) -> None:
         shown["opt_steps"] == Checkpointer(directory / "checkpoints").load("best").meta["opt_steps"]
     )
     assert 1.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
+
+
+def test_model_that_plays_is_the_one_that_was_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three steps pay 10 times the action and 1, 2, 3; the model's one parameter is the action."""
+    env = "tests.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    for name, action in (("best", 4), ("20", 1)):
+        checkpoints = Checkpointer(tmp_path / "checkpoints")
+        checkpoints.save(name, {"model": {"action": np.array(action)}}, {"opt_steps": 20})
+        assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
 
 
 def test_same_model_and_seed_give_the_same_score(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -43,6 +44,16 @@ def test_negative_limits_are_refused(name: str) -> None:
         RunConfig(**{name: -1})
 
 
+def test_settings_of_every_run_are_checked_here_too() -> None:
+    with pytest.raises(ConfigError, match="actors must be at least 1, got 0"):
+        RunConfig(actors=0)
+
+
+@pytest.mark.parametrize("how", ["batch", "native"])
+def test_environments_step_as_told(how: Literal["batch", "native"]) -> None:
+    assert RunConfig(vectorization=how).env_config().vectorization == how
+
+
 def test_run_without_limits_has_no_end_of_its_own() -> None:
     assert RunConfig().stop_condition() is None
 
@@ -73,7 +84,7 @@ def test_target_of_0_is_a_target() -> None:
 def test_environments_are_as_many_as_asked_for() -> None:
     config = RunConfig(env="CartPole-v1", env_kwargs={"sutton_barto_reward": True})
     assert config.env_config().n_envs == config.envs_per_actor == 8
-    env = config.env_config(n_envs=3).build()
+    env = config.env_config().build_for(episodes=3)
     env.reset(seed=0)
     assert env.n_envs == 3
     assert env.step(np.zeros(3, np.int64)).reward.tolist() == [0.0, 0.0, 0.0]

@@ -17,7 +17,7 @@ from asyncrl.interrupter import Interrupter
 from tests.cli.console import TINY, started
 from tests.helpers import wait_until
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def send_to_oneself(number: int) -> None:
@@ -62,6 +62,20 @@ def test_handlers_are_as_before_afterwards() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
+    """`nohup` does so with SIGHUP, before the program starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupter = Interrupter()
+        with interrupting(interrupter) as interrupted:
+            send_to_oneself(signal.SIGHUP)
+        assert not interrupter.is_set
+        assert interrupted.exit_code == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def wait_for_a_record(run_dir: Path) -> None:
     """Wait for the first record after an optimisation step, so that there is a model to save."""
 
@@ -74,7 +88,7 @@ def wait_for_a_record(run_dir: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
     with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
