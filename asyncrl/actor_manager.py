@@ -115,9 +115,11 @@ class ActorManager:
         self.expect_ends()
         if self._thread.ident is None:
             self._launcher.close()
-        if self._thread.is_alive():
-            self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
-        self._stop_now.set()
+        try:
+            if self._thread.is_alive():
+                self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
+        finally:
+            self._stop_now.set()
         if self._thread.is_alive():
             self._thread.join()
 
@@ -160,7 +162,7 @@ class ActorManager:
                 logger.warning("%s %s%s", who, how, text)
             return
         now = self._clock()
-        match self._policy.on_exit(ended, now=now, how=how):
+        match self._policy.on_exit(ended, now=now, how=how, others_work=self._anyone_works()):
             case GiveUp(reason):
                 self._interrupter.fail(ActorFailed(f"{who} {reason}{text}"))
             case restart:
@@ -168,6 +170,13 @@ class ActorManager:
                     "%s %s; it is started again in %.1f s%s", who, how, restart.after_s, text
                 )
                 slot.restart_at = now + restart.after_s
+
+    def _anyone_works(self) -> bool:
+        return any(
+            self._launcher.progress(Peer(actor_id=i, incarnation=slot.incarnation)).turns > 0
+            for i, slot in self._slots.items()
+            if slot.alive
+        )
 
     def _end_hanging(self) -> None:
         """Kill actors that have made no turn for too long and are not waiting for the learner."""

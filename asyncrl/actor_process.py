@@ -14,17 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.actor import Actor
-from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agent import Act, AgentConfig, Policy, PolicyContext
 from asyncrl.env import EnvSpec, MakeBatchEnv
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
-from asyncrl.messages import EvaluationReport, Hello, Peer
+from asyncrl.messages import EvaluationReport, Hello, ModelInfo, Peer
 from asyncrl.outbox import Outbox
+from asyncrl.recorder import Record
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.transport import Transport
-from asyncrl.types import ModelVersion
+from asyncrl.types import Array, ModelVersion
 
 __all__ = ["ActorSpec", "EvaluatorSpec", "MakeEvaluator", "run_actor", "run_evaluator"]
 
@@ -97,26 +98,53 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     link = spec.transport.connect(peer)
     try:
         link.hello(Hello(peer=peer, schema_hash=""))
-        version, turns = ModelVersion(-1), 0
+        version = ModelVersion(-1)
         progress.waiting(True)
         while not link.stopping():
             info = link.latest_model("evaluate", version, _WAIT_S)
             if info is None:
                 continue
             progress.waiting(False)
-            version, turns = info.version, turns + 1
+            version = info.version
             policy.sync_model(info)
-            score, record = evaluator.evaluate(policy)
+            score, record = evaluator.evaluate(_Watched(policy, progress))
             report = EvaluationReport(
                 peer=peer, model_version=version, score=score, record=dict(record)
             )
             while not link.send(report, _SEND_S) and not link.stopping():
                 continue
-            progress.turn(turns)
             progress.waiting(True)
     finally:
         link.close()
         evaluator.close()
+
+
+class _Watched:
+    """A policy under evaluation that leaves word of each step: a long evaluation is no hang."""
+
+    def __init__(self, policy: Policy, progress: Progress) -> None:
+        self._policy = policy
+        self._progress = progress
+
+    def act(self, obs: Array) -> Act:
+        self._progress.turn(0)
+        return self._policy.act(obs)
+
+    @property
+    def training(self) -> bool:
+        return self._policy.training
+
+    def train(self, mode: bool = True) -> object:
+        return self._policy.train(mode)
+
+    def record(self) -> Record:
+        return self._policy.record()
+
+    def model_info(self) -> ModelInfo:
+        return self._policy.model_info()
+
+    def sync_model(self, info: ModelInfo) -> None:
+        self._policy.sync_model(info)
 
 
 def _seed_globals(seed: int) -> None:

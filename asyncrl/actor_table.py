@@ -43,6 +43,7 @@ class ActorTable:
         self._last: dict[Peer, ActorReport] = {}
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
+        self._env_steps: dict[Peer, int] = {}
         self._returns: list[float] = []
         self._lengths: list[int] = []
 
@@ -52,7 +53,7 @@ class ActorTable:
             row = self._rows.setdefault(report.peer.actor_id, ActorRow())
             last = self._last.get(report.peer)
             steps = report.env_steps - (last.env_steps if last else 0)
-            row.env_steps += steps
+            self._count(report.peer, report.env_steps)
             row.episodes += report.episodes - (last.episodes if last else 0)
             if seconds := sum(report.shares.values()):
                 row.steps_per_s = steps / seconds
@@ -62,6 +63,17 @@ class ActorTable:
             self._total_seconds.update(report.shares)
             self._returns += report.episode_returns
             self._lengths += report.episode_lengths
+
+    def on_env_steps(self, peer: Peer, env_steps: int) -> None:
+        """Note how far an actor has come, between its reports and should it never give another."""
+        with self._lock:
+            self._count(peer, env_steps)
+
+    def _count(self, peer: Peer, env_steps: int) -> None:
+        new = env_steps - self._env_steps.get(peer, 0)
+        if new > 0:
+            self._env_steps[peer] = env_steps
+            self._rows.setdefault(peer.actor_id, ActorRow()).env_steps += new
 
     def on_restart(self, actor_id: ActorId) -> None:
         """Note that a slot was refilled."""

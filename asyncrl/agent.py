@@ -91,6 +91,10 @@ class Agent(Policy, Protocol):
     def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
         """Do one optimisation step on a batch of `ReplayBuffer.sample` and tell about it.
 
+        The trainer counts the steps and numbers the models by them. Torch computes with as many
+        threads as it likes unless the agent's config limits it in `build`; beside busy actors one
+        is the safe choice, see `agents/torch_agent.py` `use_threads`.
+
         The values may be tensors still on their device: the trainer calls `float` on them only
         for the steps it records, so that the others never wait for the device.
         """

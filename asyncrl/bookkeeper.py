@@ -6,6 +6,7 @@ Does not train.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from asyncrl.timing import Stopwatch
 
 __all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "TrainResult"]
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookkeepingConfig:
@@ -45,7 +48,7 @@ class BookkeepingConfig:
     save_interval_opt_steps: int = 10_000
     """Optimisation steps between two checkpoints; one more is saved at the end."""
 
-    final_evaluation_timeout_s: float = 120.0
+    final_evaluation_timeout_s: float = 60.0
     """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
 
     def __post_init__(self) -> None:
@@ -170,12 +173,15 @@ class Bookkeeper:
         if not site or not wanted or self._interrupter.urgent:
             return
         deadline = self._clock() + timeout_s
+        logger.info("waiting for the evaluation of the last model, %.0f s at most", timeout_s)
         if self._evaluated_opt_steps != self.counts.opt_steps and self.counts.opt_steps:
             self._wait_until_free(site, deadline)
             if not site.busy:
                 self._request(site)
         self._wait_until_free(site, deadline)
         self._take_scores(site)
+        if site.busy and not self._interrupter.urgent:
+            logger.warning("the evaluation of the last model took too long and was given up")
         self.watch.lap("eval")
 
     def save(self) -> None:

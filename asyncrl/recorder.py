@@ -19,11 +19,14 @@ class Recorder(Protocol):
     """
 
     def start(self, config: Mapping[str, object]) -> None:
-        """Take note of the run's whole configuration, nested, as plain values."""
+        """Take note of the run's configuration: plain values, nested; empty if none was given."""
         ...
 
     def write(self, record: Record) -> None:
-        """Keep one record. It carries `env_steps`, `opt_steps` and `wall_s` for the axes."""
+        """Keep one record. It carries `env_steps`, `opt_steps` and `wall_s` for the axes.
+
+        Records differ in the other names they carry: those of evaluations, for instance.
+        """
         ...
 
     def close(self, *, failed: bool) -> None:

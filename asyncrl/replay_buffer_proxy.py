@@ -159,6 +159,7 @@ class ReplayBufferProxy:
             produced=message.produced,
             env_steps=message.env_steps,
         )
+        self.actors.on_env_steps(message.peer, message.env_steps)
         self._held.append(message)
 
     def _store_held(self) -> None:

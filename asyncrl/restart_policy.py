@@ -88,12 +88,18 @@ class RestartPolicy:
         self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
         self._ever_lived = False
 
-    def on_exit(self, ended: ActorExit, *, now: float, how: str = "") -> Restart | GiveUp:
+    def on_exit(
+        self, ended: ActorExit, *, now: float, how: str = "", others_work: bool = False
+    ) -> Restart | GiveUp:
         """Decide what an end that nobody asked for leads to.
 
-        `how` it came, to follow the actor's name in a sentence, if `describe_exit` cannot know.
+        Args:
+            ended: The end.
+            now: When it came.
+            how: In words that follow the actor's name, if `describe_exit` cannot know.
+            others_work: Whether any other actor has made a step.
         """
-        self._ever_lived |= ended.last.turns > 0
+        self._ever_lived |= others_work or ended.last.turns > 0
         how = how or describe_exit(ended)
         if ended.code == 1 and ended.error and self._config.on_exception == "raise":
             return GiveUp(how)

@@ -36,6 +36,7 @@ from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.recorder import Recorder
+from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.seeding import Role, derive_seed
@@ -112,7 +113,7 @@ def build_async_trainer(
         make_eval_env: Builds the environments to evaluate on; the actors' kind by default.
         make_evaluator: Builds an evaluator of your own in place of `EpisodeEvaluator`.
         make_processor: Builds what turns steps into rows.
-        recorder: Who keeps the numbers.
+        recorder: Who keeps the numbers; in a thread of its own, so it may be slow.
         checkpoint_dir: Where checkpoints go; without it none are saved.
         strategy: A training loop of your own.
         interrupter: Stops the run from outside, with a reason.
@@ -142,7 +143,7 @@ def build_async_trainer(
             manager=_manager(launcher, bodies, config, interrupter, proxy),
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
-            recorder=recorder,
+            recorder=_in_background(recorder),
             checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
             stop=stop,
             strategy=strategy,
@@ -150,6 +151,13 @@ def build_async_trainer(
         )
         undo.pop_all()
     return trainer
+
+
+def _in_background(recorder: Recorder | None) -> Recorder | None:
+    """Keep a slow or failing recorder from the learner's turn."""
+    if recorder is None or isinstance(recorder, BackgroundRecorder):
+        return recorder
+    return BackgroundRecorder([recorder])
 
 
 def _evaluation_site(
@@ -179,6 +187,10 @@ def _manager(
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 
+    def on_restart(actor_id: ActorId) -> None:
+        if actor_id < config.actors:
+            proxy.actors.on_restart(actor_id)
+
     return ActorManager(
         launcher,
         bodies,
@@ -186,7 +198,7 @@ def _manager(
         interrupter,
         names={ActorId(config.actors): "the evaluator"},
         on_exit=on_exit,
-        on_restart=proxy.actors.on_restart,
+        on_restart=on_restart,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +244,7 @@ def test_time_until_data_is_there_is_waiting() -> None:
 
 
 def test_result_tells_what_actors_have_reported() -> None:
-    report = make_report(PEER)
+    report = replace(make_report(PEER), env_steps=40)
     stage = Stage(strategy=Steps(1))
     stage.manager.at_stop = lambda: stage.actor_link.send(report, timeout_s=10.0)
     result = stage.train()

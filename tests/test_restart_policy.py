@@ -83,6 +83,12 @@ def test_a_late_death_at_start_is_restarted_once_others_have_worked() -> None:
     assert isinstance(policy.on_exit(stillborn, now=1.0), Restart)
 
 
+def test_a_first_death_is_restarted_while_others_work() -> None:
+    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
+    decision = RestartPolicy(STEADY, seed=0).on_exit(stillborn, now=1.0, others_work=True)
+    assert isinstance(decision, Restart)
+
+
 def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
     assert RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0) == GiveUp(
         "failed: ValueError: no"

@@ -88,7 +88,13 @@ class TorchPolicy:
 
 
 class TorchAgent(TorchPolicy):
-    """A policy that learns; a subclass adds `act` and `opt`, and registers its parts."""
+    """A policy that learns; a subclass adds `act` and `opt`, and registers its parts.
+
+    Derive the acting half from `TorchPolicy` and the learning half from both, in this order:
+
+        class MyPolicy(TorchPolicy): ...             # model, act; counts env_steps when training
+        class MyAgent(MyPolicy, TorchAgent): ...     # self.parts |= {"optimizer": ...}; opt
+    """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         super().__init__(model, device)

@@ -15,7 +15,7 @@ from asyncrl.interrupter import Interrupter
 
 __all__ = ["Interrupted", "interrupting"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted:
@@ -33,7 +33,7 @@ class Interrupted:
 
 @contextmanager
 def interrupting(interrupter: Interrupter) -> Iterator[Interrupted]:
-    """Let SIGINT and SIGTERM stop a run while the block runs."""
+    """Let SIGINT, SIGTERM and SIGHUP stop a run while the block runs."""
     seen = Interrupted()
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -47,7 +47,9 @@ def interrupting(interrupter: Interrupter) -> Iterator[Interrupted]:
             # The run is being torn down and still does not end: actors end with their launcher.
             os._exit(seen.exit_code)
 
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    # `nohup` has SIGHUP ignored, and wants that to stay so.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, on_signal) for number in heard}
     try:
         yield seen
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -222,8 +223,9 @@ def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
 
 def _save_error(error: Exception, run_dir: Path) -> None:
     path = run_dir / "error.txt"
-    path.write_text("".join(traceback.format_exception(error)))
-    error.add_note(f"asyncrl: {path} holds the traceback")
+    with contextlib.suppress(OSError):  # a full disk may be the very error
+        path.write_text("".join(traceback.format_exception(error)))
+        error.add_note(f"asyncrl: {path} holds the traceback")
 
 
 def _save_summary(result: TrainResult, run_dir: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -64,6 +64,19 @@ class EnvConfig:
         if self.vectorization == "native":
             return self._build_native()
         return _build_batch(self._make, self.n_envs)
+
+    def build_for(self, episodes: int) -> BatchEnv:
+        """Make environments to play so many episodes in: one for each, where that can be chosen.
+
+        A factory of a vector environment decides itself how many it holds.
+        """
+        if self.vectorization == "native":
+            return replace(self, n_envs=episodes).build()
+        first = self._make()
+        if not isinstance(first, gymnasium.Env):
+            return as_batch_env(first)
+        others: list[Any] = [self._make] * (episodes - 1)
+        return PlainBatch([lambda: first, *others], episodes)
 
     def make_plain(self) -> gymnasium.Env[Any, Any]:
         """Make one plain environment."""

@@ -42,7 +42,7 @@ def live(files: LifeFiles, lifeline: int) -> int:
         body(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment is no reason to end without a word.
-        files.write_error(_in_one_line(error), traceback.format_exc())
+        _tell(files, error)
         return 1
     finally:
         _flush()
@@ -59,8 +59,17 @@ def _end_with(lifeline: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def _tell(files: LifeFiles, error: BaseException) -> None:
+    """Leave the error in its file, or else, on a full disk for instance, on stderr."""
+    text = traceback.format_exc()
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except Exception:  # the user's own class may fail to say what it is
+        words = type(error).__name__
+    try:
+        files.write_error(" ".join(words.split()), text)
+    except OSError:
+        sys.stderr.write(text)
 
 
 def _flush() -> None:

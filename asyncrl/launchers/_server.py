@@ -84,7 +84,9 @@ class _Server:
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
             if self._control.fileno() in ready:
-                received = self._control.recv(65536)
+                received = b""
+                with contextlib.suppress(ConnectionError):
+                    received = self._control.recv(65536)
                 if not received:
                     return
                 *lines, pending = (pending + received).split(b"\n")
@@ -136,10 +138,8 @@ class _Server:
         sys.stderr.flush()
         pid = os.fork()
         if pid:
-            with contextlib.suppress(
-                OSError
-            ):  # the child, which does the same, may have been first
-                os.setpgid(pid, pid)
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)  # the child does the same, and may have been first
             return pid
         code = 1
         try:
@@ -156,7 +156,12 @@ class _Server:
 
     def _spawn(self, name: str) -> int:
         arguments = [str(self._directory), name, str(self._lifeline)]
-        command = [sys.executable, "-c", BOOT.format(module="_child"), json.dumps(sys.path)]
+        command = [
+            sys.executable,
+            "-c",
+            BOOT.format(module="_child"),
+            json.dumps([os.fspath(path) for path in sys.path]),
+        ]
         os.set_inheritable(self._lifeline, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
         return os.posix_spawn(sys.executable, [*command, *arguments], os.environ, setpgroup=0)

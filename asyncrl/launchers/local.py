@@ -44,6 +44,7 @@ _ONE_THREAD = dict.fromkeys(
 """Actors share the cores by being several; threads of their own would only be in the way."""
 
 _CLOSE_S = 10.0
+_LONGEST_TEMP = 70
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class LocalLauncher:
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._lives: dict[str, _Life] = {}
         self._pending = b""
-        self._directory = Path(tempfile.mkdtemp(prefix="asyncrl-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=_short_directory()))
         self._control, theirs = socket.socketpair()
         with theirs, ExitStack() as undo:
             undo.callback(shutil.rmtree, self._directory)
@@ -178,6 +179,11 @@ class LocalLauncher:
                     os.killpg(life.pid, signal.SIGKILL)
 
 
+def _short_directory() -> str | None:
+    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
+    return "/tmp" if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_TEMP else None  # noqa: S108
+
+
 def _start_server(
     control: socket.socket, directory: Path, start_method: str, preload: Sequence[str]
 ) -> subprocess.Popen[bytes]:
@@ -188,8 +194,9 @@ def _start_server(
         str(os.getpid()),
         json.dumps(list(preload)),
     ]
+    search_path = json.dumps([os.fspath(path) for path in sys.path])
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-c", BOOT.format(module="_server"), json.dumps(sys.path), *arguments],
+        [sys.executable, "-c", BOOT.format(module="_server"), search_path, *arguments],
         stdin=subprocess.DEVNULL,
         pass_fds=[control.fileno()],
         env={**os.environ, **_ONE_THREAD},

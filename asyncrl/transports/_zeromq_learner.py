@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
@@ -76,6 +77,9 @@ class ZmqLearnerLink:
         except Exception:
             self._context.term()
             raise
+        # A link that nobody closes must not wait in the garbage collection for its own sockets.
+        self._release = weakref.finalize(self, _release, self._socket, self._context)
+        self._release.atexit = False
         self._endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = make_address(self._endpoint)
         """What actors connect to; can be sent to another process."""
@@ -168,6 +172,7 @@ class ZmqLearnerLink:
             self._button.close()
         self._socket.close()
         self._context.term()
+        self._release.detach()
         path = ipc_path(self._endpoint)
         if path is not None:
             path.unlink(missing_ok=True)
@@ -293,3 +298,8 @@ class ZmqLearnerLink:
 
 
 _FromActor = Hello | Experience | ActorReport | EvaluationReport | ModelRequest | Sync
+
+
+def _release(socket: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    socket.close(0)
+    context.term()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import random
 import signal
@@ -275,6 +276,34 @@ def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
     assert result.stop_reason == "seen to go on"
     assert result.opt_steps >= started_at[0] + 100
     assert result.last_score == 1.0
+
+
+@pytest.mark.filterwarnings(  # as Python has them for files that nobody closes
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_trainer_that_is_never_trained_lets_go_of_everything() -> None:
+    dropped = build_async_trainer(ConstantConfig(), CountingBatch, config())
+    del dropped
+    gc.collect()
+    closed = build_async_trainer(ConstantConfig(), CountingBatch, config())
+    closed.close()
+    closed.close()
+    with pytest.raises(ConfigError, match="has trained already"):
+        closed.train()
+
+
+def test_killed_evaluator_comes_back_while_actors_work() -> None:
+    killed: list[int] = []
+
+    def kill_evaluator(trainer: AsyncTrainer) -> None:
+        if trainer.books.counts.opt_steps == 20 and not killed:
+            killed.append(actor_pids()[-1])
+            os.kill(killed[0], signal.SIGKILL)
+
+    result, _ = run(strategy=Loop(kill_evaluator), stop=MaxOptSteps(400) | MaxSeconds(60))
+    assert killed
+    assert result.opt_steps >= 400
+    assert result.last_score is not None
 
 
 @pytest.mark.parametrize(
