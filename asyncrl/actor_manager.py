@@ -141,7 +141,7 @@ class ActorManager:
         now = self._clock()
         for actor_id, slot in self._slots.items():
             due = slot.restart_at is not None and slot.restart_at <= now
-            if due and not self._finishing.is_set() and not self._interrupter.is_set:
+            if due and not self._finishing.is_set() and not self._interrupter.urgent:
                 slot.incarnation += 1
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._bodies[actor_id](peer))

@@ -351,15 +351,25 @@ def test_actor_that_is_to_end_is_left_to_the_deadline_of_stop() -> None:
         assert stage.launcher.killed == []
 
 
-def test_no_actor_is_started_once_the_run_is_to_end() -> None:
+def test_no_actor_is_started_once_the_run_is_to_end_in_a_hurry() -> None:
     with started() as stage:
         stage.all_work()
-        stage.interrupter.stop("enough")
+        stage.interrupter.stop("enough", urgent=True)
         stage.launcher.end(peer(0), KILLED)
         stage.launcher.wait_rounds()
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
         assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_evaluator_that_died_comes_back_for_the_last_evaluation() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.interrupter.stop("400 steps")
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(1, 1))
 
 
 def test_stop_waits_for_actors_that_are_about_to_end() -> None:
