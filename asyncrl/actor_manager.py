@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ActorFailed, ConfigError
@@ -130,8 +130,7 @@ class ActorManager:
                 if self._finishing.is_set() and not self.alive:
                     return
                 self._fill_slots()
-                for ended in self._launcher.exits(_WATCH_S):
-                    self._take_exit(ended)
+                self._take_exits(self._launcher.exits(_WATCH_S))
                 self._end_hanging()
             self._kill_remaining()
         finally:
@@ -150,9 +149,14 @@ class ActorManager:
                 if slot.incarnation:
                     self._on_restart(actor_id)
 
+    def _take_exits(self, exits: Sequence[ActorExit]) -> None:
+        for ended in exits:  # all of them first: who is alive matters below
+            self._slots[ended.peer.actor_id].alive = False
+        for ended in exits:
+            self._take_exit(ended)
+
     def _take_exit(self, ended: ActorExit) -> None:
         slot = self._slots[ended.peer.actor_id]
-        slot.alive = False
         self._on_exit(ended)
         who = self._name(ended.peer.actor_id)
         how = slot.killed_because or describe_exit(ended)

@@ -43,7 +43,7 @@ class AsyncTrainerConfig:
     batch_size: int = 128
     """Transitions in a batch."""
 
-    sync_interval_opt_steps: int = 20
+    sync_interval_opt_steps: int = 50
     """Optimisation steps between two published models."""
 
     books: BookkeepingConfig = field(default_factory=BookkeepingConfig)

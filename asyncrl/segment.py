@@ -66,7 +66,7 @@ class ColumnSpec:
 class SegmentConfig:
     """How an actor cuts its stream of rows."""
 
-    length: int = 16
+    length: int = 32
     """Rows of a segment that may be sampled. Longer ones cost less, and arrive later."""
 
     max_message_bytes: int = 4 << 20

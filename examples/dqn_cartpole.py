@@ -23,7 +23,9 @@ def main(max_seconds: float = 300.0) -> TrainResult:
             replay=UniformReplayConfig(n_step=5, gamma=0.99),
             limiter=RateLimiterConfig(samples_per_insert=4.0),
             trainer=AsyncTrainerConfig(
-                batch_size=256, books=BookkeepingConfig(eval_interval_opt_steps=250)
+                batch_size=256,
+                sync_interval_opt_steps=20,
+                books=BookkeepingConfig(eval_interval_opt_steps=250),
             ),
         ),
         stop=stop,

@@ -57,6 +57,7 @@ class FakeLauncher:
         return ended
 
     def progress(self, peer: Peer) -> ProgressReport:
+        assert peer in self.alive, "a launcher knows the progress of living actors only"
         return self._reports[peer]
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
@@ -67,12 +68,17 @@ class FakeLauncher:
     def close(self) -> None:
         self.closed += 1
 
-    def end(self, peer: Peer, code: int = 0, *, text: str = "", error: str = "") -> None:
-        """Let an actor end."""
+    def end(self, *peers: Peer | int, text: str = "", error: str = "") -> None:
+        """Let actors end at the same moment; a number among them is their exit code."""
+        code = next((given for given in peers if isinstance(given, int)), 0)
         with self._changed:
-            self.alive.remove(peer)
-            last = self._reports[peer]
-            self._ended.append(ActorExit(peer=peer, code=code, text=text, error=error, last=last))
+            for peer in peers:
+                if isinstance(peer, Peer):
+                    self.alive.remove(peer)
+                    last = self._reports[peer]
+                    self._ended.append(
+                        ActorExit(peer=peer, code=code, text=text, error=error, last=last)
+                    )
             self._changed.notify_all()
 
     def works(self, peer: Peer, turns: int, *, waiting: bool = False) -> None:
@@ -177,6 +183,17 @@ def test_actor_that_died_is_started_again_after_a_while() -> None:
         assert stage.restarts == [1]
         assert stage.manager.alive == 2
         assert not stage.interrupter.is_set
+
+
+def test_actors_that_die_together_are_all_started_again() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1.0
+        stage.wait_for(peer(0, 1))
+        stage.wait_for(peer(1, 1))
+        assert stage.interrupter.error is None
 
 
 def test_second_death_of_a_slot_waits_longer() -> None:

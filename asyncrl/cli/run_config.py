@@ -17,6 +17,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -99,10 +100,13 @@ def preset(name: str) -> RunConfig:
         return RunConfig(
             agent=DQNConfig(),
             envs_per_actor=16,
+            segment=SegmentConfig(length=16),
             replay=UniformReplayConfig(n_step=5),
             limiter=RateLimiterConfig(samples_per_insert=4.0),
             trainer=AsyncTrainerConfig(
-                batch_size=256, books=BookkeepingConfig(eval_interval_opt_steps=250)
+                batch_size=256,
+                sync_interval_opt_steps=20,
+                books=BookkeepingConfig(eval_interval_opt_steps=250),
             ),
         )
     if name == "sac":
@@ -116,8 +120,11 @@ def preset(name: str) -> RunConfig:
                 random_env_steps=500,
             ),
             env="Pendulum-v1",
+            segment=SegmentConfig(length=16),
             limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-            trainer=AsyncTrainerConfig(books=BookkeepingConfig(eval_interval_opt_steps=250)),
+            trainer=AsyncTrainerConfig(
+                sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+            ),
         )
     if ":" not in name:
         raise ConfigError(
