@@ -63,7 +63,7 @@ class FakeLauncher:
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         self.killed.append((peer, with_stacks))
         if self.dies_of_kill:
-            self.end(peer, code=KILLED, text="its stacks" if with_stacks else "")
+            self.end(peer, KILLED, text="its stacks" if with_stacks else "")
 
     def close(self) -> None:
         self.closed += 1
