@@ -232,7 +232,7 @@ class AsyncTrainer:
             self.proxy.drain,
             self._link.stop_actors,
             self._save_last,
-            self._manager.stop,
+            self._stop_actors,
             self.proxy.close,
             self._link.close,
             self._close_books,
@@ -244,6 +244,11 @@ class AsyncTrainer:
             step()
         except BaseException as error:
             self.interrupter.fail(error)
+
+    def _stop_actors(self) -> None:
+        """Wait for actors to end, unless somebody has interrupted the end as well."""
+        hurry = any(isinstance(error, KeyboardInterrupt) for error in self.interrupter.errors)
+        self._manager.stop(timeout_s=0.0 if hurry else None)
 
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""

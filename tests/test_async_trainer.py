@@ -45,6 +45,7 @@ class Link(LocalLearnerLink):
         super().__init__(transport._shared, transport)
         self.log = log
         self.published: list[tuple[int, Topic]] = []
+        self.at_stop_actors: Callable[[], object] = lambda: None
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
         super().publish(model, topic)
@@ -54,6 +55,7 @@ class Link(LocalLearnerLink):
     def stop_actors(self) -> None:
         super().stop_actors()
         self.log.append("stop actors")
+        self.at_stop_actors()
 
     def close(self) -> None:
         super().close()
@@ -85,6 +87,7 @@ class FakeManager:
         self.log = log
         self.at_start: Callable[[], object] = lambda: None
         self.at_stop: Callable[[], object] = lambda: None
+        self.waited_s: float | None = None
 
     def start(self) -> None:
         self.log.append("start actors")
@@ -93,8 +96,9 @@ class FakeManager:
     def expect_ends(self) -> None:
         self.log.append("expect ends")
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         self.log.append("wait for actors")
+        self.waited_s = timeout_s
         self.at_stop()
 
 
@@ -476,6 +480,18 @@ def test_own_loop_may_use_the_parts_by_hand() -> None:
     assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
     assert result.stop_reason == "the loop ended"
     assert result.opt_steps == 3
+
+
+def test_second_interruption_leaves_no_time_to_actors() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    stage = Stage(strategy=Steps(1))
+    stage.link.at_stop_actors = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.train()
+    assert stage.manager.waited_s == 0.0
+    assert "close link" in stage.log
 
 
 def test_own_loop_that_never_asks_ends_with_the_error_of_another_part() -> None:
