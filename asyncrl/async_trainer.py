@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, SupportsFloat
 
@@ -23,7 +22,6 @@ from asyncrl.evaluation import EvaluationSite
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.snapshot import take_snapshot
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.transport import LearnerLink
@@ -131,14 +129,14 @@ class AsyncTrainer:
         if self._has_trained:
             raise ConfigError("this trainer has trained already; build another one for another run")
         self._has_trained = True
-        with ExitStack() as ending:
-            ending.callback(self._close)
-            try:
-                self._start()
-                self._strategy.run(self)
-                self.books.finish()
-            except BaseException as error:
-                self.interrupter.fail(error)
+        try:
+            self._start()
+            self._strategy.run(self)
+            self.books.finish()
+        except BaseException as error:
+            self.interrupter.fail(error)
+        finally:
+            self._close()
         self.interrupter.raise_if_failed()
         return self.result()
 
@@ -191,8 +189,7 @@ class AsyncTrainer:
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
-        counts = self.books.counts
-        info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
+        info = self.books.snapshot()
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
         self.books.watch.lap("publish")

@@ -193,7 +193,7 @@ class Bookkeeper:
                 "env_steps": counts.env_steps,
                 "best_score": self._best.score if self._best_opt_steps is not None else None,
             }
-            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
+            groups = {"model": self.snapshot().params, "agent": self._agent.state()}
             self._checkpointer.save(str(counts.opt_steps), groups, meta)
             self.watch.lap("save")
 
@@ -232,10 +232,11 @@ class Bookkeeper:
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        site.request(self._snapshot())
+        site.request(self.snapshot())
         self.watch.lap("eval")
 
-    def _snapshot(self) -> ModelInfo:
+    def snapshot(self) -> ModelInfo:
+        """Return the agent's model, numbered by the run's counts; refuse one that is not finite."""
         counts = self.counts
         return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
 

@@ -6,7 +6,7 @@ what differs is the link, which pushes straight into the buffer, and this loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import SupportsFloat
 
@@ -133,18 +133,14 @@ class Trainer:
 
     def train(self) -> TrainResult:
         """Train until a stop condition holds."""
-        try:
+
+        def loop() -> None:
             self.books.start(self._run_config, [self._record])
             self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, 0))
             while not self.interrupter.is_set:
                 self.run_step()
-            self.books.finish()
-            self.books.save()
-        except BaseException as error:
-            self.interrupter.fail(error)
-        self.books.close(self.newest_record)
-        self.interrupter.raise_if_failed()
-        return self.books.result()
+
+        return _run(loop, self.books, self.interrupter, self.newest_record)
 
     def run_step(self) -> None:
         """Take one step in all environments, then optimise as often as is due."""
@@ -221,7 +217,8 @@ def train_offline(
     def newest_record() -> dict[str, SupportsFloat]:
         return newest
 
-    try:
+    def loop() -> None:
+        nonlocal newest
         keeper.start({}, [lambda: {"replay/size": float(len(buffer))}])
         while not interrupter.is_set:
             batch = buffer.sample(batch_size)
@@ -231,13 +228,26 @@ def train_offline(
             keeper.watch.lap("opt")
             keeper.turn(newest_record)
             keeper.watch.lap("other")
-        keeper.finish()
-        keeper.save()
+
+    return _run(loop, keeper, interrupter, newest_record)
+
+
+def _run(
+    loop: Callable[[], None],
+    books: Bookkeeper,
+    interrupter: Interrupter,
+    newest_record: Callable[[], Mapping[str, SupportsFloat]],
+) -> TrainResult:
+    """Run a loop, close its books whatever became of it, and raise the first error."""
+    try:
+        loop()
+        books.finish()
+        books.save()
     except BaseException as error:
         interrupter.fail(error)
-    keeper.close(newest_record)
+    books.close(newest_record)
     interrupter.raise_if_failed()
-    return keeper.result()
+    return books.result()
 
 
 def _check_sizes(batch_size: int, capacity: int, warmup: int) -> None:

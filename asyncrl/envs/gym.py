@@ -75,8 +75,7 @@ class EnvConfig:
         first = self._make()
         if not isinstance(first, gymnasium.Env):
             return as_batch_env(first)
-        others: list[Any] = [self._make] * (episodes - 1)
-        return PlainBatch([lambda: first, *others], episodes)
+        return _plain_batch(first, self._make, episodes)
 
     def make_plain(self) -> gymnasium.Env[Any, Any]:
         """Make one plain environment."""
@@ -151,6 +150,13 @@ def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
     first = make()
     if n_envs == 1 or not isinstance(first, gymnasium.Env):
         return as_batch_env(first, None if n_envs == 1 else n_envs)
+    return _plain_batch(first, make, n_envs)
+
+
+def _plain_batch(
+    first: gymnasium.Env[Any, Any], make: Callable[[], PlainOrVectorEnv], n_envs: int
+) -> PlainBatch:
+    """Return a batch that begins with an environment which is there already."""
     others: list[Any] = [make] * (n_envs - 1)
     return PlainBatch([lambda: first, *others], n_envs)
 
