@@ -29,13 +29,12 @@ from pathlib import Path
 from asyncrl.launchers import _child
 from asyncrl.launchers._lives import LifeFiles
 
-__all__ = ["BOOT", "main"]
+__all__ = ["command", "main"]
 
-BOOT = (
+_BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from asyncrl.launchers.{module} import main; main(sys.argv[2:])"
 )
-"""What `python -c` runs: our module, found on the launching process's own path."""
 
 _LOOK_S = 0.5
 """Between two looks whether the learner still lives, should its end of the socket be kept open by
@@ -43,6 +42,12 @@ a process that it has forked."""
 
 _STACKS_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """Return what runs one of our modules in a new interpreter, found on this one's own path."""
+    search_path = json.dumps([os.fspath(path) for path in sys.path])
+    return [sys.executable, "-c", _BOOT.format(module=module), search_path, *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -155,16 +160,10 @@ class _Server:
             os._exit(code)
 
     def _spawn(self, name: str) -> int:
-        arguments = [str(self._directory), name, str(self._lifeline)]
-        command = [
-            sys.executable,
-            "-c",
-            BOOT.format(module="_child"),
-            json.dumps([os.fspath(path) for path in sys.path]),
-        ]
+        child = command("_child", str(self._directory), name, str(self._lifeline))
         os.set_inheritable(self._lifeline, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
-        return os.posix_spawn(sys.executable, [*command, *arguments], os.environ, setpgroup=0)
+        return os.posix_spawn(sys.executable, child, os.environ, setpgroup=0)
 
     def _kill_due(self) -> None:
         now = time.monotonic()

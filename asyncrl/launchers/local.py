@@ -31,7 +31,7 @@ import cloudpickle
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
-from asyncrl.launchers._server import BOOT
+from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
 
 __all__ = ["LocalLauncher", "StartMethod"]
@@ -187,16 +187,9 @@ def _short_directory() -> str | None:
 def _start_server(
     control: socket.socket, directory: Path, start_method: str, preload: Sequence[str]
 ) -> subprocess.Popen[bytes]:
-    arguments = [
-        str(control.fileno()),
-        str(directory),
-        start_method,
-        str(os.getpid()),
-        json.dumps(list(preload)),
-    ]
-    search_path = json.dumps([os.fspath(path) for path in sys.path])
+    arguments = (str(directory), start_method, str(os.getpid()), json.dumps(list(preload)))
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-c", BOOT.format(module="_server"), search_path, *arguments],
+        command("_server", str(control.fileno()), *arguments),
         stdin=subprocess.DEVNULL,
         pass_fds=[control.fileno()],
         env={**os.environ, **_ONE_THREAD},
