@@ -14,13 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.actor import Actor
-from asyncrl.agent import Act, AgentConfig, Policy, PolicyContext
+from asyncrl.agent import Act, AgentConfig, Policy, PolicyContext, PolicyWrapper
 from asyncrl.env import EnvSpec, MakeBatchEnv
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
-from asyncrl.messages import EvaluationReport, Hello, ModelInfo, Peer
+from asyncrl.messages import EvaluationReport, Hello, Peer
 from asyncrl.outbox import Outbox
-from asyncrl.recorder import Record
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
@@ -119,32 +118,16 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
         evaluator.close()
 
 
-class _Watched:
+class _Watched(PolicyWrapper):
     """A policy under evaluation that leaves word of each step: a long evaluation is no hang."""
 
     def __init__(self, policy: Policy, progress: Progress) -> None:
-        self._policy = policy
+        super().__init__(policy)
         self._progress = progress
 
     def act(self, obs: Array) -> Act:
         self._progress.turn(0)
-        return self._policy.act(obs)
-
-    @property
-    def training(self) -> bool:
-        return self._policy.training
-
-    def train(self, mode: bool = True) -> object:
-        return self._policy.train(mode)
-
-    def record(self) -> Record:
-        return self._policy.record()
-
-    def model_info(self) -> ModelInfo:
-        return self._policy.model_info()
-
-    def sync_model(self, info: ModelInfo) -> None:
-        self._policy.sync_model(info)
+        return super().act(obs)
 
 
 def _seed_globals(seed: int) -> None:

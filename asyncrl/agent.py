@@ -26,6 +26,7 @@ __all__ = [
     "AgentConfig",
     "Policy",
     "PolicyContext",
+    "PolicyWrapper",
     "SyncModel",
     "evaluation_mode",
 ]
@@ -123,6 +124,38 @@ class AgentConfig(Protocol):
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the columns that this algorithm's `Act.extras` holds."""
         ...
+
+
+class PolicyWrapper:
+    """Passes everything on to another policy; a subclass changes one thing."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def act(self, obs: Array) -> Act:
+        """Let it act."""
+        return self._policy.act(obs)
+
+    @property
+    def training(self) -> bool:
+        """Whether it explores."""
+        return self._policy.training
+
+    def train(self, mode: bool = True) -> object:
+        """Switch its exploration on or off."""
+        return self._policy.train(mode)
+
+    def record(self) -> Record:
+        """Return what it tells about acting."""
+        return self._policy.record()
+
+    def model_info(self) -> ModelInfo:
+        """Return its snapshot."""
+        return self._policy.model_info()
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Let it take a snapshot."""
+        self._policy.sync_model(info)
 
 
 def evaluation_mode(policy: Policy) -> _EvaluationMode:

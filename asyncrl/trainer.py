@@ -12,7 +12,7 @@ from typing import SupportsFloat
 
 from asyncrl.actor import Actor
 from asyncrl.actor_table import ActorTable
-from asyncrl.agent import Act, Agent
+from asyncrl.agent import Agent, PolicyWrapper
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import BatchEnv
@@ -36,7 +36,7 @@ from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.transport import Topic
-from asyncrl.types import ActorId, Array, ModelVersion
+from asyncrl.types import ActorId, ModelVersion
 
 __all__ = ["Trainer", "TrainerConfig", "train_offline"]
 
@@ -259,27 +259,8 @@ def _check_sizes(batch_size: int, capacity: int, warmup: int) -> None:
             )
 
 
-class _OwnModel:
+class _OwnModel(PolicyWrapper):
     """The learning agent as the actor's policy: its model is always the newest one."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    def act(self, obs: Array) -> Act:
-        return self._agent.act(obs)
-
-    @property
-    def training(self) -> bool:
-        return self._agent.training
-
-    def train(self, mode: bool = True) -> object:
-        return self._agent.train(mode)
-
-    def record(self) -> Record:
-        return self._agent.record()
-
-    def model_info(self) -> ModelInfo:
-        return self._agent.model_info()
 
     def sync_model(self, info: ModelInfo) -> None:
         """Do nothing: the parameters are the agent's own."""
