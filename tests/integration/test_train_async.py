@@ -283,8 +283,10 @@ def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
 )
 def test_trainer_that_is_never_trained_lets_go_of_everything() -> None:
     dropped = build_async_trainer(ConstantConfig(), CountingBatch, config())
+    context = dropped._link._context  # type: ignore[attr-defined]
     del dropped
     gc.collect()
+    assert context.closed, "a context that waits for its own sockets hangs in the collection"
     closed = build_async_trainer(ConstantConfig(), CountingBatch, config())
     closed.close()
     closed.close()
