@@ -30,8 +30,9 @@ class Outbox:
     5 % faster. A full segment is copied into the open message; the rows that look ahead stay, as
     the first of the next segment.
 
-        |<-- length -->|<- lookahead ->|<- room ->|      one stream
-        |<----- schema.rows: segment ->|
+        |<- lookback ->|<- length ->|<- lookahead ->|<- room ->|      one stream
+        |<--------- schema.rows: a segment -------->|
+                     |<- the next one begins here: `length` rows later
     """
 
     def __init__(
@@ -58,7 +59,8 @@ class Outbox:
         self._first_row = np.arange(n_envs) * self._capacity
         self._cursor = np.zeros(n_envs, np.int64)
         # Pushes until the longest stream may be at its end: each adds at most one row to it.
-        self._room = self._capacity
+        self._room = 0
+        self._begin_streams()
         self._seq = 0
         self._ready: deque[_Draft] = deque()
         self._open: _Draft | None = None
@@ -86,12 +88,11 @@ class Outbox:
         self._cut_full()
         for env_id in range(len(self._cursor)):
             ids = np.array([env_id])
-            while self._cursor[env_id] > self._schema.length:
+            while self._cursor[env_id] > self._schema.sampled.stop:
                 self._cut(ids)
                 self._carry(ids)
             self._cut(ids)
-        self._cursor[:] = 0
-        self._room = self._capacity
+        self._begin_streams()
         self._close_draft()
 
     def take(self, model_version: ModelVersion, env_steps: int) -> Experience | None:
@@ -112,6 +113,13 @@ class Outbox:
             env_steps=env_steps,
             model_version=model_version,
         )
+
+    def _begin_streams(self) -> None:
+        """Empty all streams; nothing of what was before can be looked back at."""
+        lookback = self._schema.lookback
+        self._streams["flags"][:, :lookback] = END
+        self._cursor[:] = lookback
+        self._room = self._capacity - lookback
 
     def _cut_full(self) -> None:
         while len(full := (self._cursor >= self._schema.rows).nonzero()[0]):
@@ -149,7 +157,7 @@ class _Draft:
 
     def __init__(self, schema: SegmentSchema, n_segments: int, now: float) -> None:
         self.opened_at = now
-        self._length, self._rows = schema.length, schema.rows
+        self._sampled, self._rows = schema.sampled, schema.rows
         self.count = 0
         self.transitions = 0
         self.rows = np.zeros(n_segments, np.int64)
@@ -160,9 +168,9 @@ class _Draft:
 
     def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray) -> None:
         """Copy one segment of each of these streams; those without a transition are left out."""
-        length = self._length
-        flags = streams["flags"][ids, :length]
-        real = (flags < END) & (np.arange(length) < rows[:, None])
+        first, last = self._sampled.start, self._sampled.stop
+        real = streams["flags"][ids, first:last] < END
+        real &= np.arange(first, last) < rows[:, None]
         counts = real.sum(axis=1)
         ids, rows = ids[counts > 0], rows[counts > 0]
         part = slice(self.count, self.count + len(ids))

@@ -13,6 +13,14 @@ mean anything:
 A segment holds `length` rows that may be sampled and `lookahead` more, which repeat at the start
 of the environment's next segment and give these their n-step returns. A shorter segment, sent
 when an actor finishes, closes with an `END` row, so every transition has its successor.
+
+Where observations are stacks of frames, a row holds the newest frame only; `lookback` rows, which
+repeat the end of the environment's last segment, come first, so every stack can be built again:
+
+    |<- lookback ->|<-- length: may be sampled -->|<- lookahead ->|
+
+No stack reaches back across an `END` row: frames from before an episode are its first one again.
+A stream begins with `lookback` rows that are `END` rows and mean nothing else.
 """
 
 from __future__ import annotations
@@ -75,9 +83,18 @@ class SegmentConfig:
     flush_interval_s: float = 1.0
     """A message that is not full is sent after this time all the same; 0 waits until it is."""
 
+    frame_stack: int = 1
+    """Frames in an observation, stacked along its first axis, newest last. Of each stack only the
+    newest frame is sent and stored; batches have whole ones again. 1 keeps observations whole."""
+
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ConfigError(f"segment.length must be at least 1 row, got {self.length}")
+        if self.frame_stack < 1:
+            raise ConfigError(
+                "segment.frame_stack must be 1 (observations are kept whole) or more, got "
+                f"{self.frame_stack}"
+            )
         if self.max_message_bytes < 1:
             raise ConfigError(
                 f"segment.max_message_bytes must be positive, got {self.max_message_bytes}"
@@ -95,11 +112,22 @@ class SegmentSchema:
     columns: tuple[ColumnSpec, ...]
     length: int
     lookahead: int
+    frame_stack: int = 1
+
+    @property
+    def lookback(self) -> int:
+        """Rows before those that may be sampled: the older frames of the first one's stack."""
+        return self.frame_stack - 1
+
+    @property
+    def sampled(self) -> slice:
+        """The rows of a segment that may be sampled."""
+        return slice(self.lookback, self.lookback + self.length)
 
     @property
     def rows(self) -> int:
         """Rows of a whole segment."""
-        return self.length + self.lookahead
+        return self.lookback + self.length + self.lookahead
 
     @property
     def segment_bytes(self) -> int:
@@ -108,13 +136,14 @@ class SegmentSchema:
 
     def hash(self) -> str:
         """Return a short name that differs whenever two schemas do."""
-        text = repr(
-            (self.length, self.lookahead, [(c.name, c.dtype, c.shape) for c in self.columns])
-        )
+        extent = self.length, self.lookahead, self.frame_stack
+        text = repr((extent, [(c.name, c.dtype, c.shape) for c in self.columns]))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_schema(columns: Iterable[ColumnSpec], *, length: int, lookahead: int) -> SegmentSchema:
+def make_schema(
+    columns: Iterable[ColumnSpec], *, length: int, lookahead: int, frame_stack: int = 1
+) -> SegmentSchema:
     """Build a schema and check that its columns are distinct and fixed in size."""
     columns = tuple(columns)
     names = [column.name for column in columns]
@@ -125,4 +154,6 @@ def make_schema(columns: Iterable[ColumnSpec], *, length: int, lookahead: int) -
     for column in columns:
         if np.dtype(column.dtype).hasobject:
             raise ConfigError(f"column {column.name!r}: dtype {column.dtype} cannot be stored")
-    return SegmentSchema(columns=columns, length=length, lookahead=lookahead)
+    return SegmentSchema(
+        columns=columns, length=length, lookahead=lookahead, frame_stack=frame_stack
+    )

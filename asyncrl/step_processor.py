@@ -10,8 +10,9 @@ import numpy as np
 
 from asyncrl.agent import Act
 from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.segment import END, TERMINATED, TRUNCATED, ColumnSpec
-from asyncrl.types import Array, Columns, IntArray, ModelVersion
+from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
 __all__ = ["OneStep", "Rows", "Step", "StepProcessor"]
 
@@ -51,12 +52,29 @@ class StepProcessor(Protocol):
 
 
 class OneStep:
-    """Each step becomes one row; an episode's end becomes one more, its last observation."""
+    """Each step becomes one row; an episode's end becomes one more, its last observation.
+
+    Of observations that are stacks of frames, a row holds the newest frame: see `segment.py`.
+    """
+
+    def __init__(self, *, frame_stack: int = 1, return_gamma: float | None = None) -> None:
+        """Serve one batch of environments.
+
+        With `return_gamma`, rows have one of the agent's own columns filled, `discounted_return`:
+        the episode's rewards so far, each discounted by the steps since then. Reward
+        normalisation takes its scale from it.
+        """
+        self._stacks = _Stacks(frame_stack) if frame_stack > 1 else None
+        self._return_gamma = return_gamma
+        self._return: Array = np.zeros(1, np.float32)
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
         """Observation, action, reward, flags, model version, and the policy's own columns."""
+        if self._stacks:
+            self._stacks.check(spec)
+        shape = spec.observation.shape[1:] if self._stacks else spec.observation.shape
         return (
-            ColumnSpec("obs", spec.observation.dtype, spec.observation.shape),
+            ColumnSpec("obs", spec.observation.dtype, shape),
             ColumnSpec("action", spec.action.dtype, spec.action.shape),
             ColumnSpec("reward", "float32"),
             ColumnSpec("flags", "uint8"),
@@ -68,25 +86,74 @@ class OneStep:
         """Yield the step's rows, then the last observations of episodes that ended in it."""
         out = step.outcome
         flags = out.terminated * TERMINATED + out.truncated * TRUNCATED
+        if self._stacks:
+            self._stacks.follow(step)
         columns = {
-            "obs": step.obs,
+            "obs": self._newest(step.obs),
             "action": step.act.action,
             "reward": out.reward,
             "flags": flags,
             "model_version": np.full(len(flags), step.model_version, np.int32),
             **step.act.extras,
         }
+        if self._return_gamma is not None:
+            so_far = self._return * np.float32(self._return_gamma) + out.reward
+            self._return = np.where(flags, np.float32(0), so_far)
+            columns["discounted_return"] = so_far
         if out.stepped is None:
             yield Rows(np.arange(len(flags)), columns)
         else:
             stepped = np.flatnonzero(out.stepped)
             yield Rows(stepped, {name: column[stepped] for name, column in columns.items()})
         if len(ended := np.flatnonzero(flags)):
-            yield _end_rows(ended, out.final_obs[ended])
+            yield _end_rows(ended, self._newest(out.final_obs[ended]))
 
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield the observation after the last row of every environment."""
-        yield _end_rows(np.arange(len(obs)), obs)
+        yield _end_rows(np.arange(len(obs)), self._newest(obs))
+
+    def _newest(self, obs: Array) -> Array:
+        return obs[:, -1] if self._stacks else obs
+
+
+class _Stacks:
+    """Sees to it that stacks can be built again from their newest frames."""
+
+    def __init__(self, n_frames: int) -> None:
+        self._n_frames = n_frames
+        self._begins: BoolArray | None = None
+
+    def check(self, spec: EnvSpec) -> None:
+        """Refuse observations that cannot be stacks of so many frames."""
+        shape = spec.observation.shape
+        if len(shape) < 2 or shape[0] != self._n_frames:
+            raise ConfigError(
+                f"segment.frame_stack={self._n_frames} needs observations of {self._n_frames} "
+                f"frames stacked along the first axis, and these have shape {shape}; set it "
+                "to the number of frames, or to 1 to store observations whole"
+            )
+
+    def follow(self, step: Step) -> None:
+        """Raise if a step's observations are not what will be built of their newest frames."""
+        obs, out = step.obs, step.outcome
+        begins = self._begins if self._begins is not None else np.ones(len(obs), bool)
+        stepped = np.ones(len(obs), bool) if out.stepped is None else out.stepped
+        first, before, after = obs[begins & stepped], obs[stepped], out.final_obs[stepped]
+        if not np.array_equal(first, np.broadcast_to(first[:, -1:], first.shape)):
+            raise EnvironmentFault(
+                f"segment.frame_stack={self._n_frames}: an episode began with frames that differ; "
+                "its first observation must repeat its first frame "
+                '(gymnasium.wrappers.FrameStackObservation(padding_type="reset") does), or set '
+                "frame_stack to 1 to store observations whole"
+            )
+        if not np.array_equal(before[:, 1:], after[:, :-1]):
+            raise EnvironmentFault(
+                f"segment.frame_stack={self._n_frames}: an observation did not consist of the "
+                "newest frames of the one before and one more; stack frames along the first axis, "
+                "newest last, or set frame_stack to 1 to store observations whole"
+            )
+        ended = out.terminated | out.truncated
+        self._begins = np.where(stepped, ended, begins)
 
 
 def _end_rows(env_ids: IntArray, obs: Array) -> Rows:

@@ -40,7 +40,7 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentSchema, make_schema
+from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.transport import LearnerLink, Transport
@@ -57,6 +57,9 @@ _PRELOAD = (
 )
 """What actors load in any case, or almost."""
 
+_RETURN_GAMMA = 0.99
+"""Discount in the returns that reward normalisation takes its scale from."""
+
 
 class RunParts(TypedDict, total=False):
     """The optional arguments of `build_async_trainer`, for `train_async` to pass on."""
@@ -65,7 +68,7 @@ class RunParts(TypedDict, total=False):
     actor_agents: Sequence[AgentConfig] | None
     make_eval_env: MakeBatchEnv | None
     make_evaluator: MakeEvaluator | None
-    make_processor: Callable[[], StepProcessor]
+    make_processor: Callable[[], StepProcessor] | None
     recorder: Recorder | None
     checkpoint_dir: Path | None
     strategy: Strategy | None
@@ -95,7 +98,7 @@ def build_async_trainer(
     actor_agents: Sequence[AgentConfig] | None = None,
     make_eval_env: MakeBatchEnv | None = None,
     make_evaluator: MakeEvaluator | None = None,
-    make_processor: Callable[[], StepProcessor] = OneStep,
+    make_processor: Callable[[], StepProcessor] | None = None,
     recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     strategy: Strategy | None = None,
@@ -112,7 +115,7 @@ def build_async_trainer(
         actor_agents: One config per actor, for instance to explore differently.
         make_eval_env: Builds the environments to evaluate on; the actors' kind by default.
         make_evaluator: Builds an evaluator of your own in place of `EpisodeEvaluator`.
-        make_processor: Builds what turns steps into rows.
+        make_processor: Builds what turns steps into rows, in place of `OneStep`.
         recorder: Who keeps the numbers; in a thread of its own, so it may be slow.
         checkpoint_dir: Where checkpoints go; without it none are saved.
         strategy: A training loop of your own.
@@ -209,7 +212,7 @@ class _Plan:
         self,
         agent: AgentConfig,
         make_env: MakeBatchEnv,
-        make_processor: Callable[[], StepProcessor],
+        make_processor: Callable[[], StepProcessor] | None,
         config: AsyncConfig,
         actor_agents: Sequence[AgentConfig] | None,
     ) -> None:
@@ -222,12 +225,15 @@ class _Plan:
         self._agent = agent
         self._actor_agents = list(actor_agents or [agent] * n_actors)
         self._make_env = make_env
-        self._make_processor = make_processor
         self._config = config
         self._spec, self._n_envs = _look_at(make_env)
-        columns = make_processor().columns(self._spec, agent.extra_columns(self._spec))
+        extras = agent.extra_columns(self._spec)
+        self._make_processor = make_processor or _make_one_step(config, extras)
         self.schema: SegmentSchema = make_schema(
-            columns, length=config.segment.length, lookahead=config.replay.lookahead
+            self._make_processor().columns(self._spec, extras),
+            length=config.segment.length,
+            lookahead=config.replay.lookahead,
+            frame_stack=config.segment.frame_stack,
         )
         self.limiter = self._build_limiter()
 
@@ -296,6 +302,17 @@ class _Plan:
                     "transitions; make the replay larger"
                 )
         return config.limiter.build(max_insert=message, batch_size=batch_size)
+
+
+def _make_one_step(
+    config: AsyncConfig, extras: Sequence[ColumnSpec]
+) -> Callable[[], StepProcessor]:
+    asked = any(column.name == "discounted_return" for column in extras)
+    return partial(
+        OneStep,
+        frame_stack=config.segment.frame_stack,
+        return_gamma=_RETURN_GAMMA if asked else None,
+    )
 
 
 def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:

@@ -34,9 +34,10 @@ class Transition:
     next_obs: float
 
 
-def schema(length: int, lookahead: int) -> SegmentSchema:
-    """Return the schema of one-number observations."""
-    return make_schema(OneStep().columns(SPEC, ()), length=length, lookahead=lookahead)
+def schema(length: int, lookahead: int, frame_stack: int = 1) -> SegmentSchema:
+    """Return the schema of one-number observations, or of one-number frames."""
+    columns = OneStep().columns(SPEC, ())
+    return make_schema(columns, length=length, lookahead=lookahead, frame_stack=frame_stack)
 
 
 def play(
@@ -95,10 +96,10 @@ def take_all(outbox: Outbox, env_steps: int = 0) -> list[Experience]:
     return messages
 
 
-def make_outbox(n_envs: int, length: int, lookahead: int, **settings: float) -> Outbox:
+def make_outbox(n_envs: int, length: int, lookahead: int, frame_stack: int = 1) -> Outbox:
     """Return an outbox that never sends because time has passed."""
-    config = SegmentConfig(length=length, flush_interval_s=0.0, **settings)  # type: ignore[arg-type]
-    return Outbox(PEER, schema(length, lookahead), config, n_envs)
+    config = SegmentConfig(length=length, flush_interval_s=0.0)
+    return Outbox(PEER, schema(length, lookahead, frame_stack), config, n_envs)
 
 
 def n_step_return(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +16,7 @@ from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
 from asyncrl.types import ModelVersion
 from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
 
+LOOKAHEAD = 2
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
 
 
@@ -47,6 +51,19 @@ def read_back(messages: list[Experience], length: int) -> list[Transition]:
     return found
 
 
+def read_stacks(message: Experience, frame_stack: int) -> Iterator[list[float]]:
+    """Yield the frames of each transition, newest first, as far as its episode reaches back."""
+    layout = message.columns["obs"].shape[1] - LOOKAHEAD
+    for obs, flags, rows in zip(
+        message.columns["obs"], message.columns["flags"], message.rows, strict=True
+    ):
+        for row in range(frame_stack - 1, min(layout, rows)):
+            if not flags[row] & END:
+                rows_back = range(row, row - frame_stack, -1)
+                inside = takewhile(lambda r: not flags[r] & END, rows_back)  # noqa: B023
+                yield [float(obs[r, 0]) for r in inside]
+
+
 @given(streams(), st.integers(1, 7), st.integers(1, 4))
 @settings(max_examples=150, deadline=None)
 def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
@@ -68,6 +85,24 @@ def test_whole_segments_carry_their_lookahead(
     _, messages = play(ends, outbox, finish=False)
     for message in messages:
         assert (message.rows == length + lookahead).all()
+
+
+@given(streams(), st.integers(1, 5), st.integers(2, 4))
+@settings(max_examples=100, deadline=None)
+def test_segments_look_back_at_the_frames_before(
+    ends: list[list[str]], length: int, frame_stack: int
+) -> None:
+    outbox = make_outbox(len(ends), length, LOOKAHEAD, frame_stack)
+    told, messages = play(ends, outbox)
+    before = {}  # the frame before each one, where that belongs to the same episode
+    for stream in told:
+        for t in stream:
+            before[t.next_obs] = t.obs
+    stacks = [stack for message in messages for stack in read_stacks(message, frame_stack)]
+    for stack in stacks:
+        assert all(before[new] == old for new, old in pairwise(stack))
+        assert len(stack) == frame_stack or stack[-1] not in before, "cut within an episode"
+    assert len(stacks) == sum(map(len, told)) == outbox.produced
 
 
 def test_message_is_full_with_one_segment_of_each_environment() -> None:

@@ -49,6 +49,13 @@ def test_bytes_of_a_row(column: ColumnSpec, row_bytes: int) -> None:
     assert column.row_bytes == row_bytes == np.zeros(column.shape, column.dtype).nbytes
 
 
+def test_stacks_of_frames_make_a_segment_look_back() -> None:
+    schema = make_schema([OBS, FLAGS], length=16, lookahead=3, frame_stack=4)
+    assert (schema.lookback, schema.rows) == (3, 22)
+    assert schema.sampled == slice(3, 19)
+    assert schema.hash() != make_schema([OBS, FLAGS], length=16, lookahead=3).hash()
+
+
 def test_segment_counts_its_lookahead() -> None:
     schema = make_schema([OBS, FLAGS], length=16, lookahead=3)
     assert schema.rows == 19
@@ -95,7 +102,8 @@ def test_objects_cannot_be_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("length", 0), ("max_message_bytes", 0), ("flush_interval_s", -0.1)]
+    ("name", "value"),
+    [("length", 0), ("frame_stack", 0), ("max_message_bytes", 0), ("flush_interval_s", -0.1)],
 )
 def test_settings_are_checked(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"segment\.{name}.*got {value}"):

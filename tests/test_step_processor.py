@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from asyncrl.agent import Act
 from asyncrl.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.segment import END, TERMINATED, TRUNCATED, ColumnSpec, make_schema
 from asyncrl.step_processor import OneStep, Rows, Step
 from asyncrl.types import ModelVersion
@@ -173,3 +174,81 @@ def rows_of(env: BatchEnv, n_steps: int) -> tuple[list[list[tuple[list[float], i
     for rows in processor.finish(obs):
         append(rows)
     return streams, n_stepped
+
+
+# --- frame stacks ---------------------------------------------------------------------------------
+
+
+def stacked(*frames: int) -> np.ndarray:
+    """Return the observation of one environment: a stack of one-pixel frames."""
+    return np.array(frames, np.uint8).reshape(1, len(frames), 1, 1)
+
+
+def stack_step(
+    obs: np.ndarray, final: np.ndarray, *, ended: bool = False, stepped: bool = True
+) -> Step:
+    flags = np.array([ended]), np.zeros(1, bool)
+    outcome = EnvStep(final, np.ones(1, np.float32), *flags, final, np.array([stepped]))
+    return Step(obs, Act(np.zeros(1, np.int64)), outcome, ModelVersion(0))
+
+
+STACKS = EnvSpec(
+    BoxSpec((3, 1, 1), "uint8", np.zeros((3, 1, 1)), np.full((3, 1, 1), 255)), DiscreteSpec(2)
+)
+
+
+def test_rows_hold_the_newest_frame_of_a_stack() -> None:
+    processor = OneStep(frame_stack=3)
+    (obs, *_) = processor.columns(STACKS, ())
+    assert (obs.name, obs.shape) == ("obs", (1, 1))
+    (row,) = processor.process(stack_step(stacked(5, 5, 5), stacked(5, 5, 6)))
+    row_2, end = processor.process(stack_step(stacked(5, 5, 6), stacked(5, 6, 7), ended=True))
+    (last,) = processor.finish(stacked(8, 8, 9))
+    frames = [r.columns["obs"].ravel().tolist() for r in (row, row_2, end, last)]
+    assert frames == [[5], [6], [7], [9]]
+
+
+def test_stack_of_an_episode_that_begins_after_a_reset_step() -> None:
+    processor = OneStep(frame_stack=3)
+    list(processor.process(stack_step(stacked(5, 5, 5), stacked(5, 5, 6), ended=True)))
+    list(processor.process(stack_step(stacked(5, 5, 6), stacked(9, 9, 9), stepped=False)))
+    (row,) = processor.process(stack_step(stacked(9, 9, 9), stacked(9, 9, 1)))
+    assert row.columns["obs"].ravel().tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("obs", "final", "words"),
+    [
+        (stacked(0, 0, 5), stacked(0, 5, 6), "repeat its first frame"),
+        (stacked(5, 5, 5), stacked(6, 5, 5), "newest last"),
+    ],
+)
+def test_what_cannot_be_stacked_again_is_refused(
+    obs: np.ndarray, final: np.ndarray, words: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=words):
+        list(OneStep(frame_stack=3).process(stack_step(obs, final)))
+
+
+def test_observations_that_are_no_stacks_are_refused() -> None:
+    for spec in (SPEC, EnvSpec(BoxSpec((4, 1), "uint8", *np.zeros((2, 4, 1))), DiscreteSpec(2))):
+        with pytest.raises(ConfigError, match=r"segment\.frame_stack=3 needs"):
+            OneStep(frame_stack=3).columns(spec, ())
+
+
+# --- returns so far -------------------------------------------------------------------------------
+
+
+def test_returns_so_far_are_discounted_and_begin_anew_with_each_episode() -> None:
+    processor = OneStep(return_gamma=0.5)
+    told = []
+    for terminated in ((0, 0, 0), (1, 0, 0), (0, 0, 0)):
+        row, *_ = processor.process(make_step(terminated=terminated))
+        told.append(row.columns["discounted_return"].tolist())
+    assert told == [[0.5, 1.5, 2.5], [0.75, 2.25, 3.75], [0.5, 2.625, 4.375]]
+    assert row.columns["discounted_return"].dtype == np.float32
+
+
+def test_rows_have_no_returns_so_far_unless_asked() -> None:
+    (row,) = process(make_step())
+    assert "discounted_return" not in row.columns
