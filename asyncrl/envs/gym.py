@@ -62,7 +62,7 @@ class EnvConfig:
     def build(self) -> BatchEnv:
         """Make the environments, in the process that will step them."""
         if self.vectorization == "native":
-            return self._build_native()
+            return as_batch_env(self.make_vector(), self.n_envs)
         return _build_batch(self._make, self.n_envs)
 
     def build_for(self, episodes: int) -> BatchEnv:
@@ -85,16 +85,8 @@ class EnvConfig:
             raise ConfigError(f"{self.id!r} makes {_shown(env)}, not a gymnasium.Env")
         return env
 
-    def _make(self) -> PlainOrVectorEnv:
-        if _is_import_path(self.id):
-            made: PlainOrVectorEnv = _call_factory(self.id, self.kwargs)
-            return made
-        # Gymnasium's checker costs a test at every step; the batches have checks of their own.
-        make = partial(gymnasium.make, self.id, disable_env_checker=True, **self.kwargs)
-        env: gymnasium.Env[Any, Any] = _make_registered(self.id, make)
-        return env
-
-    def _build_native(self) -> BatchEnv:
+    def make_vector(self) -> VectorEnv[Any, Any, Any]:
+        """Make all `n_envs` at once, in the environment's own vector form."""
         if _is_import_path(self.id):
             env = _call_factory(self.id, {**self.kwargs, "num_envs": self.n_envs})
         else:
@@ -112,7 +104,16 @@ class EnvConfig:
                 f"{self.id!r} makes {_shown(env)}, and env.vectorization=native needs a "
                 "gymnasium.vector.VectorEnv; use env.vectorization=batch"
             )
-        return as_batch_env(env, self.n_envs)
+        return env
+
+    def _make(self) -> PlainOrVectorEnv:
+        if _is_import_path(self.id):
+            made: PlainOrVectorEnv = _call_factory(self.id, self.kwargs)
+            return made
+        # Gymnasium's checker costs a test at every step; the batches have checks of their own.
+        make = partial(gymnasium.make, self.id, disable_env_checker=True, **self.kwargs)
+        env: gymnasium.Env[Any, Any] = _make_registered(self.id, make)
+        return env
 
 
 def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:

@@ -177,6 +177,13 @@ def test_error_of_the_environments_own_comes_through() -> None:
         EnvConfig(id=PLAIN, kwargs={"no_such_argument": 1}).build()
 
 
+def test_make_vector_makes_the_native_form_bare() -> None:
+    env = EnvConfig(id="CartPole-v1", n_envs=3, vectorization="native").make_vector()
+    assert env.num_envs == 3
+    assert isinstance(env, gymnasium.vector.VectorEnv)
+    env.close()
+
+
 def test_native_form_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"cannot make environment 'MountainCar-v0'"):
         EnvConfig(id="MountainCar-v0", n_envs=2, vectorization="native").build()
