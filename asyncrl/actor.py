@@ -181,14 +181,15 @@ class EpisodeMeter:
 
     def update(self, outcome: EnvStep) -> None:
         """Take one step of all environments into account."""
-        self._return += outcome.reward
+        reward, over = outcome.counted
+        self._return += reward
         if outcome.stepped is None:
             self._length += 1
             self.env_steps += len(outcome.reward)
         else:
             self._length += outcome.stepped
             self.env_steps += int(outcome.stepped.sum())
-        ended = np.flatnonzero(outcome.terminated | outcome.truncated)
+        ended = np.flatnonzero(over)
         if len(ended):
             self.episodes += len(ended)
             self._ended += zip(

@@ -85,6 +85,22 @@ class EnvStep(NamedTuple):
     """(B,) False where the environment only reset, ignoring its action: no transition took place,
     reward and flags are 0, and `obs` is the first one of an episode. None if nowhere."""
 
+    score: Array | None = None
+    """(B,) float32 rewards as the environment counts them, where `reward` was changed for the
+    learner, as by clipping. None if they are the same."""
+
+    over: BoolArray | None = None
+    """(B,) where an episode ended as people count them: not where only the learner is told of an
+    end, as when a life of several is lost. None if that is wherever a flag is set."""
+
+    @property
+    def counted(self) -> tuple[Array, BoolArray]:
+        """Return the rewards that make up returns, and where a return is complete."""
+        return (
+            self.reward if self.score is None else self.score,
+            (self.terminated | self.truncated) if self.over is None else self.over,
+        )
+
 
 class BatchEnv(Protocol):
     """B environments of one kind, stepped together."""

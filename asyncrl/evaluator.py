@@ -98,9 +98,10 @@ class EpisodeEvaluator:
             out = env.step(policy.act(obs).action)
             obs = out.obs
             stepped = 1 if out.stepped is None else out.stepped
-            total += out.reward * stepped
+            reward, over = out.counted
+            total += reward * stepped
             steps += stepped
-            ended = out.terminated | out.truncated | (steps >= self._config.max_episode_steps)
+            ended = over | (steps >= self._config.max_episode_steps)
             for i in np.flatnonzero(ended):
                 if quota[i]:
                     quota[i] -= 1

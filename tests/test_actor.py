@@ -408,6 +408,16 @@ def test_meter_leaves_out_steps_that_only_reset() -> None:
     assert meter.take() == ((10.0, 7.0, 30.0), (1, 3, 1))
 
 
+def test_meter_counts_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+    meter = EpisodeMeter(2)
+    told = outcome([1, 1], [1, 1])
+    score, over = np.array([7, 20], np.float32), np.array([False, True])
+    meter.update(told._replace(score=score, over=over))
+    meter.update(told)
+    assert meter.episodes == 3
+    assert meter.take() == ((20.0, 8.0, 1.0), (1, 2, 1))
+
+
 def test_meter_does_not_lose_small_rewards_in_long_episodes() -> None:
     meter = EpisodeMeter(1)
     meter._return[:] = 2.0**24

@@ -73,6 +73,21 @@ def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, epis
     assert record["eval/length_mean"] == pytest.approx(sum(n for _, n in lengths) / episodes)
 
 
+def test_score_is_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+    class Lives(CountingBatch):
+        """Each second end is the loss of a life only, and the learner's rewards are all 0."""
+
+        def step(self, action: Array) -> EnvStep:
+            out = super().step(action)
+            self.ends = getattr(self, "ends", 0) + int(out.terminated[0])
+            over = out.terminated & (self.ends % 2 == 0)
+            return out._replace(reward=out.reward * 0, score=out.reward, over=over)
+
+    score, record = evaluator(Lives(2, length=3)).evaluate(ConstantAgent(1))
+    assert score == (6 + 66) / 2
+    assert record["eval/length_mean"] == 6
+
+
 def test_episode_that_ends_in_the_last_allowed_step_counts_once() -> None:
     env = batch([[(3, "T"), (5, "T")]])
     _, record = evaluator(env, 2, max_episode_steps=3).evaluate(ConstantAgent(0))
