@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from asyncrl import OneStep, PolicyContext, Trainer, TrainerConfig, train_offline
-from asyncrl.agents.dqn import DQNConfig, EpsilonGreedy
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy
 from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig

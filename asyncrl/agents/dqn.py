@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
 from asyncrl.agents.networks import as_float, q_network
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -43,59 +44,7 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["DQNAgent", "DQNConfig", "DQNPolicy", "EpsilonGreedy", "EpsilonLadder", "Softmax"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonGreedy:
-    """A random action with probability epsilon, the same in all environments."""
-
-    start: float = 1.0
-    """Epsilon of the first step, a probability."""
-
-    end: float = 0.05
-    """Epsilon after the decay, a probability."""
-
-    decay_env_steps: int = 10_000
-    """Environment steps of the whole run over which epsilon falls, linearly; 0 starts at `end`."""
-
-    def __post_init__(self) -> None:
-        check_probability("exploration.start", self.start)
-        check_probability("exploration.end", self.end)
-        check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonLadder:
-    """Ape-X: each of the N environments of all actors keeps an epsilon of its own.
-
-    Environment i has base^(1 + alpha * i / (N - 1)); a single one has `base`.
-    """
-
-    base: float = 0.4
-    """Epsilon of the environment that explores most, a probability."""
-
-    alpha: float = 7.0
-    """How much less the others explore; the last one has base^(1 + alpha)."""
-
-    decay_env_steps: int = 0
-    """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
-
-    def __post_init__(self) -> None:
-        check_probability("exploration.base", self.base)
-        check_not_negative("exploration.alpha", self.alpha)
-        check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Softmax:
-    """Actions with probabilities in proportion to exp(Q / temperature)."""
-
-    temperature: float = 1.0
-    """In units of Q values, that is, of returns."""
-
-    def __post_init__(self) -> None:
-        check_positive("exploration.temperature", self.temperature)
+__all__ = ["DQNAgent", "DQNConfig", "DQNPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +84,7 @@ class DQNConfig:
     target_interval_opt_steps: int = 200
     """Optimisation steps between two copies; only when `tau` is 0."""
 
-    exploration: EpsilonGreedy | EpsilonLadder | Softmax = field(default_factory=EpsilonLadder)
+    exploration: Exploration = field(default_factory=EpsilonLadder)
     """How actions other than the best one are tried in training."""
 
     device: str = "auto"
@@ -190,7 +139,7 @@ class DQNPolicy(TorchPolicy):
         super().__init__(_build_network(config, spec, context.seed), device)
         self.config = config
         self.random = np.random.default_rng(context.seed)
-        self._final_epsilons = _final_epsilons(config.exploration, context)
+        self._explorer = Explorer(config.exploration, context, self.random)
 
     def act(self, obs: Array) -> Act:
         """Choose the best action in each environment, or explore."""
@@ -199,28 +148,11 @@ class DQNPolicy(TorchPolicy):
         if not self.training:
             return Act(q.argmax(axis=1))
         self.env_steps += len(obs)
-        if isinstance(self.config.exploration, Softmax):
-            # Gumbel's trick: argmax(Q / T + G) is a draw from softmax(Q / T).
-            noise = self.random.gumbel(size=q.shape)
-            return Act((q / self.config.exploration.temperature + noise).argmax(axis=1))
-        explores = self.random.random(len(q)) < self.epsilons()
-        anything = self.random.integers(q.shape[1], size=len(q))
-        return Act(np.where(explores, anything, q.argmax(axis=1)))
-
-    def epsilons(self) -> Array:
-        """Return the present probability of a random action, for each environment."""
-        exploration = self.config.exploration
-        if isinstance(exploration, Softmax) or self.env_steps >= exploration.decay_env_steps:
-            return self._final_epsilons
-        start = exploration.start if isinstance(exploration, EpsilonGreedy) else 1.0
-        done = self.env_steps / exploration.decay_env_steps
-        return start + done * (self._final_epsilons - start)
+        return Act(self._explorer.choose(q, self.env_steps))
 
     def record(self) -> Record:
         """Tell how much is explored at present."""
-        if isinstance(self.config.exploration, Softmax):
-            return {"exploration_temperature": self.config.exploration.temperature}
-        return {"exploration_rate": float(self.epsilons().mean())}
+        return self._explorer.record(self.env_steps)
 
 
 class DQNAgent(DQNPolicy, TorchAgent):
@@ -300,19 +232,3 @@ def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:
             f"expected {(2, spec.action.n)}, a value for each action"
         )
     return network.train()
-
-
-def _final_epsilons(
-    exploration: EpsilonGreedy | EpsilonLadder | Softmax, context: PolicyContext
-) -> Array:
-    """Return each environment's probability of a random action once nothing decays any more."""
-    match exploration:
-        case EpsilonGreedy():
-            return np.array([exploration.end])
-        case EpsilonLadder():
-            # epsilon_i = base^(1 + alpha * i / (N - 1)), counted across all actors
-            n = context.n_actors * context.n_envs
-            i = context.actor_id * context.n_envs + np.arange(context.n_envs)
-            return exploration.base ** (1.0 + exploration.alpha * i / max(1, n - 1))
-        case Softmax():
-            return np.zeros(1)

@@ -11,14 +11,8 @@ import torch
 from torch import nn
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents.dqn import (
-    DQNAgent,
-    DQNConfig,
-    DQNPolicy,
-    EpsilonGreedy,
-    EpsilonLadder,
-    Softmax,
-)
+from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
 from asyncrl.agents.networks import DuelingHead
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
@@ -178,50 +172,13 @@ def test_soft_target_goes_a_share_of_the_way_in_each_step() -> None:
         assert not np.array_equal(weights(agent), target_weights(agent))
 
 
-def ladder(n_actors: int, n_envs: int, **settings: Any) -> list[float]:
-    config = DQNConfig(exploration=EpsilonLadder(**settings))
-    contexts = [
-        PolicyContext(seed=0, actor_id=i, n_actors=n_actors, n_envs=n_envs) for i in range(n_actors)
-    ]
-    return [e for c in contexts for e in config.build_policy(TWO_STATES, c).epsilons().tolist()]
-
-
-@pytest.mark.parametrize(("n_actors", "n_envs"), [(8, 1), (1, 8), (2, 4)])
-def test_ladder_spans_the_environments_of_all_actors(n_actors: int, n_envs: int) -> None:
-    # Horgan et al.: epsilon = 0.4, alpha = 7; with N = 8 the exponents are 1 to 8.
-    assert ladder(n_actors, n_envs) == pytest.approx([0.4**k for k in range(1, 9)])
-
-
-def test_ladder_of_one_rung_is_its_base() -> None:
-    assert ladder(1, 1, base=0.3) == [0.3]
-
-
-def explored(policy: DQNPolicy, obs: Array, steps: int) -> Array:
-    """Return how often each environment's action was not the best one."""
-    best = policy.train(False).act(obs).action
-    policy.train(True)
-    return np.mean([policy.act(obs).action != best for _ in range(steps)], axis=0)
-
-
-def test_each_environment_explores_as_its_rung_says() -> None:
-    context = PolicyContext(seed=1, n_envs=4)
-    policy = DQNConfig().build_policy(spec((2,), 5), context)
-    rate = explored(policy, np.ones((4, 2), np.float32), 3000)
-    # A random action is the best one by chance in 1 of 5 cases.
-    assert rate == pytest.approx(0.8 * policy.epsilons(), abs=0.03)
-    assert policy.record()["exploration_rate"] == pytest.approx(policy.epsilons().mean())
-
-
-@pytest.mark.parametrize(
-    ("env_steps", "epsilon"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)]
-)
-def test_epsilon_falls_with_the_env_steps_of_the_run(env_steps: int, epsilon: float) -> None:
+def test_exploration_follows_the_env_steps_of_the_run() -> None:
     config = DQNConfig(exploration=EpsilonGreedy(start=1.0, end=0.1, decay_env_steps=1000))
     context = PolicyContext(seed=0)
     policy = config.build_policy(TWO_STATES, context)
     info = config.build(TWO_STATES, context).model_info()
-    policy.sync_model(dataclasses.replace(info, env_steps=env_steps))
-    assert policy.record()["exploration_rate"] == pytest.approx(epsilon)
+    policy.sync_model(dataclasses.replace(info, env_steps=500))
+    assert policy.record()["exploration_rate"] == pytest.approx(0.55)
 
 
 def test_own_steps_count_between_models_but_those_of_evaluation_do_not() -> None:
@@ -234,29 +191,6 @@ def test_own_steps_count_between_models_but_those_of_evaluation_do_not() -> None
     assert policy.env_steps == 8
 
 
-def test_ladder_may_start_from_chance_as_well() -> None:
-    config = DQNConfig(exploration=EpsilonLadder(decay_env_steps=100))
-    policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=3))
-    final = np.array([0.4, 0.4**4.5, 0.4**8])
-    assert policy.epsilons() == pytest.approx(1.0)
-    policy.env_steps = 50
-    assert policy.epsilons() == pytest.approx((1.0 + final) / 2)
-    policy.env_steps = 100
-    assert policy.epsilons() == pytest.approx(final)
-
-
-def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
-    exploration = Softmax(temperature=2.0)
-    config = DQNConfig(network=table, exploration=exploration)
-    policy = config.build_policy(spec((2,), 3), PolicyContext(seed=0, n_envs=5000))
-    with torch.no_grad():
-        policy.model.weight[:, 0] = torch.tensor([0.0, 1.0, 3.0])  # type: ignore[index]
-    drawn = policy.act(np.tile(np.array([1.0, 0.0], np.float32), (5000, 1))).action
-    expected = np.exp([0.0, 0.5, 1.5]) / np.exp([0.0, 0.5, 1.5]).sum()
-    assert np.bincount(drawn, minlength=3) / 5000 == pytest.approx(expected, abs=0.02)
-    assert policy.record() == {"exploration_temperature": 2.0}
-
-
 def test_dueling_and_hidden_shape_the_network() -> None:
     agent = DQNConfig(dueling=True, hidden=(16, 8), device="cpu").build(
         TWO_STATES, PolicyContext(seed=0)
@@ -267,7 +201,7 @@ def test_dueling_and_hidden_shape_the_network() -> None:
 
 
 @pytest.mark.parametrize("exploration", [EpsilonLadder(), Softmax()])
-def test_images_are_learned_from_as_bytes(exploration: EpsilonLadder | Softmax) -> None:
+def test_images_are_learned_from_as_bytes(exploration: Exploration) -> None:
     config = DQNConfig(hidden=(32,), exploration=exploration, device="cpu")
     agent = config.build(IMAGES, PolicyContext(seed=0, n_envs=2))
     batch = random_batch(IMAGES)
@@ -331,29 +265,6 @@ def test_observations_in_double_precision_are_taken() -> None:
 def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         DQNConfig(**settings)
-
-
-@pytest.mark.parametrize(
-    ("exploration", "settings", "words"),
-    [
-        (
-            EpsilonGreedy,
-            {"start": 1.1},
-            r"agent\.exploration\.start must lie in \[0, 1\], got 1\.1",
-        ),
-        (EpsilonGreedy, {"end": -0.1}, r"agent\.exploration\.end"),
-        (EpsilonGreedy, {"decay_env_steps": -1}, r"decay_env_steps must be 0 or more, got -1"),
-        (EpsilonLadder, {"base": 2.0}, r"agent\.exploration\.base"),
-        (EpsilonLadder, {"alpha": -1.0}, r"agent\.exploration\.alpha must be 0 or more"),
-        (EpsilonLadder, {"decay_env_steps": -1}, r"agent\.exploration\.decay_env_steps"),
-        (Softmax, {"temperature": 0.0}, r"agent\.exploration\.temperature must be positive"),
-    ],
-)
-def test_exploration_that_cannot_work_is_refused(
-    exploration: Any, settings: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        exploration(**settings)
 
 
 @pytest.mark.parametrize("build", [DQNConfig.build, DQNConfig.build_policy])

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from asyncrl.agents.dqn import DQNConfig, Softmax
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import Softmax
 from asyncrl.agents.sac import SACConfig
 from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.config import load_yaml, save_yaml

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.agents.dqn import DQNConfig, Softmax
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import Softmax
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig, preset

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode
-from asyncrl.agents.dqn import DQNConfig, EpsilonGreedy, Softmax
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.sac import SACConfig
 from asyncrl.config import from_plain, to_plain
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec

@@ -1,0 +1,96 @@
+"""Exploration: schedules, ladders, shares of actions, settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.exploration import (
+    EpsilonGreedy,
+    EpsilonLadder,
+    Exploration,
+    Explorer,
+    Softmax,
+)
+from asyncrl.errors import ConfigError
+
+
+def explorer(exploration: Exploration, seed: int = 0, **context: int) -> Explorer:
+    return Explorer(exploration, PolicyContext(seed=seed, **context), np.random.default_rng(seed))
+
+
+def ladder(n_actors: int, n_envs: int, **settings: Any) -> list[float]:
+    of_actors = [
+        explorer(EpsilonLadder(**settings), actor_id=i, n_actors=n_actors, n_envs=n_envs)
+        for i in range(n_actors)
+    ]
+    return [e for one in of_actors for e in one.epsilons(0).tolist()]
+
+
+@pytest.mark.parametrize(("n_actors", "n_envs"), [(8, 1), (1, 8), (2, 4)])
+def test_ladder_spans_the_environments_of_all_actors(n_actors: int, n_envs: int) -> None:
+    # Horgan et al.: epsilon = 0.4, alpha = 7; with N = 8 the exponents are 1 to 8.
+    assert ladder(n_actors, n_envs) == pytest.approx([0.4**k for k in range(1, 9)])
+
+
+def test_ladder_of_one_rung_is_its_base() -> None:
+    assert ladder(1, 1, base=0.3) == [0.3]
+
+
+def test_each_environment_explores_as_its_rung_says() -> None:
+    of_four = explorer(EpsilonLadder(), n_envs=4)
+    q = np.tile(np.array([0.0, 0.0, 1.0, 0.0, 0.0]), (4, 1))
+    explored = np.mean([of_four.choose(q, 0) != 2 for _ in range(3000)], axis=0)
+    # A random action is the best one by chance in 1 of 5 cases.
+    assert explored == pytest.approx(0.8 * of_four.epsilons(0), abs=0.03)
+    assert of_four.record(0)["exploration_rate"] == pytest.approx(of_four.epsilons(0).mean())
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "epsilon"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)]
+)
+def test_epsilon_falls_with_env_steps(env_steps: int, epsilon: float) -> None:
+    greedy = explorer(EpsilonGreedy(start=1.0, end=0.1, decay_env_steps=1000))
+    assert greedy.record(env_steps)["exploration_rate"] == pytest.approx(epsilon)
+
+
+def test_ladder_may_start_from_chance_as_well() -> None:
+    of_three = explorer(EpsilonLadder(decay_env_steps=100), n_envs=3)
+    final = np.array([0.4, 0.4**4.5, 0.4**8])
+    assert of_three.epsilons(0) == pytest.approx(1.0)
+    assert of_three.epsilons(50) == pytest.approx((1.0 + final) / 2)
+    assert of_three.epsilons(100) == pytest.approx(final)
+
+
+def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
+    warm = explorer(Softmax(temperature=2.0))
+    drawn = warm.choose(np.tile(np.array([0.0, 1.0, 3.0]), (5000, 1)), 0)
+    expected = np.exp([0.0, 0.5, 1.5]) / np.exp([0.0, 0.5, 1.5]).sum()
+    assert np.bincount(drawn, minlength=3) / 5000 == pytest.approx(expected, abs=0.02)
+    assert warm.record(0) == {"exploration_temperature": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("exploration", "settings", "words"),
+    [
+        (
+            EpsilonGreedy,
+            {"start": 1.1},
+            r"agent\.exploration\.start must lie in \[0, 1\], got 1\.1",
+        ),
+        (EpsilonGreedy, {"end": -0.1}, r"agent\.exploration\.end"),
+        (EpsilonGreedy, {"decay_env_steps": -1}, r"decay_env_steps must be 0 or more, got -1"),
+        (EpsilonLadder, {"base": 2.0}, r"agent\.exploration\.base"),
+        (EpsilonLadder, {"alpha": -1.0}, r"agent\.exploration\.alpha must be 0 or more"),
+        (EpsilonLadder, {"decay_env_steps": -1}, r"agent\.exploration\.decay_env_steps"),
+        (Softmax, {"temperature": 0.0}, r"agent\.exploration\.temperature must be positive"),
+    ],
+)
+def test_exploration_that_cannot_work_is_refused(
+    exploration: Any, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        exploration(**settings)
