@@ -87,6 +87,12 @@ METRICS: dict[str, Metric] = {
     # The machine.
     "system/cpu_percent": Metric("%", "of one core, by the learner's process"),
     "system/rss_bytes": Metric("bytes", "resident memory of the learner"),
+    "system/children_cpu_percent": Metric("%", "of one core, by all processes that it started"),
+    "system/children_rss_bytes": Metric("bytes", "their resident memory; shared parts count often"),
+    "system/machine_cpu_percent": Metric("%", "of all cores that the learner may use, by anything"),
+    "system/available_bytes": Metric("bytes", "memory that the machine could still give"),
+    "system/gpu_percent": Metric("%", "of the time, the first GPU; needs `nvidia-ml-py`"),
+    "system/gpu_memory_bytes": Metric("bytes", "of the first GPU, by anything"),
     # The agent and the user.
     "agent/<name>": Metric("", "what `Agent.opt` returned: `loss`, `q_mean`, `grad_norm`, ..."),
     "record/dropped": Metric("records", "not written, because a recorder was too slow"),

@@ -1,17 +1,117 @@
+"""Use of processors and memory, by this process, its children and the whole machine."""
+
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from asyncrl.metrics import describe
-from asyncrl.system import SystemMeter
+from asyncrl.system import SystemMeter, find_gpu
+
+SPIN = "import sys; print(flush=True)\nwhile True: pass"
+
+
+def work(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
 
 
 def test_busy_process_takes_processor_time_and_memory() -> None:
     meter = SystemMeter()
-    until = time.process_time() + 0.2
-    while time.process_time() < until:
-        pass
+    work(0.2)
     record = meter.record()
-    assert record["system/cpu_percent"] > 0.0
+    assert 0.0 < record["system/cpu_percent"] <= 110.0
     assert record["system/rss_bytes"] > 1e6
+    assert 0.0 < record["system/machine_cpu_percent"] <= 100.0
+    assert record["system/available_bytes"] > 1e6
     assert all(describe(name) for name in record)
+
+
+def test_use_is_since_the_last_record_and_in_the_mean_since_the_start() -> None:
+    now_s = 100.0
+    meter = SystemMeter(clock=lambda: now_s)
+    work(0.2)
+    now_s = 101.0
+    first = meter.record()
+    now_s = 102.0
+    second = meter.record()
+    assert first["system/cpu_percent"] >= 20.0
+    assert second["system/cpu_percent"] < first["system/cpu_percent"]
+    assert second["system/cpu_percent"] < meter.usage().cpu_percent
+
+
+def test_children_are_counted_with_what_they_take() -> None:
+    child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout
+        child.stdout.readline()
+        meter = SystemMeter()
+        work(0.2)
+        record = meter.record()
+    finally:
+        child.kill()
+        child.communicate()
+    assert record["system/children_cpu_percent"] > 0.0
+    assert record["system/children_rss_bytes"] > 1e6
+    assert all(describe(name) for name in record)
+    assert "system/children_rss_bytes" not in meter.record(), "it has ended"
+
+
+class FakeNvml(SimpleNamespace):
+    """One device, which may refuse to tell."""
+
+    class NVMLError(Exception):
+        """What the library raises."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        super().__init__(asked_for=None, silent=silent)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        """There is a driver."""
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        self.asked_for = index
+        return "handle"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        self.asked_for = uuid
+        return "handle"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+        return SimpleNamespace(used=5_000)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+        if self.silent:
+            raise self.NVMLError
+        return SimpleNamespace(gpu=37)
+
+
+@pytest.mark.parametrize(("visible", "device"), [(None, 0), ("2,3", 2), ("GPU-8a-2,1", "GPU-8a-2")])
+def test_gpu_is_the_first_that_is_visible(
+    visible: str | None, device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    record = SystemMeter().record()
+    assert nvml.asked_for == device
+    assert (record["system/gpu_percent"], record["system/gpu_memory_bytes"]) == (37.0, 5_000.0)
+    assert all(describe(name) for name in record)
+
+
+def test_gpu_that_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(silent=True))  # type: ignore[arg-type]
+    assert [name for name in SystemMeter().record() if "gpu" in name] == []
+
+
+def test_there_is_no_gpu_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert find_gpu() is None

@@ -1,0 +1,293 @@
+"""What limits a run, in one sentence that says what to do. Pure: numbers in, a verdict out.
+
+The evidence is who waits for whom. Actors that wait have more to give than the learner can take;
+a learner that waits could take more than actors give; if nobody waits, cores are what is short,
+or the two sides fit. Within a side, the phase that takes most of the time decides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from asyncrl.facts import Facts
+
+__all__ = ["Kind", "Verdict", "judge"]
+
+Kind = Literal[
+    "too-early",
+    "alone",
+    "restarts",
+    "bookkeeping-bound",
+    "overcommitted",
+    "limiter-bound",
+    "receiver-bound",
+    "learner-bound",
+    "policy-bound",
+    "send-bound",
+    "env-bound",
+    "actor-bound",
+    "cores-bound",
+    "unlimited",
+    "balanced",
+]
+
+_SHORT_S = 2.0
+_WAITS = 0.25
+"""Who waits for less than this part of the time is not held up."""
+
+_BOOKS = 0.2
+_BOOKS_GOAL = 0.05
+_POLICY_GOAL = 0.25
+_FULL_PERCENT = 95.0
+_MANY_RESTARTS = 3
+_CALM_S = 60.0
+"""Between two restarts of any actors; rarer ones cost nothing that counts."""
+
+_MANY_ENVS = 64
+"""From here on, more environments make a step of the policy hardly cheaper for each of them."""
+
+_MOST_TIMES = 100.0
+_BOOK_INTERVALS = {
+    "eval": (
+        "evaluating",
+        "evaluate in the background or raise trainer.books.eval_interval_opt_steps",
+    ),
+    "record": ("making records", "raise trainer.books.record_interval_s"),
+    "save": ("saving checkpoints", "raise trainer.books.save_interval_opt_steps"),
+    "publish": ("publishing models", "raise trainer.sync_interval_opt_steps"),
+}
+_LEARNER_VERBS = {"opt": "optimises", "sample": "samples batches"}
+
+
+class Verdict(NamedTuple):
+    """What limits the run."""
+
+    kind: Kind
+    sentence: str
+
+
+def judge(facts: Facts) -> Verdict:
+    """Say what limits a run, on what evidence, and what would change it."""
+    if early := _too_early(facts):
+        return early
+    facts = facts.without_start_up()
+    for rule in (
+        _alone,
+        _restarts,
+        _bookkeeping_bound,
+        _overcommitted,
+        _limiter_bound,
+        _learner_bound,
+        _actors_bound,
+        _cores_bound,
+    ):
+        if verdict := rule(facts):
+            return verdict
+    return _nobody_waits(facts)
+
+
+def _too_early(facts: Facts) -> Verdict | None:
+    if not facts.opt_steps:
+        return Verdict("too-early", "too early to tell: no optimisation step has been done yet")
+    if facts.setup.actors and not facts.actor:
+        return Verdict("too-early", "too early to tell: no actor has reported yet")
+    learning_s = facts.wall_s - facts.start_up_s
+    if learning_s < _SHORT_S:
+        return Verdict(
+            "too-early",
+            f"too short to tell: it learned for {max(learning_s, 0.0):.1f} s "
+            f"after {facts.start_up_s:.1f} s of starting up",
+        )
+    return None
+
+
+def _alone(facts: Facts) -> Verdict | None:
+    """Judge a run in one process, where nobody can wait."""
+    if facts.setup.actors:
+        return None
+    act, opt = facts.learner.get("act", 0.0), facts.learner.get("opt", 0.0)
+    if not act:
+        return Verdict("alone", f"learner only: optimising takes {_pc(opt)} of the time")
+    return Verdict(
+        "alone",
+        f"one process: acting takes {_pc(act)} of its time and optimising {_pc(opt)}; "
+        f"an asynchronous run does both at once, up to {1 / max(act, 1 - act):.1f} times as fast",
+    )
+
+
+def _restarts(facts: Facts) -> Verdict | None:
+    if facts.restarts < _MANY_RESTARTS or facts.wall_s / facts.restarts > _CALM_S:
+        return None
+    return Verdict(
+        "restarts",
+        f"held up by faults: actors were started again {facts.restarts} times, once in "
+        f"{facts.wall_s / facts.restarts:.0f} s; the warnings say what ended them, and that comes "
+        "before any tuning",
+    )
+
+
+def _bookkeeping_bound(facts: Facts) -> Verdict | None:
+    shares = {name: facts.learner.get(name, 0.0) for name in _BOOK_INTERVALS}
+    total = sum(shares.values())
+    if total < _BOOKS:
+        return None
+    largest = max(shares, key=lambda name: shares[name])
+    doing, advice = _BOOK_INTERVALS[largest]
+    share = shares[largest]
+    times = share * (1 - _BOOKS_GOAL) / (_BOOKS_GOAL * max(1 - share, 1e-9))
+    return Verdict(
+        "bookkeeping-bound",
+        f"bookkeeping-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, "
+        f"to {math.ceil(min(times, _MOST_TIMES))} times what it is for {_pc(_BOOKS_GOAL)}",
+    )
+
+
+def _overcommitted(facts: Facts) -> Verdict | None:
+    setup = facts.setup
+    if setup.actors <= setup.cores or not _full(facts):
+        return None
+    return Verdict(
+        "overcommitted",
+        f"overcommitted: {setup.actors} actors and the learner share {_cores(facts)}; "
+        f"{_actors(max(1, setup.cores - 1))} would leave the learner one",
+    )
+
+
+def _limiter_bound(facts: Facts) -> Verdict | None:
+    if min(facts.actors_wait, facts.learner_waits) < _WAITS:
+        return None
+    return Verdict(
+        "limiter-bound",
+        f"limiter-bound: both sides wait for each other in turns, actors {_pc(facts.actors_wait)} "
+        f"of their time and the learner {_pc(facts.learner_waits)} of its; shorten "
+        "segment.length, or widen limiter.band_transitions",
+    )
+
+
+def _learner_bound(facts: Facts) -> Verdict | None:
+    setup, waits = facts.setup, facts.actors_wait
+    if waits < _WAITS:
+        return None
+    if setup.samples_per_insert == 0:
+        return Verdict(
+            "receiver-bound",
+            f"receiver-bound: actors wait {_pc(waits)} of their time though samples per insert "
+            "are not limited, as messages are not taken in fast enough; lengthen segment.length",
+        )
+    busiest = max(_LEARNER_VERBS, key=lambda name: facts.learner.get(name, 0.0))
+    evidence = (
+        f"learner-bound: actors wait {_pc(waits)} of their time for credit, while the learner "
+        f"{_LEARNER_VERBS[busiest]} {_pc(facts.learner.get(busiest, 0.0))} of its"
+    )
+    ratio = setup.samples_per_insert
+    to = f" from {ratio:g} to {ratio * (1 - waits):.2g}" if ratio else ""
+    lower = f"lower limiter.samples_per_insert{to} for more environment steps"
+    enough = math.ceil(round(setup.actors * (1 - waits), 3))
+    if enough == setup.actors:
+        return Verdict("learner-bound", f"{evidence}; speed the learner up, or {lower}")
+    starved = _full(facts) and (facts.cpu_percent or 100.0) < _FULL_PERCENT
+    gain = f" and leave it more than {facts.cpu_percent:.0f} % of a core" if starved else ""
+    return Verdict("learner-bound", f"{evidence}; {_actors(enough)} would do{gain}, or {lower}")
+
+
+def _actors_bound(facts: Facts) -> Verdict | None:
+    """Judge a learner that waits by what its actors do meanwhile."""
+    if facts.learner_waits < _WAITS:
+        return None
+    busy = max(1 - facts.actors_wait, 1e-9)
+    policy, env, send = (facts.actor.get(name, 0.0) / busy for name in ("policy", "env", "send"))
+    waits = f"the learner waits {_pc(facts.learner_waits)} of its time"
+    if policy >= 0.4 and policy >= max(env, send):
+        evidence = f"policy-bound: {waits}, and actors choose actions {_pc(policy)} of theirs"
+        return Verdict("policy-bound", f"{evidence}; {_wider_batches(facts, policy)}")
+    if send >= 0.35 and send >= env:
+        return Verdict(
+            "send-bound",
+            f"send-bound: {waits}, and actors pack and send {_pc(send)} of theirs; "
+            "lengthen segment.length, for fewer and larger messages",
+        )
+    if env >= 0.5:
+        evidence = f"env-bound: {waits}, and actors step environments {_pc(env)} of theirs"
+        return Verdict("env-bound", f"{evidence}; {_more_actors(facts)}")
+    evidence = f"actor-bound: {waits}, and actors are busy {_pc(busy)} of theirs"
+    return Verdict("actor-bound", f"{evidence}; {_more_actors(facts)}")
+
+
+def _wider_batches(facts: Facts, policy: float) -> str:
+    """Advise so many environments that choosing actions takes a quarter of the time."""
+    now = facts.setup.envs_per_actor
+    if now is not None and now >= _MANY_ENVS:
+        return f"with {now} environments each, a smaller network helps, or else " + _more_actors(
+            facts
+        )
+    wanted = policy * (1 - _POLICY_GOAL) / (_POLICY_GOAL * max(1 - policy, 1e-9))
+    times = 2 ** math.ceil(math.log2(max(min(wanted, _MANY_ENVS), 2.0)))
+    if now is None:
+        return f"give each actor {times} times as many environments"
+    return f"give each actor {min(now * times, _MANY_ENVS)} environments instead of {now}"
+
+
+def _more_actors(facts: Facts) -> str:
+    """Advise as many actors as keep the learner busy, if there are cores for them."""
+    setup, idle = facts.setup, 1 - facts.learner_waits
+    ratio = setup.samples_per_insert
+    wanted = math.ceil(round(setup.actors / max(idle, 0.05), 3))
+    if facts.machine_cpu_percent is None:
+        room = setup.cores - setup.actors - 1
+    else:
+        room = int(setup.cores * (1 - facts.machine_cpu_percent / 100) + 0.25)
+    if room > 0:
+        return f"{_actors(min(wanted, setup.actors + room))} would use the cores that are idle"
+    learn = (
+        f", or raise limiter.samples_per_insert from {ratio:g} to {ratio / max(idle, 0.05):.2g} "
+        "to learn more from each step"
+        if ratio
+        else ""
+    )
+    faster = "step faster, as with native vectorization"
+    return f"{_cores(facts)} have no room for more, so {faster}{learn}"
+
+
+def _cores_bound(facts: Facts) -> Verdict | None:
+    setup = facts.setup
+    if setup.actors + 1 <= setup.cores or not _full(facts):
+        return None
+    return Verdict(
+        "cores-bound",
+        f"cores-bound: {_actors(setup.actors)} and the learner share {_cores(facts)}, and nobody "
+        f"waits much (actors {_pc(facts.actors_wait)} of their time, the learner "
+        f"{_pc(facts.learner_waits)}); only more cores or cheaper steps make it faster",
+    )
+
+
+def _nobody_waits(facts: Facts) -> Verdict:
+    evidence = (
+        f"actors wait {_pc(facts.actors_wait)} of their time, "
+        f"the learner {_pc(facts.learner_waits)} of its"
+    )
+    if facts.setup.samples_per_insert == 0:
+        return Verdict(
+            "unlimited",
+            f"unlimited: {evidence}, as samples per insert are not limited; each transition was "
+            f"sampled {facts.samples_per_insert:.2g} times",
+        )
+    return Verdict("balanced", f"balanced: {evidence}, so both sides are used")
+
+
+def _full(facts: Facts) -> bool:
+    return (facts.machine_cpu_percent or 0.0) >= _FULL_PERCENT
+
+
+def _actors(n: int) -> str:
+    return f"{n} actor" if n == 1 else f"{n} actors"
+
+
+def _cores(facts: Facts) -> str:
+    percent, n = facts.machine_cpu_percent, facts.setup.cores
+    busy = "" if percent is None else f" ({percent:.0f} % busy)"
+    return f"the {n} cores{busy}" if n > 1 else f"one core{busy}"
+
+
+def _pc(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")

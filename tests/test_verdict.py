@@ -1,0 +1,272 @@
+"""Each kind of run gets its own verdict, with its own numbers in it."""
+
+from __future__ import annotations
+
+import re
+import typing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncrl.facts import Facts, Setup
+from asyncrl.verdict import Kind, judge
+
+BUSY_ACTOR = {"env": 0.7, "policy": 0.2, "send": 0.1}
+BUSY_LEARNER = {"opt": 0.8, "sample": 0.1, "publish": 0.05, "other": 0.05}
+
+
+def waiting(busy: dict[str, float], wait: float) -> dict[str, float]:
+    """Let one side wait; the rest of its time keeps its proportions."""
+    return {name: share * (1 - wait) for name, share in busy.items()} | {"wait": wait}
+
+
+def facts(
+    actors_wait: float = 0.0,
+    learner_waits: float = 0.0,
+    *,
+    actor: dict[str, float] | None = None,
+    learner: dict[str, float] | None = None,
+    setup: dict[str, Any] | None = None,
+    **more: Any,
+) -> Facts:
+    defaults: dict[str, Any] = {
+        "actors": 4,
+        "envs_per_actor": 8,
+        "samples_per_insert": 4.0,
+        "cores": 8,
+    }
+    return Facts(
+        setup=Setup(**(defaults | (setup or {}))),
+        actor=waiting(actor or BUSY_ACTOR, actors_wait),
+        learner=waiting(learner or BUSY_LEARNER, learner_waits),
+        **({"wall_s": 60.0, "opt_steps": 1000.0} | more),
+    )
+
+
+# Facts, kind, and words that the sentence must have: its evidence, its advice.
+CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
+    "nothing learned yet": (facts(opt_steps=0.0), "too-early", ("no optimisation step",)),
+    "no reports yet": (replace(facts(), actor={}), "too-early", ("no actor has reported",)),
+    "stopped at once": (
+        facts(wall_s=3.5, start_up_s=2.9),
+        "too-early",
+        ("learned for 0.6 s after 2.9 s",),
+    ),
+    "synchronous": (
+        facts(setup={"actors": 0}, learner={"act": 0.6, "opt": 0.3, "sample": 0.1}),
+        "alone",
+        ("acting takes 60 %", "optimising 30 %", "1.7 times"),
+    ),
+    "offline": (
+        facts(setup={"actors": 0}, learner={"opt": 0.97, "sample": 0.03}),
+        "alone",
+        ("optimising takes 97 %",),
+    ),
+    "restarts": (facts(0.6, restarts=5), "restarts", ("started again 5 times", "once in 12 s")),
+    "few restarts in a long run": (
+        facts(0.5, restarts=5, wall_s=3600.0),
+        "learner-bound",
+        ("2 actors would do",),
+    ),
+    "inline evaluation": (
+        facts(0.5, learner={"eval": 0.5, "opt": 0.5}),
+        "bookkeeping-bound",
+        ("evaluating takes 50 %", "trainer.books.eval_interval_opt_steps, to 19 times"),
+    ),
+    "many records": (
+        facts(learner={"record": 0.2, "save": 0.1, "opt": 0.7}),
+        "bookkeeping-bound",
+        ("making records takes 20 %", "record_interval_s", "to 5 times"),
+    ),
+    "many checkpoints": (
+        facts(learner={"save": 0.5, "opt": 0.5}),
+        "bookkeeping-bound",
+        ("saving checkpoints takes 50 %", "save_interval_opt_steps"),
+    ),
+    "many models": (
+        facts(learner={"publish": 0.3, "opt": 0.7}),
+        "bookkeeping-bound",
+        ("publishing models takes 30 %", "sync_interval_opt_steps"),
+    ),
+    "more actors than cores": (
+        facts(0.4, setup={"cores": 2}, machine_cpu_percent=99.0),
+        "overcommitted",
+        ("4 actors and the learner share the 2 cores (99 % busy)", "1 actor would"),
+    ),
+    "more actors than cores, most wait": (
+        facts(0.75, setup={"cores": 2}, machine_cpu_percent=80.0),
+        "learner-bound",
+        ("1 actor would do",),
+    ),
+    "both wait": (
+        facts(0.4, 0.3),
+        "limiter-bound",
+        ("actors 40 %", "learner 30 %", "segment.length", "limiter.band_transitions"),
+    ),
+    "learner cannot keep up": (
+        facts(0.62, 0.02),
+        "learner-bound",
+        ("actors wait 62 %", "optimises 78 %", "2 actors would do", "from 4 to 1.5"),
+    ),
+    "learner samples slowly": (
+        facts(0.5, learner={"opt": 0.3, "sample": 0.7}),
+        "learner-bound",
+        ("samples batches 70 %", "2 actors would do"),
+    ),
+    "learner lacks a core": (
+        facts(
+            0.5,
+            setup={"actors": 2, "cores": 2},
+            machine_cpu_percent=98.0,
+            cpu_percent=63.0,
+        ),
+        "learner-bound",
+        ("1 actor would do and leave it more than 63 % of a core",),
+    ),
+    "one actor, slow learner": (
+        facts(0.4, setup={"actors": 1}),
+        "learner-bound",
+        ("speed the learner up, or lower limiter.samples_per_insert from 4 to 2.4",),
+    ),
+    "slow learner, limiter unknown": (
+        facts(0.5, setup={"samples_per_insert": None}),
+        "learner-bound",
+        ("or lower limiter.samples_per_insert for",),
+    ),
+    "actors wait, limiter off": (
+        facts(0.5, setup={"samples_per_insert": 0.0}),
+        "receiver-bound",
+        ("actors wait 50 %", "segment.length"),
+    ),
+    "small batches for the policy": (
+        facts(learner_waits=0.5, actor={"policy": 0.6, "env": 0.3, "send": 0.1}),
+        "policy-bound",
+        ("learner waits 50 %", "choose actions 60 %", "64 environments instead of 8"),
+    ),
+    "batches unknown": (
+        facts(
+            learner_waits=0.5,
+            actor={"policy": 0.5, "env": 0.4, "send": 0.1},
+            setup={"envs_per_actor": None},
+        ),
+        "policy-bound",
+        ("4 times as many environments",),
+    ),
+    "large batches, slow policy": (
+        facts(
+            learner_waits=0.5,
+            actor={"policy": 0.8, "env": 0.1, "send": 0.1},
+            setup={"envs_per_actor": 64},
+        ),
+        "policy-bound",
+        ("with 64 environments each, a smaller network", "7 actors would use"),
+    ),
+    "short segments": (
+        facts(learner_waits=0.5, actor={"send": 0.5, "env": 0.4, "policy": 0.1}),
+        "send-bound",
+        ("pack and send 50 %", "segment.length"),
+    ),
+    "environments, idle cores": (
+        facts(learner_waits=0.4, machine_cpu_percent=50.0),
+        "env-bound",
+        ("learner waits 40 %", "step environments 70 %", "7 actors would use the cores"),
+    ),
+    "environments, fewer idle cores than wanted": (
+        facts(learner_waits=0.9, machine_cpu_percent=70.0),
+        "env-bound",
+        ("6 actors would use",),
+    ),
+    "environments, no idle core": (
+        facts(learner_waits=0.6, setup={"actors": 2, "cores": 2}, machine_cpu_percent=97.0),
+        "env-bound",
+        ("the 2 cores (97 % busy)", "native vectorization", "from 4 to 10"),
+    ),
+    "environments, load unknown": (
+        facts(learner_waits=0.6, setup={"actors": 2, "cores": 2, "samples_per_insert": None}),
+        "env-bound",
+        ("the 2 cores have no room", "native vectorization"),
+    ),
+    "actors, no phase stands out": (
+        facts(learner_waits=0.3, actor={"env": 0.4, "policy": 0.35, "send": 0.25}),
+        "actor-bound",
+        ("actors are busy 100 %", "6 actors"),
+    ),
+    "nobody waits, cores full": (
+        facts(0.1, 0.05, setup={"actors": 2, "cores": 2}, machine_cpu_percent=99.0),
+        "cores-bound",
+        ("2 actors and the learner share the 2 cores (99 % busy)", "actors 10 %", "learner 5 %"),
+    ),
+    "limiter off": (
+        facts(setup={"samples_per_insert": 0.0}, samples_per_insert=23.4),
+        "unlimited",
+        ("not limited", "23 times"),
+    ),
+    "nobody waits": (facts(0.1, 0.12), "balanced", ("actors wait 10 %", "learner 12 %")),
+}
+
+
+@pytest.mark.parametrize(("measured", "kind", "words"), CASES.values(), ids=CASES)
+def test_verdict_names_its_evidence_and_what_to_do(
+    measured: Facts, kind: Kind, words: tuple[str, ...]
+) -> None:
+    verdict = judge(measured)
+    assert verdict.kind == kind
+    assert [word for word in words if word not in verdict.sentence] == []
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {kind for _, kind, _ in CASES.values()} == set(typing.get_args(Kind))
+
+
+def test_waiting_for_the_first_step_is_no_evidence_against_actors() -> None:
+    run = facts(0.5, 0.4, wall_s=10.0)
+    assert judge(run).kind == "limiter-bound"
+    assert judge(replace(run, start_up_s=4.0)).kind == "learner-bound"
+
+
+@given(
+    shares=st.lists(st.floats(0.001, 1), min_size=12, max_size=12),
+    actors=st.integers(0, 64),
+    cores=st.integers(1, 64),
+    envs=st.none() | st.integers(1, 512),
+    ratio=st.none() | st.sampled_from([0.0, 0.5, 32.0]),
+    load=st.none() | st.floats(0, 100),
+    restarts=st.integers(0, 9),
+)
+def test_any_run_gets_one_sentence(
+    *,
+    shares: list[float],
+    actors: int,
+    cores: int,
+    envs: int | None,
+    ratio: float | None,
+    load: float | None,
+    restarts: int,
+) -> None:
+    actor, learner = shares[:4], shares[4:]
+    learner_phases = ("wait", "sample", "opt", "publish", "record", "eval", "save", "other")
+    verdict = judge(
+        Facts(
+            setup=Setup(actors=actors, envs_per_actor=envs, samples_per_insert=ratio, cores=cores),
+            actor={
+                name: part / sum(actor)
+                for name, part in zip(("env", "policy", "send", "wait"), actor, strict=True)
+            },
+            learner={
+                name: part / sum(learner)
+                for name, part in zip(learner_phases, learner, strict=True)
+            },
+            wall_s=30.0,
+            opt_steps=10.0,
+            restarts=restarts,
+            cpu_percent=load,
+            machine_cpu_percent=load,
+        )
+    )
+    assert verdict.kind in typing.get_args(Kind)
+    assert "\n" not in verdict.sentence
+    assert not re.search(r"nan|inf |None|-\d|  | ,|  ", verdict.sentence)
+    assert max(map(int, re.findall(r"(\d+) %", verdict.sentence)), default=0) <= 100
