@@ -48,7 +48,7 @@ class Outbox:
         self._n_segments = segments_per_message(config, schema, n_envs)
         self._flush_interval_s = config.flush_interval_s or float("inf")
         self._clock = clock
-        self._capacity = schema.rows + schema.length // 4
+        self._capacity = schema.rows + schema.length // 2
         self._streams = {
             c.name: np.zeros((n_envs, self._capacity, *c.shape), c.dtype) for c in schema.columns
         }
@@ -57,7 +57,7 @@ class Outbox:
             for name, column in self._streams.items()
         }
         self._first_row = np.arange(n_envs) * self._capacity
-        self._cursor = np.zeros(n_envs, np.int64)
+        self._next_row = self._first_row.copy()  # where each stream goes on, in `_flat`
         # Pushes until the longest stream may be at its end: each adds at most one row to it.
         self._room = 0
         self._begin_streams()
@@ -70,10 +70,11 @@ class Outbox:
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
         ids, columns = rows
-        at = self._first_row[ids] + self._cursor[ids]
+        everywhere = len(ids) == len(self._next_row)
+        at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
             self._flat[name][at] = column
-        self._cursor[ids] += 1
+        self._next_row[... if everywhere else ids] += 1
         self.produced += int(np.count_nonzero(columns["flags"] < END))
         self._room -= 1
         if not self._room:
@@ -86,9 +87,9 @@ class Outbox:
         beyond was to be the start of the next.
         """
         self._cut_full()
-        for env_id in range(len(self._cursor)):
+        for env_id in range(len(self._next_row)):
             ids = np.array([env_id])
-            while self._cursor[env_id] > self._schema.sampled.stop:
+            while self._filled(ids) > self._schema.sampled.stop:
                 self._cut(ids)
                 self._carry(ids)
             self._cut(ids)
@@ -118,14 +119,19 @@ class Outbox:
         """Empty all streams; nothing of what was before can be looked back at."""
         lookback = self._schema.lookback
         self._streams["flags"][:, :lookback] = END
-        self._cursor[:] = lookback
+        self._next_row[:] = self._first_row + lookback
         self._room = self._capacity - lookback
 
     def _cut_full(self) -> None:
-        while len(full := (self._cursor >= self._schema.rows).nonzero()[0]):
+        everyone = np.arange(len(self._next_row))
+        while len(full := (self._filled(everyone) >= self._schema.rows).nonzero()[0]):
             self._cut(full)
             self._carry(full)
-        self._room = self._capacity - int(self._cursor.max())
+        self._room = self._capacity - int(self._filled(everyone).max())
+
+    def _filled(self, ids: IntArray) -> IntArray:
+        """Return how many rows these streams hold."""
+        return self._next_row[ids] - self._first_row[ids]
 
     def _cut(self, ids: IntArray) -> None:
         """Copy the segments of these streams into messages, opening new ones as needed."""
@@ -133,7 +139,7 @@ class Outbox:
         while done < len(ids):
             draft = self._open = self._open or _Draft(self._schema, self._n_segments, self._clock())
             part = ids[done : done + self._n_segments - draft.count]
-            draft.add(self._streams, part, np.minimum(self._cursor[part], self._schema.rows))
+            draft.add(self._streams, part, np.minimum(self._filled(part), self._schema.rows))
             done += len(part)
             if draft.count == self._n_segments:
                 self._close_draft()
@@ -141,10 +147,10 @@ class Outbox:
     def _carry(self, ids: IntArray) -> None:
         """Move the rows beyond the sampled part to the front."""
         length = self._schema.length
-        keep = self._cursor[ids] - length
+        keep = self._filled(ids) - length
         for column in self._streams.values():
             column[ids, : int(keep.max())] = column[ids, length : length + int(keep.max())]
-        self._cursor[ids] = keep
+        self._next_row[ids] -= length
 
     def _close_draft(self) -> None:
         if self._open and self._open.transitions:

@@ -11,7 +11,7 @@ import numpy as np
 from asyncrl.agent import Act
 from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.errors import ConfigError, EnvironmentFault
-from asyncrl.segment import END, TERMINATED, TRUNCATED, ColumnSpec
+from asyncrl.segment import END, TRUNCATED, ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
 __all__ = ["OneStep", "Rows", "Step", "StepProcessor"]
@@ -31,6 +31,8 @@ class Rows(NamedTuple):
     """One row for each of some environments, to be appended to their streams."""
 
     env_ids: IntArray
+    """Ascending, each at most once."""
+
     columns: Columns
     """Columns left out keep whatever they hold; only `END` rows may leave any out."""
 
@@ -85,7 +87,7 @@ class OneStep:
     def process(self, step: Step) -> Iterator[Rows]:
         """Yield the step's rows, then the last observations of episodes that ended in it."""
         out = step.outcome
-        flags = out.terminated * TERMINATED + out.truncated * TRUNCATED
+        flags = out.terminated.view(np.uint8) | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
             self._stacks.follow(step)
         columns = {
@@ -105,7 +107,7 @@ class OneStep:
         else:
             stepped = np.flatnonzero(out.stepped)
             yield Rows(stepped, {name: column[stepped] for name, column in columns.items()})
-        if len(ended := np.flatnonzero(flags)):
+        if len(ended := flags.nonzero()[0]):
             yield _end_rows(ended, self._newest(out.final_obs[ended]))
 
     def finish(self, obs: Array) -> Iterator[Rows]:
