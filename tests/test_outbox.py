@@ -107,7 +107,7 @@ def test_segments_look_back_at_the_frames_before(
 
 def test_message_is_full_with_one_segment_of_each_environment() -> None:
     outbox = make_outbox(3, 4, 1)
-    _, messages = play([[""] * 6] * 3, outbox, finish=False)
+    _, messages = play([[""] * 7] * 3, outbox, finish=False)
     assert [len(m.rows) for m in messages] == [3]
 
 
@@ -127,15 +127,15 @@ def test_message_stays_below_its_byte_limit() -> None:
 
 def test_message_that_is_not_full_is_sent_after_the_flush_interval() -> None:
     now = [0.0]
-    config = SegmentConfig(length=2, flush_interval_s=5.0)
-    outbox = Outbox(PEER, schema(2, 1), config, 2, clock=lambda: now[0])
+    config = SegmentConfig(length=4, flush_interval_s=5.0)
+    outbox = Outbox(PEER, schema(4, 1), config, 2, clock=lambda: now[0])
     # The second environment's ends cost rows, so it fills its segment first.
-    _, messages = play([["", ""], ["T", ""]], outbox, finish=False)
+    _, messages = play([[""] * 4, ["T"] * 4], outbox, finish=False)
     assert messages == []
     now[0] = 4.9
     assert take_all(outbox) == []
     now[0] = 5.0
-    assert [m.transitions for m in take_all(outbox)] == [1]
+    assert [m.transitions for m in take_all(outbox)] == [2]
 
 
 def test_unused_end_of_a_short_segment_is_zero() -> None:
