@@ -1,0 +1,234 @@
+"""What all replays share: a ring of whole segments, and a list of the rows that may be sampled.
+
+Stores each observation once, and of stacks of frames each frame. Draws nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers._memory import Shapes, allocate, check_room
+from asyncrl.segment import END, TERMINATED, SegmentSchema
+from asyncrl.types import Array, BoolArray, Columns, IntArray
+
+__all__ = ["Returns", "Ring", "RingConfig"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingConfig:
+    """Size of the replay, where it is, and how returns are made of it."""
+
+    capacity: int = 100_000
+    """Transitions kept at the most; the oldest make room."""
+
+    n_step: int = 1
+    """Steps whose rewards are added up before the value of the next observation is used."""
+
+    gamma: float = 0.99
+    """Discount of a reward one step later."""
+
+    memory_map: Path | None = None
+    """Directory for a file that holds the columns in place of memory; it is gone with the run."""
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
+        if self.n_step < 1:
+            raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step}")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
+
+    @property
+    def lookahead(self) -> int:
+        """Rows that follow a sampled one: its n-step return reaches that far."""
+        return self.n_step
+
+    def nbytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes that a replay of such segments takes, all of it, before it is built."""
+        return self.column_bytes(schema) + self.index_bytes(schema)
+
+    def column_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of what was experienced: the part that may be in a file."""
+        return self.slots(schema) * schema.segment_bytes
+
+    def index_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of what finds it again, which are always in memory."""
+        return self.slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
+
+    def slots(self, schema: SegmentSchema) -> int:
+        """Return how many segments fit."""
+        return max(1, self.capacity // schema.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Discounted sums of rewards, and what their bootstrap values are to be multiplied with."""
+
+    reward: Array
+    last: IntArray
+    """The row of the last reward; the bootstrap observation is the next row's."""
+
+    discount: Array
+    """0 where the episode terminated."""
+
+
+class Ring:
+    """Whole segments, the oldest overwritten by the newest.
+
+    Rows that may be sampled are numbered in order of arrival, for ever; a second ring knows where
+    each one is. So a uniform choice is a random number and a look-up, and a number that is kept
+    for later still says whether its row has been overwritten since.
+    """
+
+    def __init__(self, config: RingConfig, schema: SegmentSchema) -> None:
+        if schema.lookahead < config.lookahead:
+            raise ConfigError(
+                f"replay.n_step={config.n_step} needs segments that look {config.lookahead} rows "
+                f"ahead; these look {schema.lookahead} ahead"
+            )
+        _announce(config, schema)
+        self.schema = schema
+        self._n_slots = n_slots = config.slots(schema)
+        self._n_step = config.n_step
+        self._discounts = config.gamma ** np.arange(config.n_step + 1, dtype=np.float32)
+        shapes: Shapes = {
+            c.name: ((n_slots, schema.rows, *c.shape), c.dtype) for c in schema.columns
+        }
+        self._segments = allocate(shapes, config.memory_map)
+        self.columns = {
+            name: column.reshape(n_slots * schema.rows, *column.shape[2:])
+            for name, column in self._segments.items()
+        }
+        """All rows of all segments, one after another."""
+        self._next_slot = 0
+        self._per_slot = np.zeros(n_slots, np.int64)
+        self._rows = np.zeros(n_slots * schema.length, np.int64)
+        self.oldest = 0
+        """Number of the oldest row that may be sampled."""
+        self.newest = 0
+        """One more than the number of the newest."""
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it holds at the most."""
+        return len(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of columns and index."""
+        columns = sum(column.nbytes for column in self._segments.values())
+        return columns + self._rows.nbytes + self._per_slot.nbytes
+
+    def __len__(self) -> int:
+        return self.newest - self.oldest
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        transitions = done = 0
+        while done < len(rows):
+            slot = self._next_slot
+            count = min(len(rows) - done, self._n_slots - slot)
+            part = slice(done, done + count)
+            for name, column in self._segments.items():
+                column[slot : slot + count] = columns[name][part]
+            transitions += self._index(slot, columns["flags"][part], rows[part])
+            self._next_slot = (slot + count) % self._n_slots
+            done += count
+        return transitions
+
+    def rows(self, numbers: IntArray) -> IntArray:
+        """Return where the rows of these numbers are."""
+        return self._rows.take(numbers % len(self._rows))
+
+    def observations(self, rows: IntArray) -> Array:
+        """Return the observations of these rows: stacks of frames if the segments' are."""
+        n_frames = self.schema.frame_stack
+        if n_frames == 1:
+            return self.columns["obs"].take(rows, axis=0)
+        before = rows[..., None] - np.arange(1, n_frames)
+        inside = np.logical_and.accumulate(self.columns["flags"].take(before) < END, axis=-1)
+        # An episode's first frame stands for the frames that would have been before it.
+        frames = np.empty((*rows.shape, n_frames), np.int64)
+        frames[..., -1] = rows
+        frames[..., :-1] = rows[..., None] - inside.cumsum(axis=-1)[..., ::-1]
+        return self.columns["obs"].take(frames, axis=0)
+
+    def returns(self, rows: IntArray) -> Returns:
+        """Return the n-step returns of these rows."""
+        if self._n_step == 1:
+            steps: IntArray | int = 1
+            reward = self.columns["reward"].take(rows)
+        else:
+            steps, reward = self._n_step_sums(rows)
+        last = rows + steps - 1
+        goes_on = (self.columns["flags"].take(last) & TERMINATED) == 0
+        return Returns(reward, last, self._discounts[steps] * goes_on)
+
+    def transitions(self, rows: IntArray) -> dict[str, Array]:
+        """Return a batch of transitions; see `ReplayBuffer.sample`."""
+        returns = self.returns(rows)
+        batch = {
+            name: column.take(rows, axis=0)
+            for name, column in self.columns.items()
+            if name not in {"obs", "reward", "flags"}
+        }
+        batch["obs"] = self.observations(rows)
+        batch["next_obs"] = self.observations(returns.last + 1)
+        batch["reward"] = returns.reward
+        batch["discount"] = returns.discount
+        return batch
+
+    def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
+        """Add rewards up to the n-th step, or to the row before an `END` if that comes first.
+
+        The row after an episode's last transition is an `END` row, and so is the row after the
+        last one of an actor that finished: no return reaches across either.
+        """
+        window = rows[..., None] + np.arange(self._n_step)
+        open_rows = self.columns["flags"].take(window) < END
+        alive = np.logical_and.accumulate(open_rows, axis=-1)
+        rewards = self.columns["reward"].take(window) * self._discounts[: self._n_step]
+        return alive.sum(axis=-1), np.where(alive, rewards, np.float32(0)).sum(axis=-1)
+
+    def _index(self, slot: int, flags: Array, rows: IntArray) -> int:
+        """Forget the rows of the slots that were overwritten, list the new ones."""
+        count, sampled = len(rows), self.schema.sampled
+        self.oldest += int(self._per_slot[slot : slot + count].sum())
+        real = flags[:, sampled] < END
+        real &= np.arange(sampled.start, sampled.stop) < rows[:, None]
+        listed = self._may_be_sampled(flags, real)
+        self._per_slot[slot : slot + count] = listed.sum(axis=1)
+        segment, row = np.nonzero(listed)
+        at = np.arange(self.newest, self.newest + len(segment)) % len(self._rows)
+        self._rows[at] = (slot + segment) * self.schema.rows + sampled.start + row
+        self.newest += len(segment)
+        return int(np.count_nonzero(real))
+
+    def _may_be_sampled(self, flags: Array, real: BoolArray) -> BoolArray:
+        """Say which of the sampled part's rows are listed: all transitions, unless overridden."""
+        return real
+
+
+def _announce(config: RingConfig, schema: SegmentSchema) -> None:
+    """Refuse what has no room, and log how much is taken."""
+    in_file = config.column_bytes(schema) if config.memory_map else 0
+    in_memory = config.nbytes(schema) - in_file
+    check_room(
+        f"replay.capacity={config.capacity}",
+        in_memory=in_memory,
+        in_file=in_file,
+        directory=config.memory_map,
+    )
+    logger.info(
+        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full",
+        config.slots(schema) * schema.length,
+        in_memory / 2**30,
+        in_file / 2**30,
+    )
