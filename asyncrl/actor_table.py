@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,9 @@ from asyncrl.recorder import Record
 from asyncrl.types import ActorId
 
 __all__ = ["ActorRow", "ActorTable"]
+
+_MOST_EPISODES = 100_000
+"""Kept between two records; should nobody ask for any, the oldest give way."""
 
 
 @dataclass(slots=True)
@@ -44,8 +47,8 @@ class ActorTable:
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
         self._env_steps: dict[Peer, int] = {}
-        self._returns: list[float] = []
-        self._lengths: list[int] = []
+        self._returns: deque[float] = deque(maxlen=_MOST_EPISODES)
+        self._lengths: deque[int] = deque(maxlen=_MOST_EPISODES)
 
     def on_report(self, report: ActorReport) -> None:
         """Take in what an actor says of itself."""
@@ -61,8 +64,8 @@ class ActorTable:
             self._last[report.peer] = report
             self._seconds.update(report.shares)
             self._total_seconds.update(report.shares)
-            self._returns += report.episode_returns
-            self._lengths += report.episode_lengths
+            self._returns.extend(report.episode_returns)
+            self._lengths.extend(report.episode_lengths)
 
     def on_env_steps(self, peer: Peer, env_steps: int) -> None:
         """Note how far an actor has come, between its reports and should it never give another."""
@@ -104,7 +107,8 @@ class ActorTable:
                 record[f"share/actor_{phase}"] = share
             for actor_id, row in sorted(self._rows.items()):
                 record |= _row_record(f"actor/{actor_id}", row)
-            self._returns, self._lengths = [], []
+            self._returns.clear()
+            self._lengths.clear()
             self._seconds.clear()
             return record
 

@@ -99,12 +99,13 @@ class _Limit(_OnMetric):
     """Holds once a counter of the run has reached a number."""
 
     _limit: float
+    _words: str
 
     def limits(self) -> Mapping[str, float]:
         return {self.metric: self._limit}
 
     def _judge(self, value: float) -> str | None:
-        return _reached(self.metric, value, self._limit) if value >= self._limit else None
+        return f"{_text(self._limit)} {self._words}" if value >= self._limit else None
 
 
 @dataclass
@@ -119,18 +120,21 @@ class MaxEnvSteps(_CountLimit):
     """Stops after `n` environment steps of all training environments together."""
 
     metric = "env_steps"
+    _words = "environment steps are done"
 
 
 class MaxOptSteps(_CountLimit):
     """Stops after `n` optimisation steps."""
 
     metric = "opt_steps"
+    _words = "optimisation steps are done"
 
 
 class MaxSamples(_CountLimit):
     """Stops after `n` transitions have been stored in replay."""
 
     metric = "samples_total"
+    _words = "transitions are stored"
 
 
 @dataclass
@@ -140,6 +144,7 @@ class MaxSeconds(_Limit):
     s: float
 
     metric = "wall_s"
+    _words = "s of training are over"
 
     def __post_init__(self) -> None:
         if not 0 < self.s < math.inf:
@@ -165,14 +170,14 @@ class ReachesUpperBound(_Bound):
     """Holds while the newest value of a metric is `bound` or more."""
 
     def _judge(self, value: float) -> str | None:
-        return _reached(self.metric, value, self.bound) if value >= self.bound else None
+        return _reached(self.metric, "reached", value, self.bound) if value >= self.bound else None
 
 
 class ReachesLowerBound(_Bound):
     """Holds while the newest value of a metric is `bound` or less."""
 
     def _judge(self, value: float) -> str | None:
-        return _reached(self.metric, value, self.bound) if value <= self.bound else None
+        return _reached(self.metric, "fell to", value, self.bound) if value <= self.bound else None
 
 
 @dataclass
@@ -301,12 +306,14 @@ class AllOf(_Several):
         return " and ".join(verdicts) if len(verdicts) == len(self.conditions) else None
 
 
-def _reached(metric: str, value: float, bound: float) -> str:
-    return f"{metric} {_text(value)} reached {_text(bound)}"
+def _reached(metric: str, verb: str, value: float, bound: float) -> str:
+    subject = "an evaluation" if metric == "eval_reward" else metric
+    exactly = "" if value == bound else f" ({_text(value)})"
+    return f"{subject} {verb} {_text(bound)}{exactly}"
 
 
 def _text(value: float) -> str:
-    return str(int(value)) if math.isfinite(value) and value == int(value) else f"{value:.6g}"
+    return f"{int(value):,}" if math.isfinite(value) and value == int(value) else f"{value:.6g}"
 
 
 def _at_least_one(owner: object, name: str, value: object) -> int:

@@ -45,6 +45,17 @@ def test_episodes_are_taken_once_counts_stay() -> None:
     assert second["episodes"] == 2
 
 
+def test_episodes_that_nobody_asks_for_are_bounded() -> None:
+    table = ActorTable()
+    many = report(0, episode_returns=(-1.0,) * 1000, episode_lengths=(1,) * 1000)
+    for _ in range(200):
+        table.on_report(many)
+    newest = (1.0,) * 50_000
+    table.on_report(report(0, episode_returns=newest, episode_lengths=(3,) * 50_000))
+    record = table.take()
+    assert (record["episode/return_mean"], record["episode/length_mean"]) == (0.0, 2.0)
+
+
 def test_shares_add_up_to_one() -> None:
     table = ActorTable()
     table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))

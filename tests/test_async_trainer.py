@@ -282,7 +282,7 @@ def test_stop_condition_ends_the_usual_loop() -> None:
     result = stage.train()
     assert result.opt_steps == 9
     assert stage.trainer.should_stop
-    assert "opt_steps 9 reached 9" in result.stop_reason
+    assert result.stop_reason == "9 optimisation steps are done"
 
 
 # --- the beginning and the end -------------------------------------------------------------------

@@ -329,9 +329,9 @@ def test_limit_stops_the_run_with_its_reason() -> None:
     run.turn()
     assert not run.interrupter.is_set
     run.turn()
-    assert run.interrupter.reason == "opt_steps 3 reached 3"
+    assert run.interrupter.reason == "3 optimisation steps are done"
     result = run.finish()
-    assert result.stop_reason == "opt_steps 3 reached 3"
+    assert result.stop_reason == "3 optimisation steps are done"
     assert result.seconds_to_stop_bar is None
 
 
@@ -343,7 +343,7 @@ def test_metric_of_a_record_may_stop_the_run() -> None:
     run.turn()
     assert not run.interrupter.is_set, "nothing was recorded"
     run.turn()
-    assert run.interrupter.reason == "samples_total 80 reached 50"
+    assert run.interrupter.reason == "samples_total reached 50 (80)"
     assert run.finish().seconds_to_stop_bar is None
 
 
@@ -364,7 +364,7 @@ def test_seconds_to_the_bar_are_those_until_an_evaluation_reached_it() -> None:
     assert not run.interrupter.is_set
     run.site.answer()
     run.turn(1, seconds=0.5)
-    assert run.interrupter.reason == "eval_reward 12 reached 10"
+    assert run.interrupter.reason == "an evaluation reached 10 (12)"
     run.now_s += 30.0
     result = run.finish()
     assert result.seconds_to_stop_bar == 7.5
@@ -378,7 +378,7 @@ def test_limit_that_is_noticed_in_an_evaluation_is_not_the_bar(limit: StopCondit
     run.turn(2, seconds=1.0)
     run.turn(2, seconds=1.0)
     result = run.finish()
-    assert result.stop_reason.endswith(("opt_steps 4 reached 4", "wall_s 2 reached 2"))
+    assert result.stop_reason.endswith(("optimisation steps are done", "2 s of training are over"))
     assert result.last_score == 2.0
     assert result.seconds_to_stop_bar is None
 
@@ -391,7 +391,9 @@ def test_bar_may_depend_on_where_the_run_is() -> None:
     run.turn(1, seconds=1.0)
     assert not run.interrupter.is_set
     run.turn(1, seconds=1.0)
-    assert run.interrupter.reason == "opt_steps 4 reached 4 and eval_reward 20 reached 10"
+    assert (
+        run.interrupter.reason == "4 optimisation steps are done and an evaluation reached 10 (20)"
+    )
 
 
 def test_first_reason_stays() -> None:
@@ -515,7 +517,7 @@ def test_result_sums_the_run_up() -> None:
     assert sum(result.learner_shares.values()) == pytest.approx(1.0)
     summary = json.loads(json.dumps(result.summary()))
     assert summary["env_steps_per_s"] == 5.0
-    assert summary["stop_reason"] == "opt_steps 4 reached 4"
+    assert summary["stop_reason"] == "4 optimisation steps are done"
     assert summary["best_score"] is None
 
 

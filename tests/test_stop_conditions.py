@@ -36,20 +36,21 @@ def stops_at(condition: StopCondition, metric: str, values: list[float]) -> int 
 
 
 @pytest.mark.parametrize(
-    ("condition", "metric", "limit"),
+    ("condition", "metric", "limit", "reason"),
     [
-        (MaxEnvSteps(100), "env_steps", 100),
-        (MaxOptSteps(100), "opt_steps", 100),
-        (MaxSamples(100), "samples_total", 100),
-        (MaxSeconds(99.5), "wall_s", 99.5),
+        (MaxEnvSteps(10_000), "env_steps", 10_000, "10,000 environment steps are done"),
+        (MaxOptSteps(100), "opt_steps", 100, "100 optimisation steps are done"),
+        (MaxSamples(100), "samples_total", 100, "100 transitions are stored"),
+        (MaxSeconds(99.5), "wall_s", 99.5, "99.5 s of training are over"),
     ],
 )
 def test_a_limit_stops_at_its_number_and_not_before(
-    condition: StopCondition, metric: str, limit: float
+    condition: StopCondition, metric: str, limit: float, reason: str
 ) -> None:
-    assert condition.update({metric: 99.0}) is None
+    assert condition.update({metric: limit - 0.5}) is None
     assert condition.update({"something_else": 1e9}) is None
-    assert condition.update({metric: limit}) == f"{metric} {limit} reached {limit}"
+    assert condition.update({metric: limit}) == reason
+    assert condition.update({metric: limit + 0.00297}) == reason
     assert condition.limits() == {metric: limit}
     condition.reset()
     assert condition.update({}) is None
@@ -58,14 +59,15 @@ def test_a_limit_stops_at_its_number_and_not_before(
 def test_an_upper_bound_names_metric_value_and_bound() -> None:
     condition = ReachesUpperBound("eval_reward", 475)
     assert condition.update({"eval_reward": 474.9}) is None
-    assert condition.update({"eval_reward": 487.2}) == "eval_reward 487.2 reached 475"
+    assert condition.update({"eval_reward": 487.2}) == "an evaluation reached 475 (487.2)"
     assert condition.limits() == {}
 
 
 def test_a_lower_bound_is_reached_from_above() -> None:
     condition = ReachesLowerBound("agent/loss", 0.1)
     assert condition.update({"agent/loss": 0.11}) is None
-    assert condition.update({"agent/loss": 0.1}) == "agent/loss 0.1 reached 0.1"
+    assert condition.update({"agent/loss": 0.1}) == "agent/loss fell to 0.1"
+    assert condition.update({"agent/loss": 0.05}) == "agent/loss fell to 0.1 (0.05)"
 
 
 def test_a_bound_counts_only_while_the_newest_value_says_so() -> None:
@@ -138,7 +140,7 @@ def test_values_that_are_nan_change_no_verdict(values: list[float], patience: in
 def test_or_stops_with_the_first_that_holds() -> None:
     condition = ReachesUpperBound("eval_reward", 10) | MaxEnvSteps(100) | MaxEnvSteps(50)
     assert condition.update({"env_steps": 49.0}) is None
-    assert condition.update({"env_steps": 50.0}) == "env_steps 50 reached 50"
+    assert condition.update({"env_steps": 50.0}) == "50 environment steps are done"
     assert condition.limits() == {"env_steps": 50}
 
 
@@ -146,7 +148,7 @@ def test_and_needs_both_though_they_come_in_different_records() -> None:
     condition = ReachesUpperBound("eval_reward", 10) & MaxEnvSteps(100)
     assert condition.update({"eval_reward": 12.0}) is None
     assert condition.update({"env_steps": 100.0}) == (
-        "eval_reward 12 reached 10 and env_steps 100 reached 100"
+        "an evaluation reached 10 (12) and 100 environment steps are done"
     )
     assert condition.update({"eval_reward": 9.0}) is None
     assert condition.limits() == {}
@@ -159,7 +161,7 @@ def test_every_part_sees_every_record() -> None:
     both = {"env_steps": 1.0, "eval_reward": 5.0}
     condition.update(both)
     condition.update(both)
-    assert condition.update({"env_steps": 1e9}).endswith("reached 1")  # type: ignore[union-attr]
+    assert condition.update({"env_steps": 1e9}) == "1 environment steps are done"
     inner = condition.conditions[1].update({})
     assert inner is not None
     assert "has not risen" in inner

@@ -44,7 +44,7 @@ def test_summary_says_how_the_run_went(trained: Trained) -> None:
     summary = read_json(trained.directory / "summary.json")
     assert sorted(summary) == sorted(SUMMARY)
     assert summary["opt_steps"] == 300
-    assert summary["stop_reason"] == "opt_steps 300 reached 300"
+    assert summary["stop_reason"] == "300 optimisation steps are done"
     assert summary["seconds_to_stop_bar"] is None
     assert 1.0 <= summary["last_score"] <= summary["best_score"] <= 500.0
     assert summary["opt_steps_per_s"] == pytest.approx(300 / summary["wall_s"])
@@ -83,7 +83,7 @@ def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Tr
     lines = trained.done.stdout.splitlines()
     assert lines[0] == "training dqn on CartPole-v1, results in runs/x"
     assert any("| env " in line and "| opt 300" in line for line in lines)
-    summary = lines[lines.index("run ended: opt_steps 300 reached 300") :]
+    summary = lines[lines.index("run ended: 300 optimisation steps are done") :]
     shown = dict(line.split(maxsplit=1) for line in summary)
     assert shown["results"] == "runs/x"
     assert trained.done.stderr == ""
@@ -95,7 +95,7 @@ def test_saved_config_is_taken_back_and_flags_change_it(trained: Trained, tmp_pa
     flags = ["--max-opt-steps", "20", "--run-dir", "again", "--quiet"]
     done = run("train", "dqn", f"--config={saved}", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("run ended: opt_steps 20 reached 20")
+    assert done.stdout.startswith("run ended: 20 optimisation steps are done")
     expected = saved.read_text().replace("max_opt_steps: 300", "max_opt_steps: 20")
     assert expected != saved.read_text()
     assert (tmp_path / "again/config.yaml").read_text() == expected

@@ -29,7 +29,7 @@ LATER = {
 }
 
 SUMMARY = {
-    "stop_reason": "eval_reward reached 482.1",
+    "stop_reason": "an evaluation reached 475 (482.1)",
     "wall_s": 743.2,
     "env_steps": 481_233,
     "opt_steps": 12_000,
@@ -121,7 +121,7 @@ def test_standard_streams_are_given_back() -> None:
 
 def test_summary_says_how_it_went_and_where_the_results_are() -> None:
     assert render_summary(SUMMARY).splitlines() == [
-        "run ended: eval_reward reached 482.1",
+        "run ended: an evaluation reached 475 (482.1)",
         "  score      482.1",
         "  time       12 m 23 s, score reached after 11 m 40 s",
         "  env steps  481.2 k (647/s)",
