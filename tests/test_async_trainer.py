@@ -66,10 +66,15 @@ class Proxy(ReplayBufferProxy):
     """A receiving thread that tells when it is started, told to drain, and ended."""
 
     log: Log
+    drawn: list[int]
 
     def start(self) -> None:
         self.log.append("start proxy")
         super().start()
+
+    def sample(self, batch_size: int) -> Columns:
+        self.drawn.append(batch_size)
+        return super().sample(batch_size)
 
     def drain(self) -> None:
         self.log.append("drain")
@@ -173,7 +178,8 @@ class Stage:
         self.manager.at_start = self.say_hello
         self.recorder = Recorder()
         self.recorder.log = self.log
-        limiter = RateLimiterConfig(samples_per_insert=0.0, min_size=16)
+        samples_per_insert = parts.pop("samples_per_insert", 0.0)
+        limiter = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=16)
         self.proxy = Proxy(
             self.link,
             UniformReplayConfig(capacity=500).build(SCHEMA, seed=0),
@@ -181,6 +187,7 @@ class Stage:
             self.interrupter,
         )
         self.proxy.log = self.log
+        self.proxy.drawn = []
         books = {"record_interval_s": 0.0, "eval_interval_opt_steps": 0, **parts.pop("books", {})}
         config = AsyncTrainerConfig(
             batch_size=BATCH_SIZE, sync_interval_opt_steps=5, books=BookkeepingConfig(**books)
@@ -236,6 +243,22 @@ def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
     assert result.opt_steps == stage.agent.opt_steps == 3
     assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
     assert (result.env_steps, result.ledger["stored"]) == (32, FED)
+
+
+def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
+    stage = Stage(strategy=Steps(6))
+    stage.train()
+    assert stage.proxy.drawn[-1] == 4 * BATCH_SIZE, "the first may come before there is enough"
+    batches = [batch["obs"] for batch in stage.agent.batches]
+    assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
+    assert not np.array_equal(batches[0], batches[1])
+
+
+def test_batches_are_drawn_one_by_one_where_the_limiter_allows_no_more() -> None:
+    # 28 stored transitions, 16 of them before the first sample, allow 12 samples and a band of 12.
+    stage = Stage(strategy=Steps(3), samples_per_insert=1.0)
+    stage.train()
+    assert stage.proxy.drawn == [BATCH_SIZE] * 3
 
 
 def test_time_until_data_is_there_is_waiting() -> None:
