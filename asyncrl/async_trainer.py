@@ -16,15 +16,17 @@ from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.evaluation import EvaluationSite
+from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink
 from asyncrl.types import Columns
 
@@ -101,6 +103,7 @@ class AsyncTrainer:
         checkpointer: Checkpointer | None = None,
         stop: StopCondition | None = None,
         strategy: Strategy | None = None,
+        setup: Setup | None = None,
         run_config: Mapping[str, object] | None = None,
     ) -> None:
         self.agent = agent
@@ -124,6 +127,7 @@ class AsyncTrainer:
             recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
+            setup=setup,
         )
 
     @property

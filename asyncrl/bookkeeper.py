@@ -10,13 +10,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, SupportsFloat
+from dataclasses import asdict, dataclass
+from typing import SupportsFloat
 
 from asyncrl.agent import Agent
 from asyncrl.checkpoint import BestModel, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
+from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
@@ -25,8 +26,9 @@ from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
 from asyncrl.timing import Stopwatch
+from asyncrl.train_result import TrainResult
 
-__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "TrainResult"]
+__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,41 +67,6 @@ class Counts:
     opt_steps: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """How a run ended; saved as `summary.json`."""
-
-    stop_reason: str
-    wall_s: float
-    env_steps: int
-    opt_steps: int
-    best_score: float | None
-    best_opt_steps: int | None
-    last_score: float | None
-    seconds_to_stop_bar: float | None
-    """Until an evaluation fulfilled the stop condition; None if something else ended the run."""
-
-    learner_shares: Mapping[str, float]
-    actor_shares: Mapping[str, float] = field(default_factory=dict)
-    ledger: Mapping[str, int] = field(default_factory=dict)
-    actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    @property
-    def env_steps_per_s(self) -> float:
-        """Mean rate over the run."""
-        return self.env_steps / self.wall_s if self.wall_s else 0.0
-
-    @property
-    def opt_steps_per_s(self) -> float:
-        """Mean rate over the run."""
-        return self.opt_steps / self.wall_s if self.wall_s else 0.0
-
-    def summary(self) -> dict[str, Any]:
-        """Return plain values, rates included."""
-        rates = {"env_steps_per_s": self.env_steps_per_s, "opt_steps_per_s": self.opt_steps_per_s}
-        return asdict(self) | rates
-
-
 class Bookkeeper:
     """Evaluates, records, saves and stops a run, each when it is due."""
 
@@ -113,6 +80,7 @@ class Bookkeeper:
         recorder: Recorder | None = None,
         checkpointer: Checkpointer | None = None,
         stop: StopCondition | None = None,
+        setup: Setup | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._agent = agent
@@ -122,6 +90,7 @@ class Bookkeeper:
         self._recorder = recorder
         self._checkpointer = checkpointer
         self._stop = stop
+        self._setup = setup or Setup()
         self._clock = clock
         self.watch = Stopwatch()
         self.counts = Counts()
@@ -134,6 +103,8 @@ class Bookkeeper:
         self._evaluated_opt_steps = -1
         self._eval_due = False
         self._stop_bar_s: float | None = None
+        self._start_up_s: float | None = None
+        self._samples_per_insert = 0.0
         self._sources: Sequence[Callable[[], Record]] = ()
         self._system = SystemMeter()
 
@@ -146,6 +117,7 @@ class Bookkeeper:
         self._recorded_stored = 0.0
         if self._recorder:
             self._recorder.start(config)
+        self._system.start()
         self.watch.start()
 
     @property
@@ -156,6 +128,8 @@ class Bookkeeper:
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
         opt_steps = self.counts.opt_steps
+        if opt_steps and self._start_up_s is None:
+            self._start_up_s = self.wall_s
         if self._evaluation:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)
@@ -219,6 +193,10 @@ class Bookkeeper:
             best_opt_steps=self._best_opt_steps,
             last_score=self._last_score,
             seconds_to_stop_bar=self._stop_bar_s,
+            start_up_s=self.wall_s if self._start_up_s is None else self._start_up_s,
+            samples_per_insert=self._samples_per_insert,
+            **self._system.usage()._asdict(),
+            setup=self._setup,
             learner_shares={phase: s / seconds for phase, s in totals.items()},
         )
 
@@ -285,6 +263,7 @@ class Bookkeeper:
         record = self._axes()
         for source in self._sources:
             record |= source()
+        self._samples_per_insert = record.get("samples_per_insert", 0.0)
         record |= self._system.record()
         record |= self._rates(record)
         record |= self._times()

@@ -23,12 +23,12 @@ from asyncrl.actor_process import (
 from asyncrl.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, Strategy
-from asyncrl.bookkeeper import TrainResult
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.launchers.local import LocalLauncher
@@ -43,6 +43,7 @@ from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink, Transport
 from asyncrl.transports.zeromq import ZmqTransport
 from asyncrl.types import ActorId
@@ -150,6 +151,7 @@ def build_async_trainer(
             checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
             stop=stop,
             strategy=strategy,
+            setup=plan.setup,
             run_config=run_config,
         )
         undo.pop_all()
@@ -236,6 +238,11 @@ class _Plan:
             frame_stack=config.segment.frame_stack,
         )
         self.limiter = self._build_limiter()
+        self.setup = Setup(
+            actors=n_actors,
+            envs_per_actor=self._n_envs,
+            samples_per_insert=config.limiter.samples_per_insert,
+        )
 
     def build_learner(self) -> Agent:
         """Make the learner's agent."""

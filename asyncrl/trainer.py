@@ -13,7 +13,7 @@ from typing import SupportsFloat
 from asyncrl.actor import Actor
 from asyncrl.actor_table import ActorTable
 from asyncrl.agent import Agent, PolicyWrapper
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
@@ -35,6 +35,7 @@ from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.train_result import TrainResult
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, ModelVersion
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from asyncrl import OneStep, PolicyContext, Trainer, TrainerConfig, train_offline
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy
-from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import make_schema
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.train_result import TrainResult
 
 
 def main(env_steps: int = 20_000, opt_steps: int = 4000) -> TrainResult:

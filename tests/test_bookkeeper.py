@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import Scored
@@ -28,6 +28,7 @@ from asyncrl.stop_conditions import (
     ReachesUpperBound,
     StopCondition,
 )
+from asyncrl.train_result import TrainResult
 from tests.fakes import ConstantAgent
 
 

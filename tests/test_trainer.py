@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import Evaluation
 from asyncrl.interrupter import Interrupter
@@ -17,6 +17,7 @@ from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.segment import make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play

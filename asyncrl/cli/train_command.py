@@ -19,7 +19,6 @@ from typing import Annotated, Any
 import tyro
 
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.bookkeeper import TrainResult
 from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.cli.signals import interrupting
 from asyncrl.config import load_yaml, save_yaml, to_plain
@@ -30,6 +29,7 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.train import build_async_trainer
+from asyncrl.train_result import TrainResult
 
 __all__ = ["Output", "TrainArguments", "parse", "run"]
 

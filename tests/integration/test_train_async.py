@@ -20,7 +20,7 @@ import pytest
 from asyncrl.agent import Act
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig, TrainResult
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import EnvStep
 from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
@@ -35,6 +35,7 @@ from asyncrl.restart_policy import RestartPolicyConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
+from asyncrl.train_result import TrainResult
 from asyncrl.types import Array
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.helpers import wait_until

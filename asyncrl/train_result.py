@@ -1,0 +1,78 @@
+"""How a run ended, and what became of its time. Measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from asyncrl.facts import Facts, Setup
+from asyncrl.verdict import Verdict, judge
+
+__all__ = ["TrainResult"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """How a run ended; saved as `summary.json`."""
+
+    stop_reason: str
+    wall_s: float
+    env_steps: int
+    opt_steps: int
+    best_score: float | None
+    best_opt_steps: int | None
+    last_score: float | None
+    seconds_to_stop_bar: float | None
+    """Until an evaluation fulfilled the stop condition; None if something else ended the run."""
+
+    start_up_s: float = 0.0
+    """Until the first optimisation step was done."""
+
+    samples_per_insert: float = 0.0
+    cpu_percent: float = 0.0
+    """Of one core, by the learner's process."""
+
+    machine_cpu_percent: float = 0.0
+    """Of all cores that it may use, by everything."""
+
+    setup: Setup = field(default_factory=Setup)
+    learner_shares: Mapping[str, float]
+    actor_shares: Mapping[str, float] = field(default_factory=dict)
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def env_steps_per_s(self) -> float:
+        """Mean rate over the run."""
+        return self.env_steps / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def opt_steps_per_s(self) -> float:
+        """Mean rate over the run."""
+        return self.opt_steps / self.wall_s if self.wall_s else 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """What limited the run, and what to do about it."""
+        facts = Facts(
+            setup=self.setup,
+            actor=self.actor_shares,
+            learner=self.learner_shares,
+            wall_s=self.wall_s,
+            opt_steps=self.opt_steps,
+            start_up_s=self.start_up_s,
+            samples_per_insert=self.samples_per_insert,
+            restarts=round(sum(row.get("restarts", 0) for row in self.actors.values())),
+            cpu_percent=self.cpu_percent,
+            machine_cpu_percent=self.machine_cpu_percent,
+        )
+        return judge(facts)
+
+    def summary(self) -> dict[str, Any]:
+        """Return plain values, rates and verdict included."""
+        return asdict(self) | {
+            "env_steps_per_s": self.env_steps_per_s,
+            "opt_steps_per_s": self.opt_steps_per_s,
+            "verdict": self.verdict._asdict(),
+        }

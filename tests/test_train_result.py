@@ -1,0 +1,59 @@
+"""What a result says of its run beyond what it was told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from asyncrl.facts import Setup
+from asyncrl.train_result import TrainResult
+
+
+def result(**more: Any) -> TrainResult:
+    values: dict[str, Any] = {
+        "stop_reason": "enough",
+        "wall_s": 20.0,
+        "env_steps": 4000,
+        "opt_steps": 100,
+        "best_score": None,
+        "best_opt_steps": None,
+        "last_score": None,
+        "seconds_to_stop_bar": None,
+        "start_up_s": 2.0,
+        "setup": Setup(actors=4, envs_per_actor=8, samples_per_insert=4.0, cores=8),
+        "learner_shares": {"opt": 0.9, "wait": 0.1},
+        "actor_shares": {"env": 0.5, "wait": 0.5},
+        "actors": {"0": {"restarts": 0}, "1": {"restarts": 1}},
+    }
+    return TrainResult(**(values | more))
+
+
+def test_rates_are_means_over_the_run() -> None:
+    assert (result().env_steps_per_s, result().opt_steps_per_s) == (200.0, 5.0)
+    assert result(wall_s=0.0).env_steps_per_s == 0.0
+
+
+def test_verdict_is_about_the_whole_run() -> None:
+    kind, sentence = result().verdict
+    assert kind == "learner-bound"
+    assert "actors wait 50 %" in sentence
+    assert "2 actors would do" in sentence
+    assert "optimises 100 %" in sentence, "it waited for the first step only"
+
+
+def test_verdict_counts_every_restart() -> None:
+    actors = {"0": {"restarts": 2}, "1": {"restarts": 3}}
+    assert "started again 5 times" in result(actors=actors).verdict.sentence
+
+
+def test_verdict_knows_what_the_machine_was_doing() -> None:
+    many = Setup(actors=4, envs_per_actor=8, samples_per_insert=4.0, cores=2)
+    assert result(setup=many, machine_cpu_percent=98.0).verdict.kind == "overcommitted"
+    assert result(setup=many, machine_cpu_percent=50.0).verdict.kind == "learner-bound"
+
+
+def test_summary_is_plain_and_holds_what_follows() -> None:
+    summary = json.loads(json.dumps(result().summary()))
+    assert summary["verdict"] == result().verdict._asdict()
+    assert summary["env_steps_per_s"] == 200.0
+    assert summary["setup"]["envs_per_actor"] == 8
