@@ -6,15 +6,27 @@ in asyncrl knows Gymnasium, and nothing at all knows about autoreset modes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from asyncrl.errors import ConfigError
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["BatchEnv", "BoxSpec", "DiscreteSpec", "EnvSpec", "EnvStep", "MakeBatchEnv"]
+__all__ = [
+    "BatchEnv",
+    "BoxSpec",
+    "DiscreteSpec",
+    "EnvSpec",
+    "EnvStep",
+    "MakeBatchEnv",
+    "PackedSpec",
+]
+
+_ALIGNMENT_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,16 +38,86 @@ class BoxSpec:
     low: Array
     high: Array
 
+    categorical: bool = False
+    """Whether its numbers name choices from `low` to `high`, and are no quantities."""
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of one such array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, BoxSpec)
             and (self.shape, self.dtype) == (other.shape, other.dtype)
+            and self.categorical == other.categorical
             and np.array_equal(self.low, other.low)
             and np.array_equal(self.high, other.high)
         )
 
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpec:
+    """Several named arrays in one row of bytes.
+
+    Whatever lies between an environment and a network sees one array of `shape` and `dtype`.
+    """
+
+    fields: tuple[tuple[str, BoxSpec], ...]
+    """Names of nested fields are joined with "/"; members of a tuple are called 0, 1, ..."""
+
+    offsets: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Where each field starts in a row: at a multiple of its item's size, or of 8 bytes."""
+
+    row_bytes: int = field(init=False, repr=False, compare=False)
+    """Bytes of a row, a multiple of 8."""
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.fields]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(
+                f"the fields of an observation must have names of their own, got {names or 'none'}"
+            )
+        offsets, end = [], 0
+        for _, box in self.fields:
+            offsets.append(_round_up(end, min(np.dtype(box.dtype).itemsize, _ALIGNMENT_BYTES)))
+            end = offsets[-1] + box.nbytes
+        object.__setattr__(self, "offsets", tuple(offsets))
+        object.__setattr__(self, "row_bytes", _round_up(end, _ALIGNMENT_BYTES))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of one row."""
+        return (self.row_bytes,)
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtype of a row."""
+        return "uint8"
+
+    def pack(self, columns: Mapping[str, Array]) -> Array:
+        """Return rows (..., row_bytes) of arrays (..., *shape), one for each field."""
+        name, box = self.fields[0]
+        lead = columns[name].shape[: columns[name].ndim - len(box.shape)]
+        packed = np.zeros((*lead, self.row_bytes), np.uint8)
+        for name, view in self.unpack(packed).items():
+            if columns[name].shape != view.shape:
+                raise ValueError(f"{name}: shape {columns[name].shape}, expected {view.shape}")
+            np.copyto(view, columns[name], casting="equiv")
+        return packed
+
+    def unpack(self, packed: Array) -> dict[str, Array]:
+        """Return the fields of rows (..., row_bytes): views, if the bytes of a row lie together."""
+        if packed.strides[-1] != 1:
+            packed = np.ascontiguousarray(packed)
+        lead = packed.shape[:-1]
+        return {
+            name: packed[..., start : start + box.nbytes].view(box.dtype).reshape(*lead, *box.shape)
+            for (name, box), start in zip(self.fields, self.offsets, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +141,12 @@ class DiscreteSpec:
 class EnvSpec:
     """Observation and action of one environment."""
 
-    observation: BoxSpec
+    observation: BoxSpec | PackedSpec
     action: BoxSpec | DiscreteSpec
+
+
+def _round_up(number: int, factor: int) -> int:
+    return -(-number // factor) * factor
 
 
 class EnvStep(NamedTuple):

@@ -28,7 +28,7 @@ from torch.nn import functional
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
-from asyncrl.agents.networks import as_float, q_network
+from asyncrl.agents.networks import no_observations, observation_reader, q_network
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -56,7 +56,8 @@ class DQNConfig:
 
     network: Callable[[EnvSpec], nn.Module] | None = None
     """Builds a network of your own in place of the default one: from a batch of float observations
-    (images within [0, 1]) to (batch, n_actions) values. Must be importable, or cloudpickle-able."""
+    (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, n_actions)
+    values. Must be importable, or cloudpickle-able."""
 
     double: bool = True
     """The online network chooses the action whose value the target network tells."""
@@ -137,6 +138,7 @@ class DQNPolicy(TorchPolicy):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(_build_network(config, spec, context.seed), device)
+        self.read_obs = observation_reader(spec.observation)
         self.config = config
         self.random = np.random.default_rng(context.seed)
         self._explorer = Explorer(config.exploration, context, self.random)
@@ -144,7 +146,7 @@ class DQNPolicy(TorchPolicy):
     def act(self, obs: Array) -> Act:
         """Choose the best action in each environment, or explore."""
         with torch.inference_mode():
-            q = self.model(as_float(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+            q = self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
         if not self.training:
             return Act(q.argmax(axis=1))
         self.env_steps += len(obs)
@@ -176,7 +178,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
         data = to_tensors(batch, self.device)
         target = self._targets(data)
         # Q(s, a) of the actions that were taken.
-        q = self.model(as_float(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
+        q = self.model(self.read_obs(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
         # L = mean over the batch of huber(Q(s, a) - y), or of (Q(s, a) - y)^2
         loss = self._loss(q, target)
         self._gradient.zero_()
@@ -196,7 +198,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
 
         `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
         """
-        next_obs = as_float(data["next_obs"])
+        next_obs = self.read_obs(data["next_obs"])
         next_q = self.target(next_obs)
         # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
         choosing_q = self.model(next_obs) if self.config.double else next_q
@@ -225,7 +227,7 @@ def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:
             return q_network(spec.observation, config.hidden, spec.action.n, dueling=config.dueling)
         network = config.network(spec)
     with torch.no_grad():
-        answer = network.eval()(torch.zeros(2, *spec.observation.shape))
+        answer = network.eval()(no_observations(spec.observation, 2))
     if answer.shape != (2, spec.action.n):
         raise ConfigError(
             f"agent.network answers 2 observations with an array of shape {tuple(answer.shape)}; "

@@ -1,22 +1,72 @@
-"""Networks that agents build when they are given none."""
+"""Networks that agents build when they are given none, and what networks see of observations."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.env import BoxSpec
+from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["DuelingHead", "as_float", "mlp", "nature_cnn", "q_network"]
+__all__ = [
+    "DuelingHead",
+    "FieldsEncoder",
+    "NetworkInput",
+    "OneHot",
+    "as_float",
+    "encoded_mlp",
+    "encoder_layers",
+    "mlp",
+    "n_features",
+    "nature_cnn",
+    "no_observations",
+    "observation_reader",
+    "q_network",
+]
+
+NetworkInput = Tensor | dict[str, Tensor]
+"""Float observations (B, ...), images within [0, 1]; a dict of such if there are several fields."""
+
+_MAX_CHOICES = 1024
+"""Up to so many choices in all are told apart one by one; more would make too wide a layer."""
+
+_EXACT_IN_FLOAT32 = 2**24
+
+_MIN_IMAGE_SIDE = 36
+"""Pixels that `nature_cnn` needs in height and in width."""
 
 
 def as_float(obs: Tensor) -> Tensor:
     """Return observations as networks want them: float32, and bytes (images) within [0, 1]."""
     return obs.float() / 255.0 if obs.dtype == torch.uint8 else obs.float()
+
+
+def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
+    """Return what turns a tensor of observations, as stored, into what networks take."""
+    return partial(_read_fields, observation) if isinstance(observation, PackedSpec) else as_float
+
+
+def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInput:
+    """Return so many observations of nothing but zeros, as networks take them."""
+    dtype = getattr(torch, observation.dtype)
+    return observation_reader(observation)(torch.zeros(count, *observation.shape, dtype=dtype))
+
+
+def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
+    lead = packed.shape[:-1]
+    return {
+        name: as_float(
+            packed[..., start : start + box.nbytes]
+            .view(getattr(torch, box.dtype))
+            .reshape(*lead, *box.shape)
+        )
+        for (name, box), start in zip(spec.fields, spec.offsets, strict=True)
+    }
 
 
 def mlp(n_inputs: int, hidden: Sequence[int], n_outputs: int) -> nn.Sequential:
@@ -55,37 +105,112 @@ class DuelingHead(nn.Module):
         return value + advantage - advantage.mean(dim=1, keepdim=True)
 
 
-def q_network(
-    observation: BoxSpec, hidden: Sequence[int], n_actions: int, *, dueling: bool = False
-) -> nn.Sequential:
-    """Make a network from (B, ...) float observations to (B, n_actions) values.
+class OneHot(nn.Module):
+    """Turns choices into one input for each: 1 where it is the one taken, else 0."""
 
-    Images (uint8, channels first) go through `nature_cnn`, anything else is flattened; then come
-    the hidden layers. With `dueling`, the last of them is there twice, once in each stream.
+    value: Tensor
+    place: Tensor
+
+    def __init__(self, spec: BoxSpec) -> None:
+        super().__init__()
+        low, high = spec.low.ravel().tolist(), spec.high.ravel().tolist()
+        ranges = [range(first, last + 1) for first, last in zip(low, high, strict=True)]
+        values = torch.tensor([value for choices in ranges for value in choices]).float()
+        places = torch.tensor([i for i, choices in enumerate(ranges) for _ in choices])
+        self.register_buffer("value", values, persistent=False)
+        self.register_buffer("place", places, persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (B, all choices) of observations (B, ...)."""
+        return (obs.reshape(len(obs), -1)[:, self.place] == self.value).float()
+
+
+class FieldsEncoder(nn.Module):
+    """Encodes each field of an observation by itself, and puts the results side by side."""
+
+    def __init__(self, spec: PackedSpec) -> None:
+        super().__init__()
+        self.names = [name for name, _ in spec.fields]
+        self.encoders = nn.ModuleList(nn.Sequential(*encoder_layers(box)) for _, box in spec.fields)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        """Return (B, features)."""
+        fields = zip(self.names, self.encoders, strict=True)
+        return torch.cat([encoder(obs[name]) for name, encoder in fields], dim=1)
+
+
+def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
+    """Return the layers from observations to (B, features), with nothing hidden behind them.
+
+    Images (uint8, channels first) go through `nature_cnn` unless they are small, choices become
+    `OneHot` unless there are very many, several fields are encoded each by itself, anything else is
+    flattened.
     """
+    if isinstance(observation, PackedSpec):
+        return [FieldsEncoder(observation)]
     shape = observation.shape
-    layers: list[nn.Module] = []
-    if len(shape) == 3 and observation.dtype == "uint8":
-        layers += nature_cnn(shape[0])
-    elif not shape:
-        layers.append(nn.Unflatten(0, (-1, 1)))
-    elif len(shape) > 1:
-        layers.append(nn.Flatten())
-    n_features = _n_outputs(layers, shape)
+    if observation.categorical and _few_choices(observation):
+        return [OneHot(observation)]
+    if _is_large_image(observation):
+        return [*nature_cnn(shape[0])]
+    if not shape:
+        return [nn.Unflatten(0, (-1, 1))]
+    return [nn.Flatten()] if len(shape) > 1 else []
+
+
+def encoded_mlp(
+    observation: BoxSpec | PackedSpec, hidden: Sequence[int], n_outputs: int
+) -> nn.Sequential:
+    """Make a network from float observations to (B, n_outputs)."""
+    layers = encoder_layers(observation)
+    return nn.Sequential(*layers, *mlp(n_features(layers, observation), hidden, n_outputs))
+
+
+def q_network(
+    observation: BoxSpec | PackedSpec,
+    hidden: Sequence[int],
+    n_actions: int,
+    *,
+    dueling: bool = False,
+) -> nn.Sequential:
+    """Make a network from float observations to (B, n_actions) values.
+
+    Behind `encoder_layers` come the hidden layers. With `dueling`, the last of them is there twice,
+    once in each stream.
+    """
     if not dueling:
-        return nn.Sequential(*layers, *mlp(n_features, hidden, n_actions))
+        return encoded_mlp(observation, hidden, n_actions)
+    layers = encoder_layers(observation)
+    n_inputs = n_features(layers, observation)
     for n_outputs in hidden[:-1]:
-        layers += [nn.Linear(n_features, n_outputs), nn.ReLU()]
-        n_features = n_outputs
-    return nn.Sequential(*layers, DuelingHead(n_features, hidden[-1:], n_actions))
+        layers += [nn.Linear(n_inputs, n_outputs), nn.ReLU()]
+        n_inputs = n_outputs
+    return nn.Sequential(*layers, DuelingHead(n_inputs, hidden[-1:], n_actions))
 
 
-def _n_outputs(layers: Sequence[nn.Module], shape: tuple[int, ...]) -> int:
-    try:
-        with torch.no_grad():
-            return int(nn.Sequential(*layers)(torch.zeros(1, *shape)).shape[1])
-    except RuntimeError as error:
-        raise ConfigError(
-            f"images of shape {shape} do not fit the default network, which takes (channels, "
-            "height, width) of at least 36x36 pixels; transpose them, or set agent.network"
-        ) from error
+def n_features(layers: Sequence[nn.Module], observation: BoxSpec | PackedSpec) -> int:
+    """Return how many features come out of layers that `encoder_layers` has made."""
+    with torch.no_grad():
+        features: Tensor = nn.Sequential(*layers)(no_observations(observation, 1))
+    return features.shape[1]
+
+
+def _few_choices(spec: BoxSpec) -> bool:
+    n_choices = int((spec.high - spec.low + 1).sum())
+    largest = int(np.abs([spec.low, spec.high]).max(initial=0))
+    return n_choices <= _MAX_CHOICES and largest <= _EXACT_IN_FLOAT32
+
+
+def _is_large_image(spec: BoxSpec) -> bool:
+    """Tell what is worth convolutions; an image that is, but does not fit them, is refused."""
+    if len(spec.shape) != 3 or spec.dtype != "uint8":
+        return False
+    if min(spec.shape[1:]) >= _MIN_IMAGE_SIDE:
+        return True
+    if sorted(spec.shape)[1] < _MIN_IMAGE_SIDE:
+        return False
+    raise ConfigError(
+        f"images of shape {spec.shape} do not fit the default network, which takes (channels, "
+        f"height, width) of at least {_MIN_IMAGE_SIDE}x{_MIN_IMAGE_SIDE} pixels; transpose them, "
+        "or set a network of your own"
+    )

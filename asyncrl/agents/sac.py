@@ -20,19 +20,27 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import hardtanh, mse_loss, softplus
+from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import check_answer, check_not_negative, check_positive
-from asyncrl.agents._critics import BatchedCritics, SeparateCritics
+from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents.networks import as_float, mlp
+from asyncrl.agents._sac_networks import (
+    LOG_STD_MAX,
+    LOG_STD_MIN,
+    MakeNetwork,
+    bounded_actions,
+    make_actor,
+    make_critics,
+    sample_action,
+)
+from asyncrl.agents.networks import NetworkInput, observation_reader
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -41,17 +49,12 @@ from asyncrl.agents.torch_agent import (
     to_tensors,
     use_threads,
 )
-from asyncrl.env import BoxSpec, EnvSpec
+from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy", "sample_action"]
-
-MakeNetwork = Callable[[EnvSpec], nn.Module]
-"""Makes a network of the user's own."""
-
-_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+__all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +68,13 @@ class SACConfig:
     """Critics; the least of their values is the one believed."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1] -> (B, 2 * action
-    dimensions), first the means, then the logarithms of the standard deviations, before squashing.
-    Must be importable, or cloudpickle-able."""
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
+    deviations, before squashing. Must be importable, or cloudpickle-able."""
 
     critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: float observations (B, ...), images
-    within [0, 1], and actions (B, action dimensions) scaled to [-1, 1] -> (B, 1) or (B,)."""
+    """Makes your own critic, and is called `n_critics` times: observations as above, and actions
+    (B, action dimensions) scaled to [-1, 1] -> (B, 1) or (B,)."""
 
     alpha: float | None = None
     """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
@@ -141,10 +144,11 @@ class SACPolicy(TorchPolicy):
     def __init__(
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        box = _bounded(spec)
+        box = bounded_actions(spec)
         with seeded(context.seed):
-            super().__init__(_make_actor(config, spec), device)
+            super().__init__(make_actor(spec, config.hidden, config.actor_network), device)
         self.config = config
+        self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self._shape, self._dtype = box.shape, box.dtype
         self._low, self._high = box.low.ravel(), box.high.ravel()
@@ -168,11 +172,11 @@ class SACPolicy(TorchPolicy):
     def _choose(self, obs: Array) -> Array:
         """Return a sample when training and the mean when not, in [-1, 1]."""
         with torch.inference_mode():
-            out = self.model(as_float(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+            out = self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
         mean, log_std = out[:, : len(self._low)], out[:, len(self._low) :]
         if self.training:
             noise = self.random.standard_normal(mean.shape, np.float32)
-            mean = mean + np.exp(log_std.clip(_LOG_STD_MIN, _LOG_STD_MAX)) * noise
+            mean = mean + np.exp(log_std.clip(LOG_STD_MIN, LOG_STD_MAX)) * noise
         unit: Array = np.tanh(mean)
         return unit
 
@@ -185,7 +189,9 @@ class SACAgent(SACPolicy, TorchAgent):
     ) -> None:
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):
-            self.critics = _make_critics(config, spec).to(device)
+            self.critics = make_critics(
+                spec, config.hidden, config.n_critics, config.critic_network
+            ).to(device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self._actor_adam = _adam(self.model.parameters(), config.actor_learning_rate)
         self._critic_adam = _adam(self.critics.parameters(), config.critic_learning_rate)
@@ -216,8 +222,8 @@ class SACAgent(SACPolicy, TorchAgent):
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve critics, actor and temperature by one step each."""
         data = to_tensors(batch, self.device)
-        obs, next_obs = as_float(data["obs"]), as_float(data["next_obs"])
-        action = data["action"].float().reshape(len(obs), -1)
+        obs, next_obs = self.read_obs(data["obs"]), self.read_obs(data["next_obs"])
+        action = data["action"].float().reshape(len(data["action"]), -1)
         action = (action - self._center_tensor) / self._half_tensor
         noise = torch.randn((2, *action.shape), generator=self._noise, device=self.device)
         alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
@@ -240,14 +246,14 @@ class SACAgent(SACPolicy, TorchAgent):
         }
 
     @torch.no_grad()
-    def _value(self, obs: Tensor, noise: Tensor, alpha: Tensor) -> Tensor:
+    def _value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
         # V(s) = min over i of Q'_i(s, a) - alpha * log pi(a|s), a ~ pi(.|s)
         action, log_prob = sample_action(self.model(obs), noise)
         least: Tensor = self.targets(obs, action).amin(dim=0)
         return least - alpha * log_prob
 
     def _improve_critics(
-        self, obs: Tensor, action: Tensor, target: Tensor
+        self, obs: NetworkInput, action: Tensor, target: Tensor
     ) -> tuple[Tensor, Tensor]:
         q: Tensor = self.critics(obs, action)
         # J_Q = mean of (Q_i(s, a) - y)^2
@@ -255,7 +261,9 @@ class SACAgent(SACPolicy, TorchAgent):
         _descend(self._critic_adam, loss)
         return loss.detach(), q.detach()
 
-    def _improve_actor(self, obs: Tensor, noise: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def _improve_actor(
+        self, obs: NetworkInput, noise: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor]:
         action, log_prob = sample_action(self.model(obs), noise)
         # J_pi = mean of alpha * log pi(a|s) - min over i of Q_i(s, a), a ~ pi(.|s)
         loss = (alpha * log_prob - self.critics(obs, action).amin(dim=0)).mean()
@@ -277,20 +285,6 @@ class SACAgent(SACPolicy, TorchAgent):
             slow.copy_(buffer)
 
 
-def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions in [-1, 1] and the logarithms of their probability densities."""
-    mean, log_std = actor_output.chunk(2, dim=1)
-    log_std = hardtanh(log_std, _LOG_STD_MIN, _LOG_STD_MAX)  # clamps, with a cheaper gradient
-    u = torch.addcmul(mean, log_std.exp(), noise)
-    # a = tanh u, so log pi(a|s) = sum_j log N(u_j; mean, std) - log(1 - tanh^2 u_j), where
-    # log N = -noise^2 / 2 - log std - log(2 pi) / 2 and, without cancellation for large |u|,
-    # log(1 - tanh^2 u) = 2 (log 2 - u - softplus(-2 u)).
-    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
-    squash = math.log(2.0) - u - softplus(-2.0 * u)
-    log_prob: Tensor = (normal - 2.0 * squash).sum(dim=1)
-    return u.tanh(), log_prob
-
-
 def _adam(params: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
     return torch.optim.Adam(params, lr=learning_rate, fused=True)
 
@@ -302,45 +296,3 @@ def _descend(adam: torch.optim.Adam, loss: Tensor) -> None:
         param.grad = None
     torch.autograd.backward(loss, inputs=params)
     adam.step()
-
-
-def _make_actor(config: SACConfig, spec: EnvSpec) -> nn.Module:
-    shape, n_actions = spec.observation.shape, math.prod(spec.action.shape)
-    if config.actor_network is None:
-        net = mlp(math.prod(shape), config.hidden, 2 * n_actions)
-        if len(shape) == 1:
-            return net
-        return nn.Sequential(nn.Flatten() if shape else nn.Unflatten(0, (-1, 1)), net)
-    actor = config.actor_network(spec)
-    check_answer("actor_network", actor(torch.zeros(2, *shape)).shape, [(2, 2 * n_actions)])
-    return actor
-
-
-def _make_critics(config: SACConfig, spec: EnvSpec) -> nn.Module:
-    shape, n_actions = spec.observation.shape, math.prod(spec.action.shape)
-    if config.critic_network is None:
-        return BatchedCritics(config.n_critics, math.prod(shape) + n_actions, config.hidden)
-    critics = [config.critic_network(spec) for _ in range(config.n_critics)]
-    out = critics[0](torch.zeros(2, *shape), torch.zeros(2, n_actions))
-    check_answer("critic_network", out.shape, [(2, 1), (2,)])
-    return SeparateCritics(critics)
-
-
-def _bounded(spec: EnvSpec) -> BoxSpec:
-    """Return the box of actions, or say why SAC cannot act in it."""
-    box = spec.action
-    if not isinstance(box, BoxSpec):
-        raise ConfigError(
-            f"SAC chooses continuous actions, but these are {box.n} discrete ones; use DQN"
-        )
-    if np.dtype(box.dtype).kind != "f":
-        raise ConfigError(f"SAC chooses actions of a float dtype, but these are {box.dtype}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        width = box.high.astype(np.float32) - box.low.astype(np.float32)
-    if not (np.isfinite(width) & (width > 0)).all():
-        raise ConfigError(
-            "SAC squashes actions between bounds, which must be finite and apart, but these are "
-            f"low={box.low.tolist()}, high={box.high.tolist()}; give the environment's action "
-            "space bounds where it is made"
-        )
-    return box

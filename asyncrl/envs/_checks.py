@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from asyncrl.env import BoxSpec
+from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.envs._spaces import Parts
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
@@ -19,14 +20,13 @@ _SHOWN_VALUES = 8
 class Checks:
     """The checks of one batch of environments; cheap, because they run at every step."""
 
-    def __init__(self, name: str, n_envs: int, spec: BoxSpec) -> None:
+    def __init__(self, name: str, n_envs: int, spec: BoxSpec | PackedSpec, parts: Parts) -> None:
         self._name = name
         self._n_envs = n_envs
-        self._spec = spec
-        self._dtype = np.dtype(spec.dtype)
-        # Concatenating along the first axis is much quicker than stacking, and as strict once
-        # each row has been measured: two wrong lengths may add up to a right one.
-        self._merged = (-1, *spec.shape[1:]) if spec.shape else None
+        self._packed = spec if isinstance(spec, PackedSpec) else None
+        self._take_apart = parts
+        fields = [("", spec)] if isinstance(spec, BoxSpec) else spec.fields
+        self._parts = [_Part(field, box) for field, box in fields]
 
     def place(self, env_id: int) -> str:
         """Name an environment for people."""
@@ -35,21 +35,27 @@ class Checks:
     def stack(self, rows: Sequence[Any], env_ids: Sequence[int], action: Array | None) -> Array:
         """Return observations as one new array, or raise if any does not fit its space."""
         try:
-            return self._stack(rows)
-        except (TypeError, ValueError) as error:
-            self._blame(rows, env_ids, action, error)
+            if self._packed is None:
+                return self._parts[0].stack(rows)
+            columns = zip(self._parts, self._take_apart(rows), strict=True)
+            return self._packed.pack({part.name: part.stack(column) for part, column in columns})
+        except (TypeError, ValueError, LookupError) as error:
+            for env_id, row in zip(env_ids, rows, strict=True):
+                after = _after(None if action is None else action[env_id])
+                if problem := self._problem(row, (), after):
+                    raise EnvironmentFault(f"{self.place(env_id)} gave {problem}") from error
+            raise  # a bug of ours, not of the environment
 
     def own(self, obs: Any, action: Array | None) -> Array:  # noqa: ANN401  # from foreign code
         """Return a batch of observations as a new array, or raise if it does not fit the space."""
-        array = _as_array(obs)
-        expected = (self._n_envs, *self._spec.shape)
-        if array.shape != expected or not np.can_cast(array.dtype, self._dtype, "same_kind"):
-            raise EnvironmentFault(
-                f"{self._name} gave observations of shape {array.shape} and dtype {array.dtype}"
-                f"{_after(action)}; its observation space promises {expected}, {self._dtype}. "
-                "Make the environment return what its space says, or correct the space."
-            )
-        return array.astype(self._dtype)
+        if problem := self._problem(obs, (self._n_envs,), _after(action)):
+            raise EnvironmentFault(f"{self._name} gave {problem}")
+        if self._packed is None:
+            return _as_array(obs).astype(self._parts[0].dtype)
+        columns = zip(self._parts, self._take_apart([obs]), strict=True)
+        return self._packed.pack(
+            {part.name: _as_array(batch).astype(part.dtype) for part, (batch,) in columns}
+        )
 
     def reward(self, reward: Any, action: Array) -> Array:  # noqa: ANN401  # from foreign code
         """Return rewards as a new float32 array, or raise if they are not one number each."""
@@ -74,6 +80,17 @@ class Checks:
             )
         return array
 
+    def finite_obs(
+        self, what: str, obs: Array, action: Array | None, env_ids: Array | None = None
+    ) -> None:
+        """Raise if any value of these observations is NaN or infinite; see `finite`."""
+        if self._packed is None:
+            self.finite(what, obs, action, env_ids)
+            return
+        for name, values in self._packed.unpack(obs).items():
+            if values.dtype.kind == "f":
+                self.finite(f"field {name!r} of the {what}", values, action, env_ids)
+
     def finite(
         self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
     ) -> None:
@@ -93,38 +110,48 @@ class Checks:
             "end the episode before it happens, or wrap the environment to clip the value."
         )
 
-    def _stack(self, rows: Sequence[Any]) -> Array:
-        out = np.empty((len(rows), *self._spec.shape), self._dtype)
+    def _problem(self, obs: Any, lead: tuple[int, ...], after: str) -> str | None:  # noqa: ANN401
+        """Say what is wrong with an observation, or with a batch of them, and what would help."""
+        advice = "Make the environment return what its space says, or correct the space."
+        what = "observations" if lead else "an observation"
+        if misfit := self._take_apart.misfit(obs):
+            return f"{what} not built as the observation space says{after}: {misfit}. {advice}"
+        for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
+            found, shape = _as_array(value), (*lead, *part.shape)
+            if found.shape != shape or not np.can_cast(found.dtype, part.dtype, "same_kind"):
+                field = f" with field {part.name!r}" if part.name else ""
+                told = "" if lead else f", {shown(value)}"
+                return (
+                    f"{what}{field} of shape {found.shape} and dtype {found.dtype}{told}{after}; "
+                    f"its observation space promises {shape}, {part.dtype}. {advice}"
+                )
+        return None
+
+
+class _Part:
+    """One of the arrays that an observation consists of."""
+
+    def __init__(self, name: str, spec: BoxSpec) -> None:
+        self.name = name
+        self.shape = spec.shape
+        self.dtype = np.dtype(spec.dtype)
+        # Concatenating along the first axis is much quicker than stacking, and as strict once
+        # each row has been measured: two wrong lengths may add up to a right one.
+        self._merged = (-1, *spec.shape[1:]) if spec.shape else None
+
+    def stack(self, rows: Sequence[Any]) -> Array:
+        """Return rows as one new array; raises `TypeError` or `ValueError` if they do not fit."""
+        out = np.empty((len(rows), *self.shape), self.dtype)
         if self._merged is None:
             array = np.array(rows)
             if array.shape != out.shape:
                 raise ValueError(array.shape)
             np.copyto(out, array, casting="same_kind")
         else:
-            if {len(row) for row in rows} != {self._spec.shape[0]}:
+            if {len(row) for row in rows} != {self.shape[0]}:
                 raise ValueError([len(row) for row in rows])
             np.concatenate(rows, out=out.reshape(self._merged), casting="same_kind")
         return out
-
-    def _blame(
-        self,
-        rows: Sequence[Any],
-        env_ids: Sequence[int],
-        action: Array | None,
-        error: Exception,
-    ) -> NoReturn:
-        for env_id, row in zip(env_ids, rows, strict=True):
-            found = _as_array(row)
-            fits = np.can_cast(found.dtype, self._dtype, "same_kind")
-            if found.shape != self._spec.shape or not fits:
-                after = _after(None if action is None else action[env_id])
-                raise EnvironmentFault(
-                    f"{self.place(env_id)} gave an observation of shape {found.shape} and dtype "
-                    f"{found.dtype}, {shown(row)}{after}; its observation space promises "
-                    f"{self._spec.shape}, {self._dtype}. Make the environment return what its "
-                    "space says, or correct the space."
-                ) from error
-        raise error  # a bug of ours, not of the environment
 
 
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave

@@ -1,18 +1,22 @@
-"""Gymnasium's spaces as specs, and actions in the form their space wants. Steps nothing."""
+"""Gymnasium's spaces as specs, and what is in them in the form that the other side wants.
+
+Steps nothing.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["ActionEncoder", "spec_from_spaces"]
+__all__ = ["ActionEncoder", "Parts", "spec_from_spaces"]
 
 
 def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) -> EnvSpec:
@@ -20,21 +24,36 @@ def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) ->
 
     Observations and actions of more than 32 bits a float are declared float32, and the batches in
     this folder convert them: MuJoCo's float64 would double what is sent and stored for nothing.
-    A `Discrete` observation becomes one int64 between its bounds.
+    `Discrete` and `MultiDiscrete` observations become int64 between their bounds, and the fields of
+    `Dict` and `Tuple` observations one row of bytes.
     """
     return EnvSpec(_observation_spec(observation_space), _action_spec(action_space))
 
 
-def _observation_spec(space: Space[Any]) -> BoxSpec:
+def _observation_spec(space: Space[Any]) -> BoxSpec | PackedSpec:
+    if not isinstance(space, Dict | Tuple):
+        return _array_spec(space, f"observation space {space}")
+    where = f"of observation space {space}, the field"
+    return PackedSpec(
+        tuple((name, _array_spec(part, f"{where} {name!r}")) for name, part in _parts(space))
+    )
+
+
+def _array_spec(space: Space[Any], where: str) -> BoxSpec:
     if isinstance(space, Box) and not space.dtype.hasobject:
         return _box_spec(space)
-    if isinstance(space, Discrete):
-        low, high = int(space.start), int(space.start + space.n - 1)
-        return BoxSpec((), "int64", np.array(low), np.array(high))
+    if isinstance(space, MultiBinary):
+        ones = np.ones(space.shape, np.int8)
+        return BoxSpec(space.shape, "int8", 0 * ones, ones)
+    if isinstance(space, Discrete | MultiDiscrete):
+        low = np.array(space.start, np.int64)
+        n = space.n if isinstance(space, Discrete) else space.nvec
+        return BoxSpec(low.shape, "int64", low, low + n - 1, categorical=True)
     raise ConfigError(
-        f"observation space {space} is not supported: observations must be Box or Discrete. "
-        "Make it a Box in the environment's factory: gymnasium.wrappers.FlattenObservation joins "
-        "Dict, Tuple and MultiDiscrete spaces, TransformObservation does anything else."
+        f"{where} is not supported: observations are Box, Discrete, MultiDiscrete, MultiBinary, or "
+        "Dict and Tuple of these. Change it in the environment's factory: "
+        "gymnasium.wrappers.FilterObservation leaves fields of a Dict out, TransformObservation "
+        "does anything else."
     )
 
 
@@ -61,6 +80,71 @@ def _box_spec(space: Box) -> BoxSpec:
     low = np.where(np.isfinite(low) & (low < space.low), np.nextafter(low, up), low)
     high = np.where(np.isfinite(high) & (high > space.high), np.nextafter(high, down), high)
     return BoxSpec(space.shape, "float32", low, high)
+
+
+def _parts(space: Space[Any], name: str = "") -> Iterator[tuple[str, Space[Any]]]:
+    """Yield the arrays that an observation consists of, in the order of `Parts`, with names."""
+    if isinstance(space, Dict | Tuple):
+        for key, part in _members(space):
+            yield from _parts(part, _join(name, key))
+    else:
+        yield name, space
+
+
+def _members(space: Dict | Tuple[Any]) -> Iterator[tuple[Any, Space[Any]]]:
+    yield from space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+
+
+def _join(name: str, key: object) -> str:
+    return f"{name}/{key}" if name else str(key)
+
+
+class Parts:
+    """Takes observations apart, many at once, into the arrays that they consist of."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._space = space
+
+    def __call__(self, observations: Sequence[Any]) -> list[Sequence[Any]]:
+        """Return, for each part, that part of every observation.
+
+        Raises `TypeError` or `LookupError` if one is not built as the space says.
+        """
+        return [*self._split(self._space, observations)]
+
+    def misfit(self, observation: object) -> str | None:
+        """Say in words where an observation is not built as the space says; None if it is."""
+        return _misfit(self._space, observation, "")
+
+    def _split(self, space: Space[Any], rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        if not isinstance(space, Dict | Tuple):
+            yield rows
+            return
+        if {len(row) for row in rows} != {len(space.spaces)}:
+            raise LookupError(f"not all have {len(space.spaces)} members")
+        for key, part in _members(space):
+            yield from self._split(part, [row[key] for row in rows])
+
+
+def _misfit(space: Space[Any], found: Any, name: str) -> str | None:  # noqa: ANN401  # foreign
+    if not isinstance(space, Dict | Tuple):
+        return None
+    what = f"its field {name!r}" if name else "it"
+    keys = [key for key, _ in _members(space)]
+    if isinstance(space, Dict):
+        if not isinstance(found, Mapping) or {*found} != {*keys}:
+            return f"{what} must be a dict with the keys {keys}, got {_built(found)}"
+    elif not isinstance(found, Sequence) or len(found) != len(keys):
+        return f"{what} must be a tuple of {len(keys)}, got {_built(found)}"
+    inner = (_misfit(part, found[key], _join(name, key)) for key, part in _members(space))
+    return next(filter(None, inner), None)
+
+
+def _built(found: object) -> str:
+    if isinstance(found, Mapping):
+        return f"the keys {[*found]}"
+    kind = type(found).__name__
+    return f"a {kind} of {len(found)}" if isinstance(found, list | tuple) else f"a {kind}"
 
 
 class ActionEncoder:

@@ -15,7 +15,7 @@ import numpy as np
 
 from asyncrl.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.envs._checks import Checks, shown
-from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
+from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
@@ -50,7 +50,8 @@ class PlainBatch:
         self._steps = [env.step for env in self._envs]
         self._encode = ActionEncoder(first.action_space, n_envs)
         self._discrete = isinstance(self._spec.action, DiscreteSpec)
-        self._checks = Checks(_name(first), n_envs, self._spec.observation)
+        parts = Parts(first.observation_space)
+        self._checks = Checks(_name(first), n_envs, self._spec.observation, parts)
         self._everyone = range(n_envs)
         self._n_envs = n_envs
 
@@ -76,7 +77,7 @@ class PlainBatch:
         except ValueError as error:
             raise self._wrong_api(answers) from error
         final_obs = self._checks.stack(rows, self._everyone, action)
-        self._checks.finite("observation", final_obs, action)
+        self._checks.finite_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite("reward", reward, action)
         terminated, truncated = self._flags(terminations), self._flags(truncations)
@@ -132,7 +133,7 @@ class PlainBatch:
                 _note(error, f"in reset of {self._checks.place(i)}")
                 raise
         obs = self._checks.stack(rows, env_ids, None)
-        self._checks.finite("first observation of an episode", obs, None, np.array(env_ids))
+        self._checks.finite_obs("first observation of an episode", obs, None, np.asarray(env_ids))
         return obs
 
 

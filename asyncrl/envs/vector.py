@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.env import EnvSpec, EnvStep, PackedSpec
 from asyncrl.envs._checks import Checks, shown
-from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
+from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
@@ -43,9 +43,10 @@ class VectorBatch:
         self._mode = _autoreset_mode(vector_env)
         spaces = vector_env.single_observation_space, vector_env.single_action_space
         self._spec = spec_from_spaces(*spaces)
+        self._structured = isinstance(self._spec.observation, PackedSpec)
         self._encode = ActionEncoder(spaces[1], self._n_envs)
         self._name = _name(vector_env)
-        self._checks = Checks(self._name, self._n_envs, self._spec.observation)
+        self._checks = Checks(self._name, self._n_envs, self._spec.observation, Parts(spaces[0]))
         self._resetting: BoolArray | None = None
         self._closed = False
 
@@ -74,7 +75,7 @@ class VectorBatch:
             error.add_note(f"asyncrl: in step of {self._name}, actions {shown(encoded)}")
             raise
         obs = self._checks.own(raw_obs, action)
-        self._checks.finite("observation", obs, action)
+        self._checks.finite_obs("observation", obs, action)
         reward = self._checks.reward(raw_reward, action)
         terminated = self._checks.flags("terminated", terminations)
         truncated = self._checks.flags("truncated", truncations)
@@ -105,7 +106,7 @@ class VectorBatch:
 
     def _first_obs(self, raw_obs: object) -> Array:
         obs = self._checks.own(raw_obs, None)
-        self._checks.finite("first observation of an episode", obs, None)
+        self._checks.finite_obs("first observation of an episode", obs, None)
         return obs
 
     def _with_final_obs(
@@ -115,16 +116,19 @@ class VectorBatch:
         final_obs = obs.copy()
         env_ids = np.flatnonzero(ended)
         rows = infos.get("final_obs")
-        # Either one object for each environment, None where nothing ended, or an array of all.
-        found = [] if rows is None else [rows[i] for i in env_ids]
-        if not found or any(row is None for row in found):
-            raise EnvironmentFault(
-                f"{self._name} says AutoresetMode.SAME_STEP, but ended an episode without "
-                'infos["final_obs"], so the true last observation is lost. Correct its '
-                'metadata["autoreset_mode"], or make it with another autoreset mode.'
-            )
-        final_obs[ended] = self._checks.stack(found, env_ids.tolist(), action)
-        self._checks.finite("last observation of an episode", final_obs, action)
+        if self._structured and isinstance(rows, Mapping | tuple):  # of arrays, one row for each
+            final_obs[ended] = self._checks.own(rows, action)[ended]
+        else:
+            # Either one object for each environment, None where nothing ended, or an array of all.
+            found = [] if rows is None else [rows[i] for i in env_ids]
+            if not found or any(row is None for row in found):
+                raise EnvironmentFault(
+                    f"{self._name} says AutoresetMode.SAME_STEP, but ended an episode without "
+                    'infos["final_obs"], so the true last observation is lost. Correct its '
+                    'metadata["autoreset_mode"], or make it with another autoreset mode.'
+                )
+            final_obs[ended] = self._checks.stack(found, env_ids.tolist(), action)
+        self._checks.finite_obs("last observation of an episode", final_obs, action)
         return final_obs
 
     def _with_first_obs(self, final_obs: Array, ended: BoolArray) -> Array:

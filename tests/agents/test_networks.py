@@ -66,7 +66,7 @@ def test_images_go_through_the_convolutions_of_2015() -> None:
     assert linear_sizes(network) == [(7 * 7 * 64, 512), (512, 6)]
 
 
-@pytest.mark.parametrize("shape", [(3, 35, 35), (84, 84, 3)])
+@pytest.mark.parametrize("shape", [(84, 84, 3), (36, 36, 1)])
 def test_images_that_do_not_fit_are_refused_with_the_shape_that_would(
     shape: tuple[int, ...],
 ) -> None:

@@ -7,19 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete, Space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncrl.env import BoxSpec
 from asyncrl.envs._checks import Checks, shown
+from asyncrl.envs._spaces import Parts, spec_from_spaces
 from asyncrl.errors import EnvironmentFault
 
 SHAPES: Any = st.one_of(st.just(()), hnp.array_shapes(max_dims=3, max_side=3))
 
 
 def checks(n_envs: int, shape: tuple[int, ...] = (2,), dtype: str = "float32") -> Checks:
-    return Checks("Env-v0", n_envs, BoxSpec(shape, dtype, np.zeros(shape), np.zeros(shape)))
+    return checks_of(Box(0, 9, shape, dtype), n_envs)
+
+
+def checks_of(space: Space[Any], n_envs: int) -> Checks:
+    spec = spec_from_spaces(space, Discrete(2)).observation
+    return Checks("Env-v0", n_envs, spec, Parts(space))
 
 
 @given(SHAPES, st.sampled_from(["float32", "uint8", "int64"]), st.integers(1, 4), st.data())

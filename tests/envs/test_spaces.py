@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    Graph,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Text,
+    Tuple,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.env import BoxSpec, DiscreteSpec
-from asyncrl.envs._spaces import ActionEncoder, spec_from_spaces
+from asyncrl.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError
+from tests.envs.strategies import nested_spaces
 
 ANY = Box(-1, 1, (1,), np.float32)
 
 
 def observation_of(space: gym.Space[Any]) -> BoxSpec:
-    return spec_from_spaces(space, Discrete(2)).observation
+    spec = spec_from_spaces(space, Discrete(2)).observation
+    assert isinstance(spec, BoxSpec)
+    return spec
+
+
+def packed(space: gym.Space[Any]) -> PackedSpec:
+    spec = spec_from_spaces(space, Discrete(2)).observation
+    assert isinstance(spec, PackedSpec)
+    return spec
 
 
 @pytest.mark.parametrize(
@@ -78,14 +99,145 @@ def test_discrete_action_counts_from_0(start: int) -> None:
     assert spec_from_spaces(ANY, Discrete(4, start=start)).action == DiscreteSpec(4)
 
 
+def test_multi_discrete_observation_is_as_many_choices() -> None:
+    space = MultiDiscrete([[2, 3], [4, 1]], start=[[0, -1], [5, 0]], dtype=np.int32)
+    spec = observation_of(space)
+    assert (spec.shape, spec.dtype, spec.categorical) == ((2, 2), "int64", True)
+    assert spec.low.tolist() == [[0, -1], [5, 0]]
+    assert spec.high.tolist() == [[1, 1], [8, 0]]
+
+
+def test_multi_binary_observation_is_0_or_1() -> None:
+    spec = observation_of(MultiBinary((2, 3)))
+    assert (spec.shape, spec.dtype, spec.categorical) == ((2, 3), "int8", False)
+    assert not spec.low.any()
+    assert spec.high.all()
+
+
+def test_fields_are_named_by_their_way() -> None:
+    space = Dict({"b": Tuple((ANY, Dict({"x": Discrete(2)}))), "a": Box(0, 255, (3,), np.uint8)})
+    spec = packed(space)
+    assert [name for name, _ in spec.fields] == ["a", "b/0", "b/1/x"]
+    assert [box.dtype for _, box in spec.fields] == ["uint8", "float32", "int64"]
+    assert spec.offsets == (0, 4, 8)
+    assert (spec.shape, spec.dtype) == ((16,), "uint8")
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (Dict({"a/b": ANY, "a": Dict({"b": ANY})}), "'a/b', 'a/b'"),
+        (Dict({"a": Tuple(())}), "none"),
+        (Dict({}), "none"),
+    ],
+)
+def test_fields_must_have_names_of_their_own(space: gym.Space[Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=names):
+        packed(space)
+
+
+@pytest.mark.parametrize(
+    "space", [Text(4), Graph(ANY, None), Sequence(ANY), OneOf([ANY, Discrete(2)]), None]
+)
+def test_other_observation_spaces_are_refused_with_a_way_out(space: Any) -> None:
+    with pytest.raises(ConfigError, match=r"observation space .*TransformObservation"):
+        spec_from_spaces(space, Discrete(2))
+    if space is not None:
+        with pytest.raises(ConfigError, match=r"the field 'a/1' is not .*FilterObservation"):
+            spec_from_spaces(Dict({"a": Tuple((ANY, space))}), Discrete(2))
+
+
 @pytest.mark.parametrize(
     "space", [Dict({"a": ANY}), MultiBinary(3), Text(4), MultiDiscrete([2, 3]), None]
 )
-def test_other_spaces_are_refused_with_a_way_out(space: Any) -> None:
-    with pytest.raises(ConfigError, match=r"observation space .*gymnasium\.wrappers\.Flatten"):
-        spec_from_spaces(space, Discrete(2))
+def test_other_action_spaces_are_refused_with_a_way_out(space: Any) -> None:
     with pytest.raises(ConfigError, match=r"action space .*ActionWrapper"):
         spec_from_spaces(ANY, space)
+
+
+def leaves(observation: Any) -> list[Any]:
+    """Return the arrays in an observation, in the order of their names."""
+    if isinstance(observation, dict):
+        return [leaf for key in sorted(observation) for leaf in leaves(observation[key])]
+    if isinstance(observation, tuple):
+        return [leaf for member in observation for leaf in leaves(member)]
+    return [observation]
+
+
+@given(nested_spaces(), st.integers(1, 4), st.integers(0, 2**31))
+@settings(max_examples=200, deadline=None)
+def test_packed_observations_unpack_to_exactly_what_was_there(
+    space: gym.Space[Any], count: int, seed: int
+) -> None:
+    space.seed(seed)
+    observations = [space.sample() for _ in range(count)]
+    spec = packed(space)
+    parts = Parts(space)(observations)
+    columns = {
+        name: np.array(part, box.dtype)
+        for (name, box), part in zip(spec.fields, parts, strict=True)
+    }
+    rows = spec.pack(columns)
+    assert (rows.shape, rows.dtype) == ((count, *spec.shape), spec.dtype)
+    assert spec.row_bytes % 8 == 0
+    for packed_rows in (rows, np.stack([rows, rows])[1], rows[::-1][::-1], np.asfortranarray(rows)):
+        fields = [*spec.unpack(packed_rows).values()]
+        for i, observation in enumerate(observations):
+            for field, leaf, (_, box) in zip(fields, leaves(observation), spec.fields, strict=True):
+                assert field.dtype == box.dtype
+                np.testing.assert_array_equal(field[i], np.asarray(leaf, box.dtype))
+
+
+@given(nested_spaces())
+@settings(max_examples=100, deadline=None)
+def test_fields_are_aligned_views(space: gym.Space[Any]) -> None:
+    spec = packed(space)
+    rows = np.zeros((3, *spec.shape), np.uint8)
+    ends = 0
+    for (_, box), start, view in zip(
+        spec.fields, spec.offsets, spec.unpack(rows).values(), strict=True
+    ):
+        assert start >= ends
+        ends = start + box.nbytes
+        assert view.size == 0 or np.shares_memory(view, rows)
+        assert view.flags.aligned
+        view[...] = 1
+    assert ends <= spec.row_bytes < ends + 8
+
+
+def test_arrays_of_another_shape_or_dtype_are_not_packed() -> None:
+    spec = packed(Dict({"a": Box(0, 1, (2,), np.float32), "b": Discrete(3)}))
+    right = {"a": np.zeros((4, 2), np.float32), "b": np.zeros(4, np.int64)}
+    assert spec.pack(right).shape == (4, *spec.shape)
+    with pytest.raises(ValueError, match=r"b: shape \(1,\), expected \(4,\)"):
+        spec.pack(right | {"b": np.zeros(1, np.int64)})
+    with pytest.raises(TypeError, match="Cannot cast"):
+        spec.pack(right | {"a": np.zeros((4, 2))})
+
+
+def test_parts_are_taken_apart_by_key_whatever_the_order() -> None:
+    space = Dict({"a": Discrete(9), "b": Tuple((Discrete(9), Discrete(9)))})
+    taken = Parts(space)([{"a": 1, "b": (2, 3)}, {"b": [5, 6], "a": 4}])
+    assert taken == [[1, 4], [2, 5], [3, 6]]
+
+
+@pytest.mark.parametrize(
+    ("observation", "said"),
+    [
+        ({"a": 1}, r"it must be a dict with the keys \['a', 'b'\], got the keys \['a'\]"),
+        ({"a": 1, "b": (2, 3), "c": 4}, r"got the keys \['a', 'b', 'c'\]"),
+        ([1, 2], "it must be a dict .* got a list of 2"),
+        (7, "it must be a dict .* got a int"),
+        ({"a": 1, "b": (2,)}, "its field 'b' must be a tuple of 2, got a tuple of 1"),
+        ({"a": 1, "b": 5}, "its field 'b' must be a tuple of 2, got a int"),
+    ],
+)
+def test_observations_built_another_way_are_told_apart(observation: Any, said: str) -> None:
+    parts = Parts(Dict({"a": Discrete(9), "b": Tuple((Discrete(9), Discrete(9)))}))
+    assert parts.misfit({"a": 1, "b": (2, 3)}) is None
+    with pytest.raises((TypeError, LookupError)):
+        parts([{"a": 1, "b": (2, 3)}, observation])
+    assert re.search(said, str(parts.misfit(observation)))
 
 
 @pytest.mark.parametrize(
