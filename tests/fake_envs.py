@@ -8,8 +8,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from asyncrl.env import PackedSpec
+from asyncrl.types import Array
 
 OBS_SPACE = Box(-np.inf, np.inf, (4,), np.float32)
 
@@ -104,6 +107,37 @@ class BrokenEnv(TellingEnv):
         return obs if self._wrong_obs is None else self._wrong_obs
 
 
+NESTED_SPACE = Dict(
+    {
+        "who": Discrete(100),
+        "at": Tuple((Box(0, 255, (1,), np.uint8), Box(0, np.inf, (1, 1), np.float64))),
+        "drawn": Box(0, 1, (), np.float32),
+    }
+)
+
+
+class NestedEnv(gym.ObservationWrapper[Any, Any, Any]):
+    """A telling environment whose observations are fields within fields."""
+
+    def __init__(self, env: TellingEnv, *, reuse: bool = False) -> None:
+        """`reuse` returns one and the same dict of the same arrays each time."""
+        super().__init__(env)
+        self.observation_space = NESTED_SPACE
+        self._reused = self._fields() if reuse else None
+
+    def observation(self, observation: Any) -> Any:
+        who, episode, step, drawn = observation
+        told = self._fields() if self._reused is None else self._reused
+        told["who"] = int(who)
+        told["at"][0][:], told["at"][1][:], told["drawn"][...] = episode, step, drawn
+        return told
+
+    @staticmethod
+    def _fields() -> dict[str, Any]:
+        at = np.zeros(1, np.uint8), np.zeros((1, 1))
+        return {"who": 0, "at": at, "drawn": np.zeros((), np.float32)}
+
+
 class ActedEnv(gym.Env[Any, Any]):
     """Keeps the actions it was given in `acted`, and spoils arrays among them."""
 
@@ -127,6 +161,24 @@ def telling_makers(
 ) -> list[Callable[[], gym.Env[Any, Any]]]:
     """Return a factory for each plan, of environments that know their own number."""
     return [partial(TellingEnv, i, plan, reuse=reuse) for i, plan in enumerate(plans)]
+
+
+def nested_makers(
+    plans: Sequence[Plan], *, reuse: bool = False
+) -> list[Callable[[], gym.Env[Any, Any]]]:
+    """Return `telling_makers` of environments with nested observations."""
+
+    def make(i: int, plan: Plan) -> gym.Env[Any, Any]:
+        return NestedEnv(TellingEnv(i, plan), reuse=reuse)
+
+    return [partial(make, i, plan) for i, plan in enumerate(plans)]
+
+
+def tell_nested(spec: PackedSpec, packed: Array) -> Array:
+    """Return packed observations of nested environments as those of telling ones."""
+    fields = spec.unpack(packed)
+    names = ("who", "at/0", "at/1", "drawn")
+    return np.stack([fields[name].reshape(len(packed)) for name in names], 1, dtype=np.float32)
 
 
 def make_env(**kwargs: Any) -> TellingEnv:

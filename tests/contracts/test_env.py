@@ -11,15 +11,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.env import BatchEnv, EnvStep
+from asyncrl.env import BatchEnv, EnvStep, PackedSpec
+from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.types import Array, BoolArray
-from tests.fake_envs import TERMINATING, TRUNCATING, Plan, telling_makers
+from tests.fake_envs import (
+    NESTED_SPACE,
+    TERMINATING,
+    TRUNCATING,
+    Plan,
+    nested_makers,
+    tell_nested,
+    telling_makers,
+)
 from tests.fakes import CountingBatch
 
 N_ENVS = 3
@@ -38,6 +48,9 @@ class Case:
 
     is_first: Callable[[Array], BoolArray]
     """Whether these are first observations of an episode."""
+
+    tell: Callable[[Array], Array] = lambda obs: obs
+    """Observations as rows of numbers, the last of which is drawn at an episode's start."""
 
     draws: bool = True
     """Whether there is anything random about it."""
@@ -65,6 +78,28 @@ def _at_step_0(obs: Array) -> BoolArray:
 
 def _telling(make: Callable[[list[Plan]], BatchEnv]) -> Case:
     return Case(lambda end: make(_plans(end)), _one_step_on, _at_step_0)
+
+
+NESTED_SPEC = spec_from_spaces(NESTED_SPACE, Discrete(5)).observation
+assert isinstance(NESTED_SPEC, PackedSpec)
+_tell_nested = partial(tell_nested, NESTED_SPEC)
+
+
+def _nested(make: Callable[[list[Plan]], BatchEnv]) -> Case:
+    def follows(before: Array, after: Array) -> BoolArray:
+        return _one_step_on(_tell_nested(before), _tell_nested(after))
+
+    def is_first(obs: Array) -> BoolArray:
+        return _at_step_0(_tell_nested(obs))
+
+    return Case(lambda end: make(_plans(end)), follows, is_first, _tell_nested)
+
+
+def _nested_vector(
+    plans: list[Plan], mode: AutoresetMode, *, copy: bool = True, reuse: bool = False
+) -> VectorBatch:
+    makers = nested_makers(plans, reuse=reuse)
+    return VectorBatch(SyncVectorEnv(makers, copy=copy, autoreset_mode=mode))
 
 
 def _cart_pole() -> Case:
@@ -107,6 +142,17 @@ CASES = {
     "same step, not copying": _telling(partial(_vector, mode=AutoresetMode.SAME_STEP, copy=False)),
     "disabled, reusing": _telling(
         partial(_vector, mode=AutoresetMode.DISABLED, copy=False, reuse=True)
+    ),
+    "nested": _nested(lambda plans: PlainBatch(nested_makers(plans), N_ENVS)),
+    "nested, reusing": _nested(lambda plans: PlainBatch(nested_makers(plans, reuse=True), N_ENVS)),
+    "nested, next step, reusing": _nested(
+        partial(_nested_vector, mode=AutoresetMode.NEXT_STEP, copy=False, reuse=True)
+    ),
+    "nested, same step, not copying": _nested(
+        partial(_nested_vector, mode=AutoresetMode.SAME_STEP, copy=False)
+    ),
+    "nested, disabled, reusing": _nested(
+        partial(_nested_vector, mode=AutoresetMode.DISABLED, copy=False, reuse=True)
     ),
     "native CartPole": _cart_pole(),
     "counting": _counting(),
@@ -244,9 +290,9 @@ def test_same_seed_repeats_everything(case: Case) -> None:
 @every_drawing_case
 def test_environments_and_seeds_and_episodes_draw_differently(case: Case) -> None:
     env = case.make("T")
-    drawn = [env.reset(0)[:, -1], env.reset(1000)[:, -1]]
+    drawn = [case.tell(env.reset(seed))[:, -1] for seed in (0, 1000)]
     for obs, out in run(env):
-        drawn.append(obs[case.is_first(obs) & did_step(out), -1])
+        drawn.append(case.tell(obs)[case.is_first(obs) & did_step(out), -1])
     numbers = np.concatenate(drawn[:2])
     assert len(set(numbers.tolist())) == 2 * N_ENVS
     episodes = np.concatenate(drawn[2:])
@@ -284,6 +330,7 @@ class Transition(NamedTuple):
 
 
 def in_batch(env: BatchEnv, seed: int, actions: Array) -> list[list[Transition]]:
+    tell = _tell_nested if env.spec.observation == NESTED_SPEC else Case.tell
     told: list[list[Transition]] = [[] for _ in range(env.n_envs)]
     obs = env.reset(seed)
     for action in actions:
@@ -291,12 +338,12 @@ def in_batch(env: BatchEnv, seed: int, actions: Array) -> list[list[Transition]]
         for i in np.flatnonzero(did_step(out)):
             told[i].append(
                 Transition(
-                    obs[i].tolist(),
+                    tell(obs)[i].tolist(),
                     int(action[i]),
                     float(out.reward[i]),
                     bool(out.terminated[i]),
                     bool(out.truncated[i]),
-                    out.final_obs[i].tolist(),
+                    tell(out.final_obs)[i].tolist(),
                 )
             )
         obs = out.obs
@@ -317,7 +364,9 @@ def alone(env: gym.Env[Any, Any], seed: int, actions: list[int]) -> list[Transit
 
 BATCHES: dict[str, Callable[[list[Plan]], BatchEnv]] = {
     "plain": lambda plans: PlainBatch(telling_makers(plans), len(plans)),
+    "nested plain": lambda plans: PlainBatch(nested_makers(plans), len(plans)),
     **{mode.name: partial(_vector, mode=mode) for mode in AutoresetMode},
+    **{f"nested {mode.name}": partial(_nested_vector, mode=mode) for mode in AutoresetMode},
 }
 
 plans = st.lists(
@@ -345,5 +394,5 @@ def test_batch_sees_what_each_environment_alone_shows(
 @pytest.mark.parametrize("name", BATCHES)
 def test_only_next_step_mode_spends_steps_on_resets(name: str) -> None:
     told = in_batch(BATCHES[name]([TERMINATING, TRUNCATING]), 0, np.zeros((8, 2), np.int64))
-    expected = 6 if name == "NEXT_STEP" else 8
+    expected = 6 if "NEXT_STEP" in name else 8
     assert [len(one) for one in told] == [expected, expected]
