@@ -56,6 +56,7 @@ METRICS: dict[str, Metric] = {
     "ledger/in_flight": Metric("transitions", "on their way"),
     "replay/size": Metric("transitions", "may be sampled now"),
     # Where the learner's time went since the record before; they add up to 1.
+    "share/learner_act": Metric("1", "acting, where the learner does that too (`Trainer`)"),
     "share/learner_wait": Metric("1", "waiting until the limiter allows a sample"),
     "share/learner_sample": Metric("1", "sampling a batch"),
     "share/learner_opt": Metric("1", "optimising"),
@@ -72,6 +73,7 @@ METRICS: dict[str, Metric] = {
     # Milliseconds for one call, mean since the record before; absent if there was none.
     "ms/recv": Metric("ms", "taking messages off the socket, in the receiving thread"),
     "ms/push": Metric("ms", "copying one message into replay, in the receiving thread"),
+    "ms/act": Metric("ms", "a step of all environments, in `Trainer`"),
     "ms/sample": Metric("ms", "sampling a batch"),
     "ms/opt": Metric("ms", "an optimisation step"),
     "ms/publish": Metric("ms", "publishing a model (sync)"),

@@ -240,13 +240,11 @@ def _more_actors(facts: Facts) -> str:
     if room > 0:
         return f"{_actors(min(wanted, setup.actors + room))} would use the cores that are idle"
     learn = (
-        f", or raise limiter.samples_per_insert from {ratio:g} to {ratio / max(idle, 0.05):.2g} "
-        "to learn more from each step"
+        f", or raise limiter.samples_per_insert from {ratio:g} to {ratio / max(idle, 0.05):.2g}"
         if ratio
         else ""
     )
-    faster = "step faster, as with native vectorization"
-    return f"{_cores(facts)} have no room for more, so {faster}{learn}"
+    return f"{_cores(facts)} have no room for more, so step faster (native vectorization){learn}"
 
 
 def _cores_bound(facts: Facts) -> Verdict | None:

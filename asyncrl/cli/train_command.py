@@ -23,6 +23,7 @@ from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.cli.signals import interrupting
 from asyncrl.config import load_yaml, save_yaml, to_plain
 from asyncrl.errors import ConfigError
+from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
@@ -216,6 +217,11 @@ def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
             TerminalRecorder(
                 limits=stop.limits() if stop else {},
                 target=("eval_reward", target) if target is not None else None,
+                setup=Setup(
+                    actors=config.actors,
+                    envs_per_actor=config.envs_per_actor,
+                    samples_per_insert=config.limiter.samples_per_insert,
+                ),
             )
         )
     return BackgroundRecorder(recorders)

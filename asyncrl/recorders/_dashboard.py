@@ -40,6 +40,11 @@ _RETURNS: _Labels = {
     "episode/return_max": ("training max", measure),
     "episodes": ("episodes", count),
 }
+_LOADS = (
+    ("learner cpu", "system/cpu_percent", "system/rss_bytes"),
+    ("actors cpu", "system/children_cpu_percent", "system/children_rss_bytes"),
+    ("gpu", "system/gpu_percent", "system/gpu_memory_bytes"),
+)
 _ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts")
 _MOST_POLICY_COLUMNS = 2
 
@@ -110,7 +115,11 @@ def _header(state: RunState, width: int) -> RenderableType:
         line.add_row(_bar(fraction), percent(fraction), Text(time, style=style))
     else:
         line.add_row(Text(time, style=style))
-    return Group(line, Text(_packed(_progress(state), " | ", width), style="dim"))
+    parts: list[RenderableType] = [line, Text(_packed(_progress(state), " | ", width), style="dim")]
+    if not state.ended and (verdict := state.verdict):  # how all of it went, the summary tells
+        calm = verdict.kind in {"alone", "balanced", "too-early", "unlimited"}
+        parts.append(Text(verdict.sentence, style="dim" if calm else "yellow"))
+    return Group(*parts)
 
 
 def _progress(state: RunState) -> list[str]:
@@ -128,11 +137,15 @@ def _progress(state: RunState) -> list[str]:
 
 def _sections(state: RunState) -> list[RenderableType]:
     """Return the blocks of numbers of which anything is known, the most wanted ones first."""
+    titles = ("throughput", "learner's time", "actors' time")
+    if state.ended:
+        titles = ("throughput, whole run", "learner, whole run", "actors, whole run")
+    throughput, learner, actors = titles
     sections = [
-        _rows("throughput", _throughput(state.values)),
+        _rows(throughput, _throughput(state.values)),
         _rows("returns", _labelled(state.values, _RETURNS)),
-        _bars("learner's time", list(state.shares("share/learner_"))),
-        _bars("actors' time", list(state.shares("share/actor_"))),
+        _bars(learner, list(state.shares("share/learner_"))),
+        _bars(actors, list(state.shares("share/actor_"))),
         _rows("losses", _losses(state.values)),
         _rows("policy lag", _lag(state.values)),
     ]
@@ -167,11 +180,14 @@ def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, s
 
 def _throughput(values: Mapping[str, float]) -> list[tuple[str, str]]:
     rows = _labelled(values, _THROUGHPUT)
-    machine = [
-        f"{values['system/cpu_percent']:.0f} %" if "system/cpu_percent" in values else "",
-        byte_size(values["system/rss_bytes"]) if "system/rss_bytes" in values else "",
-    ]
-    return [*rows, ("cpu, ram", ", ".join(filter(None, machine)))] if any(machine) else rows
+    for label, load, memory in _LOADS:
+        parts = [
+            f"{values[load]:.0f} %" if load in values else "",
+            byte_size(values[memory]) if memory in values else "",
+        ]
+        if any(parts):
+            rows.append((label, ", ".join(filter(None, parts))))
+    return rows
 
 
 def _losses(values: Mapping[str, float]) -> list[tuple[str, str]]:

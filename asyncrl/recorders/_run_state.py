@@ -1,35 +1,47 @@
-"""What is known of a run from its records so far: newest values, progress, who stands still.
+"""What is known of a run from its records so far: newest values, progress, what limits it.
 
 Draws nothing.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 
+from asyncrl.facts import Facts, Setup
+from asyncrl.metrics import METRICS
 from asyncrl.recorder import Record
+from asyncrl.verdict import Verdict, judge
 
 __all__ = ["RunState"]
 
 _WINDOW = 60
 _SHARES = ("share/learner_", "share/actor_")
 _VISIBLE_SHARE = 0.005
+_ORDER = {name: place for place, name in enumerate(METRICS)}
 
 
 class RunState:
     """The newest value of every metric, and what follows from how they moved."""
 
-    def __init__(self, limits: Mapping[str, float], target: tuple[str, float] | None) -> None:
+    def __init__(
+        self,
+        limits: Mapping[str, float],
+        target: tuple[str, float] | None,
+        setup: Setup | None = None,
+    ) -> None:
         self.limits = {name: limit for name, limit in limits.items() if limit > 0}
         self.target = target
         self.values: dict[str, float] = {}
         self.ended: str = ""
         """How the run ended, in a word; empty while it goes on."""
 
+        self._setup = setup
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._seconds: dict[str, float] = {}
         self._history: deque[dict[str, float]] = deque(maxlen=_WINDOW)
         self._moved_at: dict[str, float] = {}
-        self._phases: dict[str, None] = {}
+        self._phases: set[str] = set()
 
     def update(self, record: Record) -> None:
         """Take in a record. What it does not mention keeps its value."""
@@ -42,12 +54,31 @@ class RunState:
             if len(parts) == 3 and parts[2] == "env_steps" and self.values.get(name) != value:
                 self._moved_at[parts[1]] = record.get("wall_s", self.wall_s)
             self.values[name] = float(value)
+        self._add_up(record)
         self._history.append(
             {name: self.values.get(name, 0.0) for name in ("wall_s", *self.limits)}
         )
         for name, value in record.items():
             if name.startswith(_SHARES) and value >= _VISIBLE_SHARE:
-                self._phases[name] = None
+                self._phases.add(name)
+
+    def finish(self, ended: str) -> None:
+        """Note how the run ended; from here on, rates and shares are those of the whole run."""
+        self.ended = ended
+        for name, total in self._sums.items():
+            self.values[name] = total / self._seconds[_group(name)]
+        for rate, steps in (("fps", "env_steps"), ("opt_steps_per_sec", "opt_steps")):
+            if rate in self.values and self.wall_s > 0:
+                self.values[rate] = self.values.get(steps, 0.0) / self.wall_s
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What limits the run by its newest record; None before the first one that tells."""
+        if not any(name.startswith(_SHARES) for name in self.values):
+            return None
+        # Where the learner's own process acts, its one actor is none that anybody waits for.
+        actors = 0 if "share/learner_act" in self.values else len(self.actors())
+        return judge(Facts.of_record(self.values, self._setup or Setup(actors=actors)))
 
     @property
     def wall_s(self) -> float:
@@ -77,11 +108,11 @@ class RunState:
         return max(min(left), 0.0) if left else None
 
     def shares(self, prefix: str) -> Iterator[tuple[str, float]]:
-        """Yield the phases below a prefix, with those left out that never took any time.
+        """Yield the phases below a prefix in a fixed order, but for those that took no time yet.
 
         One that took some stays, so that lines do not come and go.
         """
-        for name in self._phases:
+        for name in sorted(self._phases, key=lambda name: _ORDER.get(name, len(_ORDER))):
             if name.startswith(prefix):
                 yield name.removeprefix(prefix), self.values.get(name, 0.0)
 
@@ -98,3 +129,20 @@ class RunState:
     def idle_s(self, slot: str) -> float:
         """Return how long an actor has made no step."""
         return self.wall_s - self._moved_at.get(slot, self.wall_s)
+
+    def _add_up(self, record: Record) -> None:
+        """Add what is to be averaged, each value as often as the seconds that it stands for."""
+        averaged = {name: value for name, value in record.items() if name.startswith(_SHARES)}
+        averaged |= {name: v for name, v in record.items() if name.endswith("_percent")}
+        for group in {_group(name) for name in averaged}:
+            before_s = self._seconds.get(group, 0.0)
+            self._seconds[group] = max(self.wall_s, before_s, 1e-9)
+            seconds = self._seconds[group] - before_s
+            for name, value in averaged.items():
+                if _group(name) == group:
+                    self._sums[name] += value * seconds
+
+
+def _group(name: str) -> str:
+    """Return what is measured together: the shares of one side, or a metric alone."""
+    return next((prefix for prefix in _SHARES if name.startswith(prefix)), name)

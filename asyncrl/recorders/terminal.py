@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from asyncrl.facts import Setup
 from asyncrl.recorder import Record
 from asyncrl.recorders._dashboard import Dashboard, ledger_line
 from asyncrl.recorders._numbers import count, duration, measure, percent
@@ -32,6 +33,8 @@ class TerminalRecorder:
         limits: Metrics and the values at which the run stops, such as `{"env_steps": 50_000}`;
             the bar shows the one that is nearest.
         target: A metric and the value at which the run stops, such as `("eval_reward", 475.0)`.
+        setup: How the run is set up, for what is said about its limits; else as far as records
+            tell.
     """
 
     def __init__(
@@ -40,9 +43,10 @@ class TerminalRecorder:
         *,
         limits: Mapping[str, float] | None = None,
         target: tuple[str, float] | None = None,
+        setup: Setup | None = None,
     ) -> None:
         self._console = console or Console()
-        self._state = RunState(limits or {}, target)
+        self._state = RunState(limits or {}, target, setup)
         self._live: Live | None = None
 
     def start(self, config: Mapping[str, object]) -> None:
@@ -63,7 +67,7 @@ class TerminalRecorder:
         """Leave the last frame standing, and give the cursor back."""
         if self._live is not None:
             live, self._live = self._live, None
-            self._state.ended = "failed" if failed else "done"
+            self._state.finish("failed" if failed else "done")
             live.stop()
 
 
@@ -79,6 +83,7 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         "opt steps": _steps(summary, "opt"),
         "learner": _shares(summary.get("learner_shares")),
         "actors": _shares(summary.get("actor_shares")),
+        "verdict": (summary.get("verdict") or {}).get("sentence", ""),
         "ledger": ledger_line(summary["ledger"]) if summary.get("ledger") else "",
         "results": str(summary.get("run_dir") or ""),
     }

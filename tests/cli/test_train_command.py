@@ -87,6 +87,7 @@ def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Tr
     summary = lines[lines.index("run ended: 300 optimisation steps are done") :]
     shown = dict(line.split(maxsplit=1) for line in summary)
     assert shown["results"] == "runs/x"
+    assert shown["verdict"] == read_json(trained.directory / "summary.json")["verdict"]["sentence"]
     assert trained.done.stderr == ""
 
 

@@ -150,12 +150,45 @@ def test_time_left_is_shown_once_it_is_known() -> None:
 
 def test_end_takes_the_place_of_the_time_left() -> None:
     state = make_state(RUN, {"env_steps": 13_000.0, "wall_s": 13.0})
-    state.ended = "failed"
+    state.finish("failed")
     assert "13 s, failed" in draw(state)[0]
 
 
 def test_limit_of_time_stands_beside_the_time() -> None:
     assert "12 s of 1 h 00 m" in draw(make_state(RUN, wall_s=3600))[0]
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_verdict_is_shown_while_the_run_goes_on(width: int) -> None:
+    state = make_state(RUN | actors(2), {"share/actor_wait": 0.6, "share/learner_opt": 1.0})
+    text = " ".join(line.strip() for line in draw(state, width))
+    assert "learner-bound: actors wait 60 % of their time for credit" in text
+    state.finish("done")
+    assert "bound" not in "\n".join(draw(state, width)), "the summary tells"
+
+
+def test_last_frame_shows_the_whole_run() -> None:
+    state = make_state(RUN, {"wall_s": 24.0, "share/learner_opt": 1.0, "fps": 7.0})
+    assert re.search(r"env steps/s +7 ", "\n".join(draw(state)))
+    state.finish("done")
+    text = "\n".join(draw(state))
+    assert re.search(r"throughput, whole run", text)
+    assert re.search(r"env steps/s +500", text)
+    assert re.search(r"learner, whole run", text)
+    assert re.search(r"opt +━+╸? +76 %", text)
+
+
+def test_processors_and_memory_are_shown_as_far_as_known() -> None:
+    loads = {
+        "system/cpu_percent": 98.4,
+        "system/rss_bytes": 310e6,
+        "system/children_rss_bytes": 1.9e9,
+        "system/gpu_percent": 37.0,
+    }
+    text = "\n".join(draw(make_state(RUN | loads)))
+    assert re.search(r"learner cpu +98 %, 310 MB", text)
+    assert re.search(r"actors cpu +1\.9 GB", text)
+    assert re.search(r"gpu +37 %", text)
 
 
 def test_loss_that_is_not_finite_stands_out() -> None:

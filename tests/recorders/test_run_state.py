@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from asyncrl.facts import Setup
 from asyncrl.recorders._run_state import RunState
+
+LEARNING = {"wall_s": 10.0, "opt_steps": 100.0, "share/learner_opt": 1.0}
 
 
 def state(**limits: float) -> RunState:
@@ -71,6 +74,70 @@ def test_phase_that_never_took_time_is_left_out() -> None:
     run = state()
     run.update({"share/learner_opt": 1.0, "share/learner_save": 0.0})
     assert dict(run.shares("share/learner_")) == {"opt": 1.0}
+
+
+def test_phases_have_one_order_whenever_they_appear() -> None:
+    run = state()
+    run.update({"share/learner_odd": 0.1, "share/learner_save": 0.4, "share/learner_opt": 0.5})
+    run.update({"share/learner_opt": 0.2, "share/learner_wait": 0.8})
+    assert [name for name, _ in run.shares("share/learner_")] == ["wait", "opt", "save", "odd"]
+
+
+def test_end_shows_means_over_the_whole_run() -> None:
+    run = state()
+    run.update({"wall_s": 8.0, "share/learner_opt": 1.0, "system/cpu_percent": 90.0})
+    run.update({"wall_s": 9.0, "eval_reward": 5.0})
+    run.update(
+        {
+            "wall_s": 10.0,
+            "env_steps": 500.0,
+            "opt_steps": 40.0,
+            "fps": 1.0,
+            "opt_steps_per_sec": 0.0,
+            "share/learner_wait": 1.0,
+            "system/cpu_percent": 40.0,
+        }
+    )
+    assert dict(run.shares("share/learner_")) == {"wait": 1.0, "opt": 0.0}
+    run.finish("done")
+    assert run.ended == "done"
+    assert (run.values["fps"], run.values["opt_steps_per_sec"]) == (50.0, 4.0)
+    assert dict(run.shares("share/learner_")) == pytest.approx({"wait": 0.2, "opt": 0.8})
+    assert run.values["system/cpu_percent"] == pytest.approx(80.0)
+    assert run.values["eval_reward"] == 5.0, "not a mean of anything"
+
+
+def test_end_of_a_run_without_records_is_quiet() -> None:
+    run = state()
+    run.finish("failed")
+    assert run.values == {}
+
+
+def test_verdict_is_about_the_newest_record() -> None:
+    run = RunState({}, None, Setup(actors=2, samples_per_insert=4.0, cores=8))
+    assert run.verdict is None
+    run.update(LEARNING | {"share/actor_env": 0.4, "share/actor_wait": 0.6})
+    assert run.verdict
+    assert run.verdict.kind == "learner-bound"
+    run.update(LEARNING | {"wall_s": 11.0, "share/actor_env": 1.0})
+    assert run.verdict.kind == "balanced"
+
+
+def test_verdict_needs_no_setup() -> None:
+    run = state()
+    shares = {"share/actor_env": 0.4, "share/actor_wait": 0.6}
+    run.update(LEARNING | shares | {"actor/0/env_steps": 5.0, "actor/1/env_steps": 5.0})
+    assert run.verdict
+    assert "1 actor would do" in run.verdict.sentence
+
+
+def test_learner_that_acts_waits_for_nobody() -> None:
+    run = state()
+    run.update(
+        LEARNING | {"share/learner_act": 0.5, "share/actor_env": 1.0, "actor/0/env_steps": 1}
+    )
+    assert run.verdict
+    assert run.verdict.kind == "alone"
 
 
 def test_actors_are_listed_by_slot() -> None:

@@ -39,6 +39,7 @@ SUMMARY = {
     "seconds_to_stop_bar": 700.2,
     "learner_shares": {"opt": 0.3, "wait": 0.6, "other": 0.1, "save": 0.0},
     "actor_shares": {"env": 0.7, "policy": 0.3},
+    "verdict": {"kind": "learner-bound", "sentence": "learner-bound: actors wait 60 %"},
     "ledger": {"produced": 48_123, "stored": 48_000, "dropped": 0, "lost": 12, "in_flight": 111},
     "run_dir": "runs/dqn",
 }
@@ -128,6 +129,7 @@ def test_summary_says_how_it_went_and_where_the_results_are() -> None:
         "  opt steps  12.0 k (16.2/s)",
         "  learner    wait 60 %, opt 30 %, other 10 %",
         "  actors     env 70 %, policy 30 %",
+        "  verdict    learner-bound: actors wait 60 %",
         "  ledger     produced 48.1 k = stored 48.0 k + dropped 0 + lost 12 + in flight 111",
         "  results    runs/dqn",
     ]
