@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import gymnasium
 from gymnasium.vector import VectorEnv
@@ -27,8 +27,11 @@ __all__ = ["EnvConfig", "PlainOrVectorEnv", "as_batch_env", "make_batch", "spec_
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""
 
-_EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", "ALE/": "atari"}
+_EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", "ALE/": "atari", "envpool:": "envpool"}
 """What names an environment's code -> the extra of asyncrl that brings it."""
+
+_HOMES = {"ALE/": "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
+"""How ids begin that are not left to Gymnasium -> the module that makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,8 @@ class EnvConfig:
 
     id: str
     """A Gymnasium id, as `CartPole-v1`, or `module:factory` of a function that returns a plain or
-    a vector environment."""
+    a vector environment. `ALE/Pong-v5` is preprocessed as usual, see `envs/atari.py`;
+    `envpool:Pong-v5` is EnvPool's."""
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it."""
@@ -47,7 +51,8 @@ class EnvConfig:
 
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps plain environments one after another; `native` uses the environment's own
-    vector form, and gives a factory the argument `num_envs`."""
+    vector form, and gives a factory the argument `num_envs`. Atari games and EnvPool's
+    environments are always `native`."""
 
     def __post_init__(self) -> None:
         if not self.id:
@@ -58,9 +63,14 @@ class EnvConfig:
             raise ConfigError(
                 f"env.vectorization must be batch or native, got {self.vectorization!r}"
             )
+        if self._home() is not None:
+            object.__setattr__(self, "vectorization", "native")
 
     def build(self) -> BatchEnv:
         """Make the environments, in the process that will step them."""
+        if (home := self._home()) is not None:
+            batch: BatchEnv = _make_known(self, home, "build")
+            return batch
         if self.vectorization == "native":
             return as_batch_env(self.make_vector(), self.n_envs)
         return _build_batch(self._make, self.n_envs)
@@ -73,21 +83,25 @@ class EnvConfig:
         if self.vectorization == "native":
             return replace(self, n_envs=episodes).build()
         first = self._make()
-        if not isinstance(first, gymnasium.Env):
+        if not _is_plain(first):
             return as_batch_env(first)
         return _plain_batch(first, self._make, episodes)
 
     def make_plain(self) -> gymnasium.Env[Any, Any]:
         """Make one plain environment."""
+        if self._home() is not None:
+            raise ConfigError(f"{self.id!r} has a vector form only; use env.vectorization=native")
         env = self._make()
-        if not isinstance(env, gymnasium.Env):
+        if not _is_plain(env):
             _close(env)
             raise ConfigError(f"{self.id!r} makes {_shown(env)}, not a gymnasium.Env")
         return env
 
     def make_vector(self) -> VectorEnv[Any, Any, Any]:
         """Make all `n_envs` at once, in the environment's own vector form."""
-        if _is_import_path(self.id):
+        if (home := self._home()) is not None:
+            env = _make_known(self, home, "make_vector")
+        elif _is_import_path(self.id):
             env = _call_factory(self.id, {**self.kwargs, "num_envs": self.n_envs})
         else:
             make = partial(
@@ -105,6 +119,9 @@ class EnvConfig:
                 "gymnasium.vector.VectorEnv; use env.vectorization=batch"
             )
         return env
+
+    def _home(self) -> str | None:
+        return next((home for start, home in _HOMES.items() if self.id.startswith(start)), None)
 
     def _make(self) -> PlainOrVectorEnv:
         if _is_import_path(self.id):
@@ -149,7 +166,7 @@ def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEn
 
 def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
     first = make()
-    if n_envs == 1 or not isinstance(first, gymnasium.Env):
+    if n_envs == 1 or not _is_plain(first):
         return as_batch_env(first, None if n_envs == 1 else n_envs)
     return _plain_batch(first, make, n_envs)
 
@@ -175,13 +192,20 @@ def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     return factory(**kwargs)
 
 
+def _make_known(config: EnvConfig, home: str, what: str) -> Any:  # noqa: ANN401  # either kind
+    def make() -> Any:  # noqa: ANN401
+        return getattr(importlib.import_module(home), what)(config.id, config.n_envs, config.kwargs)
+
+    return _make_registered(config.id, make)
+
+
 def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # either kind
     try:
-        if env_id.startswith("ALE/"):
-            importlib.import_module("ale_py")  # registers its environments
         return make()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise ConfigError(f"cannot make environment {env_id!r}: {error}{_hint(env_id)}") from error
+        absent = isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled)
+        hint = _hint(env_id) if absent else ""
+        raise ConfigError(f"cannot make environment {env_id!r}: {error}{hint}") from error
     except Exception as error:
         error.add_note(f"asyncrl: in making environment {env_id!r}")
         raise
@@ -194,6 +218,11 @@ def _hint(env_id: str) -> str:
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' brings these environments)"
     return ""
+
+
+def _is_plain(env: object) -> TypeGuard[gymnasium.Env[Any, Any]]:
+    # EnvPool's are both.
+    return isinstance(env, gymnasium.Env) and not isinstance(env, VectorEnv)
 
 
 def _close(env: object) -> None:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from asyncrl.env import BatchEnv, DiscreteSpec
 from asyncrl.envs.batch import PlainBatch
@@ -22,6 +22,7 @@ from tests.fake_envs import TellingEnv, make_env, make_vector_env
 
 PLAIN = "tests.fake_envs:make_env"
 VECTOR = "tests.fake_envs:make_vector_env"
+HOMES = "asyncrl.envs.atari", "asyncrl.envs.envpool"
 
 
 def run(env: BatchEnv, n_steps: int = 3) -> np.ndarray:
@@ -139,6 +140,7 @@ def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
     [
         ("NoSuchEnv-v0", r"cannot make environment 'NoSuchEnv-v0': .*NoSuchEnv"),
         ("CartPol-v1", r"cannot make environment 'CartPol-v1': .*CartPole"),
+        ("HalfCheeta-v5", r"cannot make environment 'HalfCheeta-v5': (?!.*pip install)"),
         ("no_such_module:Env-v0", r"cannot make environment 'no_such_module:Env-v0': "),
         ("no_such_module:make", r"no_such_module"),
         ("tests.fake_envs:no_such_factory", r"no_such_factory"),
@@ -156,6 +158,7 @@ def test_what_cannot_be_made_is_named(env_id: str, message: str) -> None:
         ("LunarLander-v3", "Box2D", "box2d"),
         ("HalfCheetah-v5", "mujoco", "mujoco"),
         ("ALE/Pong-v5", "ale_py", "atari"),
+        ("envpool:Pong-v5", "envpool", "envpool"),
     ],
 )
 def test_missing_package_is_told_as_an_extra(
@@ -163,10 +166,51 @@ def test_missing_package_is_told_as_an_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # importing it fails, installed or not
     for name in list(sys.modules):
-        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco")):
+        if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco", *HOMES)):
             monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ConfigError, match=rf"'{env_id}'.*pip install 'asyncrl\[{extra}\]'"):
         EnvConfig(id=env_id).build()
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
+def test_what_has_a_vector_form_only_is_always_native(env_id: str) -> None:
+    config = EnvConfig(id=env_id, n_envs=2)
+    assert config.vectorization == "native"
+    assert config == EnvConfig(id=env_id, n_envs=2, vectorization="native")
+    with pytest.raises(ConfigError, match=r"has a vector form only; use env.vectorization=native"):
+        config.make_plain()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package"), [("ALE/Pong-v5", "ale_py"), ("envpool:CartPole-v1", "envpool")]
+)
+def test_what_has_a_vector_form_only_is_evaluated_in_as_many_as_asked_for(
+    env_id: str, package: str
+) -> None:
+    pytest.importorskip(package, reason=f"{package} is not installed")
+    config = EnvConfig(id=env_id, n_envs=2)
+    env = config.build_for(3)
+    assert env.n_envs == 3
+    env.close()
+    vector = config.make_vector()
+    assert vector.num_envs == 2
+    vector.close()
+
+
+def test_vector_environment_that_says_it_is_plain_too_is_a_vector_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Both(SyncVectorEnv, gymnasium.Env[Any, Any]):  # type: ignore[misc]
+        """As those of EnvPool."""
+
+    monkeypatch.setattr(
+        sys.modules["tests.fake_envs"], "make_env", lambda: Both([TellingEnv, TellingEnv])
+    )
+    config = EnvConfig(id=PLAIN, n_envs=2)
+    assert isinstance(config.build(), VectorBatch)
+    assert isinstance(config.build_for(5), VectorBatch)
+    with pytest.raises(ConfigError, match=r"Both, not a gymnasium.Env"):
+        config.make_plain()
 
 
 def test_error_of_the_environments_own_comes_through() -> None:

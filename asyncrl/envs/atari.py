@@ -1,0 +1,204 @@
+"""Atari games with the standard preprocessing, by ale_py's own vector environment.
+
+Frame skip with the maximum over the last two frames, 84x84 in grey, four frames to an observation,
+random no-ops at the start (Mnih et al. 2015); sticky actions and whole games as episodes (Machado
+et al. 2018). What the learner is told may differ from the score, and the score goes with it:
+returns and evaluations are always those of whole games, unclipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.vector import AutoresetMode
+
+from asyncrl.config import from_plain
+from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.envs._stacks import FrameStacks
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, BoolArray, IntArray
+
+__all__ = ["AtariBatch", "AtariConfig", "build", "make_vector"]
+
+gymnasium.register_envs(ale_py)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtariConfig:
+    """What of the preprocessing can be chosen."""
+
+    clip_rewards: bool = True
+    """Tell the learner rewards within [-1, 1], so that one learning rate suits all games."""
+
+    life_loss: bool = False
+    """Tell the learner that an episode ends where a life is lost. The game goes on."""
+
+    repeat_action_probability: float = 0.25
+    """Chance, at each frame, that the game does the last action again: sticky actions."""
+
+    frame_skip: int = 4
+    """Frames for which an action is held."""
+
+    frame_stack: int = 4
+    """Frames of an observation, newest last."""
+
+    noop_max: int = 30
+    """A game begins with up to so many frames in which nothing is done."""
+
+    fire_reset: bool = True
+    """Press the button once at the start of games that have one."""
+
+    full_action_space: bool = False
+    """Offer all 18 actions, not only those that do something in this game."""
+
+    max_frames: int = 108_000
+    """A game is cut here, after 30 minutes."""
+
+    num_threads: int = 1
+    """Threads that step the games of one actor; actors are processes of their own."""
+
+    def __post_init__(self) -> None:
+        for name in ("frame_skip", "frame_stack", "max_frames", "num_threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.noop_max < 0:
+            raise ConfigError(f"noop_max must be 0 or more, got {self.noop_max}")
+        if not 0 <= self.repeat_action_probability <= 1:
+            raise ConfigError(
+                "repeat_action_probability must be within 0 and 1, got "
+                f"{self.repeat_action_probability:g}"
+            )
+
+
+def build(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> AtariBatch:
+    """Make games of one kind, named as `ALE/Pong-v5`; `settings` are fields of `AtariConfig`."""
+    config = _config(env_id, settings)
+    return AtariBatch(_Games(env_id, n_envs, config), config)
+
+
+def make_vector(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> AtariVectorEnv:
+    """Make the bare vector environment below them, which knows whole games and scores only."""
+    return _Games(env_id, n_envs, _config(env_id, settings))
+
+
+class AtariBatch:
+    """A `BatchEnv` of Atari games.
+
+    Where the learner is told that an episode has ended, by a life lost or by the game, the next
+    observation begins anew: its frames are all the newest one.
+    """
+
+    def __init__(self, games: _Games, config: AtariConfig) -> None:
+        self._games = games
+        self._env = VectorBatch(games)
+        self._config = config
+        self._stacks = FrameStacks(games.num_envs, config.frame_stack)
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one game."""
+        return self._env.spec
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        return self._env.n_envs
+
+    def reset(self, seed: int) -> Array:
+        """Start all games anew; game i draws from `seed + i`."""
+        obs = self._env.reset(seed)
+        self._stacks.begin(obs)
+        return obs
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them; what has ended begins anew at once."""
+        lives = self._games.lives
+        out = self._env.step(action)
+        over = out.terminated | out.truncated
+        ended, terminated = over, out.terminated
+        if self._config.life_loss:
+            lost = (self._games.lives < lives) & ~over
+            ended, terminated = over | lost, terminated | lost
+        obs = self._mended(out, ended)
+        reward = np.clip(out.reward, -1, 1) if self._config.clip_rewards else out.reward
+        return EnvStep(
+            obs, reward, terminated, out.truncated, out.final_obs, score=out.reward, over=over
+        )
+
+    def close(self) -> None:
+        """End the games."""
+        self._env.close()
+
+    def _mended(self, out: EnvStep, ended: BoolArray) -> Array:
+        self._stacks.follow(out.final_obs)
+        if not ended.any():
+            return out.final_obs
+        # Where no game has ended, both are one array: a life lost needs a second one.
+        obs = out.final_obs.copy() if out.obs is out.final_obs else out.obs
+        self._stacks.begin(obs, ended)
+        return obs
+
+
+def _config(env_id: str, settings: Mapping[str, Any]) -> AtariConfig:
+    try:
+        return from_plain(AtariConfig, dict(settings))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{env_id!r}: {error}. These are settings of the standard preprocessing; the bare "
+            f"environment is 'ale_py:{env_id}'"
+        ) from error
+
+
+class _Games(AtariVectorEnv):
+    """ale_py's vector environment without its own clipping and lives.
+
+    Its `life_loss_info` leaves uninitialised memory in `final_obs` at the loss of a life, and its
+    `episodic_life` ends the whole game there.
+    """
+
+    lives: IntArray
+    """Of each game, after the last step."""
+
+    def __init__(self, env_id: str, n_envs: int, config: AtariConfig) -> None:
+        self.spec = gymnasium.spec(env_id)
+        # Its own: ale_py would write into the one of all of Gymnasium's vector environments.
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        super().__init__(
+            self.spec.kwargs["game"],
+            n_envs,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            num_threads=config.num_threads,
+            max_num_frames_per_episode=config.max_frames,
+            repeat_action_probability=config.repeat_action_probability,
+            full_action_space=config.full_action_space,
+            stack_num=config.frame_stack,
+            frameskip=config.frame_skip,
+            noop_max=config.noop_max,
+            use_fire_reset=config.fire_reset,
+            reward_clipping=False,
+        )
+
+    def reset(
+        self, *, seed: int | Array | None = None, options: dict[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401  # ale_py leaves open what observations are
+        if isinstance(seed, int):  # one for each, below 2**31, which is all that emulators take
+            seed = (seed + np.arange(self.num_envs)) % 2**31
+        obs, infos = super().reset(seed=seed, options=options)
+        self.lives = infos["lives"]
+        return obs, infos
+
+    def step(self, actions: Array) -> tuple[Array, Array, BoolArray, BoolArray, dict[str, Any]]:
+        obs, rewards, terminated, truncated, infos = super().step(actions)
+        self.lives = infos["lives"]
+        return obs, rewards, terminated, truncated, infos
+
+    def close_extras(self) -> None:
+        """End its threads, and the emulators with them."""
+        del self.ale

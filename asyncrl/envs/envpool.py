@@ -1,0 +1,146 @@
+"""EnvPool's environments: made by its C++ threads, stepped as one batch.
+
+Takes the environments as EnvPool has them, its settings included. Where these change what the
+learner of an Atari game is told, by clipped rewards or single lives, returns and evaluations are
+still those of whole games.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import envpool
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.envs._stacks import FrameStacks
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, BoolArray
+
+__all__ = ["EnvPoolBatch", "build", "make_vector"]
+
+_OURS = {"batch_size", "env_type", "num_envs", "seed"}
+
+
+def build(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> EnvPoolBatch:
+    """Make environments, named as `envpool:Pong-v5`; `settings` are those of `envpool.make`."""
+    return EnvPoolBatch(_pool(env_id, n_envs, settings))
+
+
+def make_vector(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
+    """Make the bare vector environment below them."""
+    return _pool(env_id, n_envs, settings)
+
+
+class EnvPoolBatch:
+    """A `BatchEnv` of EnvPool's."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+        self._env = VectorBatch(pool)
+        n_frames, shape = pool.n_frames, self._env.spec.observation.shape
+        stacked = n_frames > 1 and shape[:1] == (n_frames,)
+        self._stacks = FrameStacks(pool.num_envs, n_frames) if stacked else None
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one of them."""
+        return self._env.spec
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        return self._env.n_envs
+
+    def reset(self, seed: int) -> Array:
+        """Start all episodes anew, in a new pool: EnvPool takes seeds only when it makes one."""
+        obs = self._env.reset(seed)
+        if self._stacks is not None:
+            self._stacks.begin(obs)
+        return obs
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them."""
+        out = self._env.step(action)
+        if self._stacks is not None:
+            begun = None if out.stepped is None else ~out.stepped
+            self._stacks.follow(out.obs, begun)
+        told = self._pool.infos
+        if "lives" not in told:
+            return out
+        # Of an Atari game, EnvPool also tells the score, and whether the game itself is over.
+        score = told["reward"].astype(np.float32)
+        if out.stepped is not None:
+            score[~out.stepped] = 0.0
+        over = out.truncated | (out.terminated & told["terminated"].astype(bool))
+        return out._replace(score=score, over=over)
+
+    def close(self) -> None:
+        """End its threads."""
+        self._env.close()
+
+
+def _pool(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> _Pool:
+    task = env_id.removeprefix("envpool:")
+    if task not in envpool.list_all_envs():
+        near = difflib.get_close_matches(task, envpool.list_all_envs(), 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ConfigError(f"{env_id!r}: EnvPool has no environment {task!r}{hint}")
+    if refused := _OURS & settings.keys():
+        raise ConfigError(
+            f"{env_id!r}: {', '.join(sorted(refused))} cannot be set here: how many environments "
+            "are stepped together is a setting of the run, and their seeds come from the run's"
+        )
+    try:
+        return _Pool(task, n_envs, settings)
+    except TypeError as error:  # several lines long, the last of them all settings
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{env_id!r}: EnvPool refuses {dict(settings)}: {reason}") from error
+
+
+class _Pool(VectorEnv[Any, Any, Any]):
+    """A pool that is made anew by each seeded reset."""
+
+    def __init__(self, task: str, n_envs: int, settings: Mapping[str, Any]) -> None:
+        # Actors are processes of their own, so one thread each is enough.
+        self._make = {"num_threads": 1, **settings, "num_envs": n_envs}
+        self._task = task
+        with warnings.catch_warnings(action="ignore"):  # float64 bounds become float32 ones
+            spec = envpool.make_spec(task, **self._make)
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = spec.gymnasium_action_space
+        self.n_frames: int = getattr(spec.config, "stack_num", 1)
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs = n_envs
+        self.infos: dict[str, Any] = {}
+        """Of the last step."""
+        self._pool: Any = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        if self._pool is None or seed is not None:
+            self._pool = None  # the old one's threads end before the new one's start
+            self._pool = self._make_pool(seed)
+        obs, self.infos = self._pool.reset()
+        return obs, self.infos
+
+    def step(self, actions: Array) -> tuple[Array, Array, BoolArray, BoolArray, dict[str, Any]]:
+        obs, rewards, terminated, truncated, self.infos = self._pool.step(actions)
+        return obs, rewards, terminated, truncated, self.infos
+
+    def close_extras(self) -> None:
+        """End the threads."""
+        self._pool = None
+
+    def _make_pool(self, seed: int | None) -> Any:  # noqa: ANN401  # its class is made on the fly
+        settings = self._make if seed is None else {**self._make, "seed": seed}
+        with warnings.catch_warnings(action="ignore"):
+            pool = envpool.make(self._task, env_type="gymnasium", **settings)
+            _ = pool.observation_space  # made, and warned about, when it is first asked for
+        return pool
