@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from asyncrl.env import BoxSpec, DiscreteSpec
+from asyncrl.env import BoxSpec, DiscreteSpec, PackedSpec
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.fake_envs import (
@@ -18,8 +19,11 @@ from tests.fake_envs import (
     TERMINATING,
     ActedEnv,
     BrokenEnv,
+    NestedEnv,
     TellingEnv,
     make_vector_env,
+    nested_makers,
+    tell_nested,
     telling_makers,
 )
 
@@ -149,6 +153,72 @@ def test_broken_promises_are_told_with_place_value_and_action(
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
         step_to(broken(**how), 2)
+
+
+class SpoiltNested(NestedEnv):
+    """A nested environment whose observations after a reset are changed by a test."""
+
+    def __init__(self, who: int, spoil: Callable[[Any], Any]) -> None:
+        super().__init__(TellingEnv(who))
+        self._spoil = spoil
+
+    def observation(self, observation: Any) -> Any:
+        told = super().observation(observation)
+        return self._spoil(told) if observation[2] else told
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda told: told | {"drawn": np.float32(math.nan)},
+            r"gave the field 'drawn' of the observation nan, of which 1 of 1 .* after action 3\.",
+        ),
+        (
+            lambda told: told | {"at": (told["at"][0], np.array([[math.inf]]))},
+            r"gave the field 'at/1' of the observation \[\[inf\]\], of which 1 of 1",
+        ),
+        (
+            lambda told: told | {"drawn": np.zeros(2, np.float32)},
+            r"gave an observation with field 'drawn' of shape \(2,\) and dtype float32, "
+            r"\[0.0, 0.0\] after action 3; its observation space promises \(\), float32\.",
+        ),
+        (
+            lambda told: told | {"at": (np.zeros(1, np.int64), told["at"][1])},
+            r"with field 'at/0' of shape \(1,\) and dtype int64.* promises \(1,\), uint8",
+        ),
+        (
+            lambda told: told | {"who": 1.5},
+            r"with field 'who' of shape \(\) and dtype float64, 1.5",
+        ),
+        (
+            lambda told: told | {"at": (*told["at"], 1)},
+            r"gave an observation not built as the observation space says after action 3: its "
+            r"field 'at' must be a tuple of 2, got a tuple of 3\.",
+        ),
+        (
+            lambda told: {"who": told["who"], "at": told["at"]},
+            r"it must be a dict with the keys \['at', 'drawn', 'who'\], got .*\['who', 'at'\]",
+        ),
+        (lambda told: told["at"], "it must be a dict with the keys .*, got a tuple of 2"),
+    ],
+)
+def test_broken_promises_name_the_field(spoil: Callable[[Any], Any], message: str) -> None:
+    makers = [*nested_makers([TERMINATING] * 3)]
+    makers[1] = partial(SpoiltNested, 1, spoil)
+    batch = PlainBatch(makers, 3)
+    batch.reset(0)
+    with pytest.raises(EnvironmentFault, match=rf"environment 1 of 3 \(TellingEnv\) .*{message}"):
+        batch.step(np.array([4, 3, 2]))
+
+
+def test_fields_may_come_in_any_order_and_in_other_types_of_their_kind() -> None:
+    other = {"drawn": 0.5, "who": np.int32(7), "at": [np.array([3], np.uint8), [[2]]]}
+    batch = PlainBatch(partial(SpoiltNested, 1, lambda _: other), 1)
+    batch.reset(0)
+    obs = batch.step(np.array([0])).obs
+    assert isinstance(batch.spec.observation, PackedSpec)
+    assert tell_nested(batch.spec.observation, obs).tolist() == [[7, 3, 2, 0.5]]
 
 
 @pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (1, 7), (0, 8)])

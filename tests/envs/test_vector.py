@@ -13,16 +13,18 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from asyncrl.env import DiscreteSpec
+from asyncrl.env import DiscreteSpec, PackedSpec
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.fake_envs import (
+    NESTED_SPACE,
     OBS_SPACE,
     TERMINATING,
     ActedEnv,
     BrokenEnv,
     TellingEnv,
     make_vector_env,
+    tell_nested,
     telling_makers,
 )
 
@@ -157,6 +159,77 @@ def test_broken_promises_are_told_with_value_and_action(
 ) -> None:
     with pytest.raises(EnvironmentFault, match=message):
         step_of(**answer)
+
+
+class ScriptedNested(ScriptedVector):
+    """A scripted environment whose observations are batches of nested ones."""
+
+    def __init__(self, **answer: Any) -> None:
+        super().__init__(**{"obs": nested_obs()} | answer)
+        self.single_observation_space = NESTED_SPACE
+        self.observation_space = batch_space(NESTED_SPACE, 3)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return nested_obs(), {}
+
+
+def nested_obs(**changes: Any) -> dict[str, Any]:
+    at = np.zeros((3, 1), np.uint8), np.arange(3.0).reshape(3, 1, 1)
+    return {"who": np.arange(3), "at": at, "drawn": np.zeros(3, np.float32)} | changes
+
+
+def nested_step_of(**answer: Any) -> Any:
+    batch = VectorBatch(ScriptedNested(**answer))
+    batch.reset(0)
+    out = batch.step(NOTHING)
+    assert isinstance(batch.spec.observation, PackedSpec)
+    return [tell_nested(batch.spec.observation, obs).tolist() for obs in (out.obs, out.final_obs)]
+
+
+def test_batches_of_fields_become_rows() -> None:
+    rows = [[0, 0, 0, 0], [1, 0, 1, 0], [2, 0, 2, 0]]
+    assert nested_step_of() == [rows, rows]
+
+
+def test_nested_final_observations_may_come_as_objects_or_as_batches_of_fields() -> None:
+    last = nested_obs(drawn=np.full(3, 0.5, np.float32))
+    objects = np.array([None] * 3, object)
+    for i in (1, 2):
+        objects[i] = {
+            "who": i,
+            "at": (last["at"][0][i], last["at"][1][i]),
+            "drawn": last["drawn"][i],
+        }
+    for rows in (objects, last):
+        obs, final_obs = nested_step_of(
+            terminated=np.array([False, True, True]), infos={"final_obs": rows}
+        )
+        assert obs == [[0, 0, 0, 0], [1, 0, 1, 0], [2, 0, 2, 0]]
+        assert final_obs == [[0, 0, 0, 0], [1, 0, 1, 0.5], [2, 0, 2, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"drawn": np.array([0, math.nan, 0], np.float32)},
+            "environment 1 of 3 .* gave the field 'drawn' of the observation nan",
+        ),
+        (
+            {"drawn": np.zeros((3, 1))},
+            r"ScriptedNested gave observations with field 'drawn' of shape \(3, 1\) and dtype "
+            r"float64 after action \[0, 0, 0\]; its observation space promises \(3,\), float32",
+        ),
+        (
+            {"at": np.zeros((2, 3, 1))},
+            "ScriptedNested gave observations not built as .*'at' must be a tuple of 2, got a nda",
+        ),
+        ({"more": np.zeros(3)}, r"must be a dict with the keys .* 'more'\]"),
+    ],
+)
+def test_broken_promises_name_the_field(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(EnvironmentFault, match=message):
+        nested_step_of(obs=nested_obs(**changes))
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
