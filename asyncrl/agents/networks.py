@@ -9,11 +9,13 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
 __all__ = [
+    "MLP",
     "DuelingHead",
     "FieldsEncoder",
     "NetworkInput",
@@ -21,7 +23,6 @@ __all__ = [
     "as_float",
     "encoded_mlp",
     "encoder_layers",
-    "mlp",
     "n_features",
     "nature_cnn",
     "no_observations",
@@ -69,13 +70,24 @@ def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
     }
 
 
-def mlp(n_inputs: int, hidden: Sequence[int], n_outputs: int) -> nn.Sequential:
-    """Make linear layers with ReLU between them, and none after the last."""
-    sizes = [n_inputs, *hidden, n_outputs]
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(sizes):
-        layers += [nn.Linear(wide, narrow), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+class MLP(nn.Sequential):
+    """Linear layers with ReLU between them, and none after the last.
+
+    Its layers are computed without calling them as modules, which for 64 units takes longer than
+    the arithmetic; so hooks on them do not run.
+    """
+
+    def __init__(self, n_inputs: int, hidden: Sequence[int], n_outputs: int) -> None:
+        linear = [nn.Linear(*sizes) for sizes in pairwise([n_inputs, *hidden, n_outputs])]
+        between = [module for layer in linear for module in (layer, nn.ReLU())]
+        super().__init__(*between[:-1])
+        self._linear = tuple(linear)  # beside the modules of the sequence, which are the same
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self._linear
+        for layer in hidden:
+            x = functional.linear(x, layer.weight, layer.bias).relu_()
+        return functional.linear(x, last.weight, last.bias)
 
 
 def nature_cnn(n_channels: int) -> nn.Sequential:
@@ -96,8 +108,8 @@ class DuelingHead(nn.Module):
 
     def __init__(self, n_inputs: int, hidden: Sequence[int], n_actions: int) -> None:
         super().__init__()
-        self.value = mlp(n_inputs, hidden, 1)
-        self.advantage = mlp(n_inputs, hidden, n_actions)
+        self.value = MLP(n_inputs, hidden, 1)
+        self.advantage = MLP(n_inputs, hidden, n_actions)
 
     def forward(self, features: Tensor) -> Tensor:
         advantage: Tensor = self.advantage(features)
@@ -163,7 +175,8 @@ def encoded_mlp(
 ) -> nn.Sequential:
     """Make a network from float observations to (B, n_outputs)."""
     layers = encoder_layers(observation)
-    return nn.Sequential(*layers, *mlp(n_features(layers, observation), hidden, n_outputs))
+    network = MLP(n_features(layers, observation), hidden, n_outputs)
+    return nn.Sequential(*layers, network) if layers else network
 
 
 def q_network(

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete, MultiDiscrete
+from gymnasium.spaces.utils import flatten
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from asyncrl.agents.networks import DuelingHead, as_float, mlp, q_network
-from asyncrl.env import BoxSpec
+from asyncrl.agents.networks import (
+    MLP,
+    DuelingHead,
+    OneHot,
+    as_float,
+    encoder_layers,
+    n_features,
+    no_observations,
+    observation_reader,
+    q_network,
+)
+from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.errors import ConfigError
 
 
@@ -27,7 +44,7 @@ def linear_sizes(network: nn.Module) -> list[tuple[int, int]]:
 def test_mlp_has_the_layers_it_was_asked_for(
     hidden: tuple[int, ...], sizes: list[tuple[int, int]]
 ) -> None:
-    network = mlp(3, hidden, 2)
+    network = MLP(3, hidden, 2)
     assert linear_sizes(network) == sizes
     assert not isinstance(network[-1], nn.ReLU), "outputs may be negative"
     assert sum(isinstance(m, nn.ReLU) for m in network) == len(hidden)
@@ -74,6 +91,137 @@ def test_images_that_do_not_fit_are_refused_with_the_shape_that_would(
         q_network(box(shape, "uint8"), (16,), 2)
     assert str(shape) in str(caught.value)
     assert q_network(box((3, 36, 36), "uint8"), (16,), 2)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (7, 7, 3), (3, 35, 35)])
+def test_small_images_are_flattened(shape: tuple[int, ...]) -> None:
+    pixels = math.prod(shape)
+    assert linear_sizes(q_network(box(shape, "uint8"), (16,), 2)) == [(pixels, 16), (16, 2)]
+
+
+def choices(low: list[int], high: list[int]) -> BoxSpec:
+    bounds = np.array(low), np.array(high)
+    return BoxSpec(bounds[0].shape, "int64", *bounds, categorical=True)
+
+
+def test_choices_are_told_apart_one_by_one() -> None:
+    encode = OneHot(choices([0, -1], [2, 0]))
+    obs = torch.tensor([[0.0, -1.0], [2.0, 0.0]])
+    assert encode(obs).tolist() == [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
+    single = OneHot(BoxSpec((), "int64", np.array(5), np.array(7), categorical=True))
+    assert single(torch.tensor([7.0, 5.0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 6)), min_size=1, max_size=4), st.data()
+)
+@settings(max_examples=50, deadline=None)
+def test_one_hot_is_that_of_gymnasium(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    start, n = (list(numbers) for numbers in zip(*sizes, strict=True))
+    space = MultiDiscrete(n, start=start)
+    space.seed(data.draw(st.integers(0, 1000)))
+    spec = spec_from_spaces(space, Discrete(2)).observation
+    obs = space.sample()
+    encode, features = encoder_layers(spec), n_features(encoder_layers(spec), spec)
+    encoded = nn.Sequential(*encode)(torch.from_numpy(obs[None]).float())
+    assert features == sum(n)
+    np.testing.assert_array_equal(encoded[0], flatten(space, obs))
+
+
+@pytest.mark.parametrize(
+    ("spec", "n_inputs"),
+    [
+        (choices([0, 0], [511, 511]), 1024),
+        (choices([0, 0], [511, 512]), 2),
+        (choices([2**24], [2**24]), 1),
+        (choices([2**24 + 1], [2**24 + 3]), 1),
+        (BoxSpec((2,), "int64", np.zeros(2), np.ones(2)), 2),
+    ],
+)
+def test_what_is_no_choice_or_too_many_stays_a_number(spec: BoxSpec, n_inputs: int) -> None:
+    assert linear_sizes(q_network(spec, (), 2)) == [(n_inputs, 2)]
+
+
+FIELDS = PackedSpec(
+    (
+        ("camera/left", box((3, 36, 36), "uint8")),
+        ("camera/small", box((3, 4, 4), "uint8")),
+        ("joints", box((5,), "float64")),
+        ("mode", BoxSpec((), "int64", np.array(1), np.array(4), categorical=True)),
+        ("grid", box((2, 2), "int8")),
+        ("flag", box((), "bool")),
+    )
+)
+
+
+def drawn_columns(count: int, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        name: random.integers(0, 256 if spec.dtype == "uint8" else 2, (count, *spec.shape)).astype(
+            spec.dtype
+        )
+        for name, spec in FIELDS.fields
+    }
+
+
+def test_fields_are_read_as_floats_by_name() -> None:
+    columns = drawn_columns(4)
+    packed = torch.from_numpy(FIELDS.pack(columns))
+    for rows, part in ((packed, slice(None)), (packed[1:3], slice(1, 3))):
+        fields = observation_reader(FIELDS)(rows)
+        assert isinstance(fields, dict)
+        assert list(fields) == list(columns)
+        for name, field in fields.items():
+            assert field.dtype == torch.float32
+            scale = 255 if columns[name].dtype == np.uint8 else 1
+            right = columns[name][part].astype(np.float32) / np.float32(scale)
+            np.testing.assert_array_equal(field, right)
+
+
+@pytest.mark.parametrize("dtype", [*"bBhHiIlLefd", "?"])
+def test_fields_of_every_dtype_are_read(dtype: str) -> None:
+    spec = PackedSpec((("a", box((), "uint8")), ("b", box((3,), np.dtype(dtype).name))))
+    right = np.array([[0, 1, 1]], dtype)
+    packed = spec.pack({"a": np.zeros(1, np.uint8), "b": right})
+    fields = observation_reader(spec)(torch.from_numpy(packed))
+    assert isinstance(fields, dict)
+    scale = 255 if dtype == "B" else 1
+    np.testing.assert_array_equal(fields["b"], right.astype(np.float32) / np.float32(scale))
+
+
+def test_one_array_is_read_as_it_is() -> None:
+    assert observation_reader(box((3,))) is as_float
+    blank = no_observations(box((2, 3), "uint8"), 4)
+    assert isinstance(blank, torch.Tensor)
+    assert (blank.shape, blank.dtype) == ((4, 2, 3), torch.float32)
+
+
+def test_fields_are_encoded_each_by_itself() -> None:
+    layers = encoder_layers(FIELDS)
+    read = observation_reader(FIELDS)
+    columns = drawn_columns(2)
+    encode = nn.Sequential(*layers)
+    features = encode(read(torch.from_numpy(FIELDS.pack(columns))))
+    sizes = {"camera/left": 64, "camera/small": 48, "joints": 5, "mode": 4, "grid": 4, "flag": 1}
+    assert features.shape == (2, n_features(layers, FIELDS)) == (2, sum(sizes.values()))
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    for name in ("camera/small", "joints", "grid"):
+        changed = columns | {name: columns[name] + np.ones((), columns[name].dtype)}
+        other = encode(read(torch.from_numpy(FIELDS.pack(changed))))
+        differs = (other != features).any(dim=0).nonzero().flatten().tolist()
+        assert differs == [*range(starts[name], starts[name] + sizes[name])]
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_q_network_of_several_fields(dueling: bool) -> None:
+    network = q_network(FIELDS, (16, 8), 6, dueling=dueling)
+    assert network(no_observations(FIELDS, 3)).shape == (3, 6)
+
+
+def test_field_with_an_image_that_does_not_fit_is_refused() -> None:
+    spec = PackedSpec((("camera", box((84, 84, 3), "uint8")),))
+    with pytest.raises(ConfigError, match=r"\(84, 84, 3\).*channels, height, width"):
+        q_network(spec, (16,), 2)
 
 
 def test_bytes_are_scaled_and_nothing_else_is() -> None:

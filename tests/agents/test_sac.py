@@ -16,8 +16,9 @@ from torch.distributions.transforms import TanhTransform
 from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents._critics import BatchedCritics
 from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents.networks import mlp
-from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy, sample_action
+from asyncrl.agents._sac_networks import sample_action
+from asyncrl.agents.networks import MLP
+from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.messages import ModelInfo
@@ -359,7 +360,7 @@ def test_batched_critics_are_separate_networks_computed_together(
     n_critics: int, hidden: tuple[int, ...]
 ) -> None:
     batched = BatchedCritics(n_critics, 5, hidden)
-    networks = [mlp(5, hidden, 1) for _ in range(n_critics)]
+    networks = [MLP(5, hidden, 1) for _ in range(n_critics)]
     for i, network in enumerate(networks):
         linears = [layer for layer in network if isinstance(layer, nn.Linear)]
         for k, linear in enumerate(linears):
@@ -425,7 +426,7 @@ def test_own_networks_learn_and_travel(critic: Callable[[EnvSpec], nn.Module]) -
 
 
 def make_wrong_actor(spec: EnvSpec) -> nn.Module:
-    return mlp(spec.observation.shape[0], (4,), 3)
+    return MLP(spec.observation.shape[0], (4,), 3)
 
 
 class WrongCritic(OwnCritic):
@@ -442,7 +443,7 @@ def test_own_networks_of_a_wrong_shape_are_refused() -> None:
 
 def test_only_the_actor_network_is_published() -> None:
     info = SMALL.build(SPEC, CONTEXT).model_info()
-    assert set(info.params) == set(mlp(3, (16, 16), 4).state_dict())
+    assert set(info.params) == set(MLP(3, (16, 16), 4).state_dict())
 
 
 @pytest.mark.parametrize("width", [16, 256])
