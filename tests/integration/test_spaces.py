@@ -1,0 +1,200 @@
+"""Observations of several fields, from the environment through replay to the network, unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor, nn
+
+from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.env import BatchEnv, EnvSpec, PackedSpec
+from asyncrl.envs.gym import make_batch
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.segment import SegmentConfig, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.train import build_async_trainer
+from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.types import Array
+
+pytestmark = pytest.mark.processes
+
+DISCRETE = Discrete(3)
+CONTINUOUS = Box(-1, 1, (2,), np.float32)
+
+
+class FieldsEnv(gym.Env[Any, Any]):
+    """Numbers its observations one after another, and tells the number in each field."""
+
+    def __init__(self, action_space: gym.Space[Any]) -> None:
+        self.action_space = action_space
+        self.observation_space = Dict(
+            {
+                "camera": Box(0, 255, (3, 36, 36), np.uint8),
+                "pose": Tuple((Box(-np.inf, np.inf, (2,), np.float64), Discrete(5, start=1))),
+                "buttons": MultiBinary(3),
+            }
+        )
+        self._number = 0
+        self._steps = 0
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        obs = self._observe()
+        return obs, float(self._number), self._steps == 7, False, {}
+
+    def _observe(self) -> Any:
+        self._number += 1
+        n = self._number
+        return {
+            "camera": np.full((3, 36, 36), n % 256, np.uint8),
+            "pose": (np.array([n, -n], np.float64), n % 5 + 1),
+            "buttons": np.array([n & 1, n >> 1 & 1, n >> 2 & 1], np.int8),
+        }
+
+
+def make_plain(action_space: gym.Space[Any]) -> Callable[[], BatchEnv]:
+    return make_batch(lambda: FieldsEnv(action_space), 2)
+
+
+def make_vector(action_space: gym.Space[Any], mode: AutoresetMode) -> Callable[[], BatchEnv]:
+    makers = [lambda: FieldsEnv(action_space)] * 2
+    return make_batch(lambda: SyncVectorEnv(makers, autoreset_mode=mode), 1)
+
+
+class TellingNetwork(nn.Module):
+    """A network of a user's own, which does not answer unless all fields tell one number."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
+        assert list(obs) == ["buttons", "camera", "pose/0", "pose/1"]
+        n = obs["pose/0"][:, 0]
+        if n.any():  # a network is tried with zeros first
+            assert torch.equal(obs["pose/0"][:, 1], -n)
+            assert torch.equal(obs["pose/1"], n % 5 + 1)
+            camera = (n % 256 / 255)[:, None, None, None].expand(-1, 3, 36, 36)
+            torch.testing.assert_close(obs["camera"], camera)
+            assert torch.equal(obs["buttons"][:, 2], n // 4 % 2)
+        answer: Tensor = self.head(obs["pose/0"] / 1000)
+        return answer
+
+
+def config() -> AsyncConfig:
+    return AsyncConfig(
+        actors=2,
+        segment=SegmentConfig(length=4),
+        replay=UniformReplayConfig(capacity=500, n_step=2),
+        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=32),
+        trainer=AsyncTrainerConfig(
+            batch_size=16,
+            sync_interval_opt_steps=5,
+            books=BookkeepingConfig(eval_interval_opt_steps=20, record_interval_s=0.2),
+        ),
+        evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("agent", "make_env"),
+    [
+        pytest.param(DQNConfig(device="cpu"), make_plain(DISCRETE), id="dqn"),
+        pytest.param(
+            DQNConfig(network=TellingNetwork, device="cpu"),
+            make_vector(DISCRETE, AutoresetMode.NEXT_STEP),
+            id="dqn, own network",
+        ),
+        pytest.param(
+            SACConfig(hidden=(16,), random_env_steps=20, device="cpu"),
+            make_vector(CONTINUOUS, AutoresetMode.SAME_STEP),
+            id="sac",
+        ),
+    ],
+)
+def test_actors_and_learner_train_on_several_fields(
+    agent: AgentConfig, make_env: Callable[[], BatchEnv]
+) -> None:
+    stop = MaxOptSteps(40) | MaxSeconds(60)
+    trainer = build_async_trainer(agent, make_env, config(), stop=stop)
+    result = trainer.train()
+    assert result.opt_steps == 40
+    assert result.ledger["lost"] == result.ledger["dropped"] == 0
+    assert result.best_score is not None
+    assert all(np.isfinite(value).all() for value in trainer.agent.model_info().params.values())
+
+
+def train(agent: AgentConfig, env: BatchEnv) -> UniformReplay:
+    """Train in this process, and return the replay."""
+    processor = OneStep()
+    schema = make_schema(processor.columns(env.spec, ()), length=1, lookahead=1)
+    buffer = UniformReplayConfig(capacity=300).build(schema, seed=0)
+    Trainer(
+        agent.build(env.spec, PolicyContext(seed=0, n_envs=2)),
+        env,
+        buffer,
+        TrainerConfig(batch_size=16, warmup_env_steps=100),
+        schema=schema,
+        processor=processor,
+        seed=0,
+        stop=MaxOptSteps(60),
+    ).train()
+    env.close()
+    return buffer
+
+
+def numbers_in(spec: PackedSpec, rows: Array) -> Array:
+    """Return the numbers of observations, each of which must be what the environment emitted."""
+    fields = spec.unpack(rows)
+    numbers: Array = fields["pose/0"][:, 0].astype(int)
+    for i, n in enumerate(numbers.tolist()):
+        env = FieldsEnv(DISCRETE)
+        env._number = n - 1
+        right = env._observe()
+        found = {name: field[i] for name, field in fields.items()}
+        np.testing.assert_array_equal(found["camera"], right["camera"])
+        np.testing.assert_array_equal(found["pose/0"], right["pose"][0])
+        assert found["pose/1"] == right["pose"][1]
+        np.testing.assert_array_equal(found["buttons"], right["buttons"])
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "make_env",
+    [
+        pytest.param(make_plain(DISCRETE), id="plain"),
+        *(pytest.param(make_vector(DISCRETE, mode), id=mode.name) for mode in AutoresetMode),
+    ],
+)
+def test_replay_holds_exactly_what_the_environment_emitted(
+    make_env: Callable[[], BatchEnv],
+) -> None:
+    env = make_env()
+    spec = env.spec.observation
+    assert isinstance(spec, PackedSpec)
+    buffer = train(DQNConfig(network=TellingNetwork, device="cpu"), env)
+    batch = buffer.sample(128)
+    numbers, after = numbers_in(spec, batch["obs"]), numbers_in(spec, batch["next_obs"])
+    # Within an episode of 7 steps, each observation follows the one acted on, also the last.
+    np.testing.assert_array_equal(after, numbers + 1)
+    np.testing.assert_array_equal(batch["reward"], after)
+    np.testing.assert_array_equal(batch["discount"] == 0, after % 8 == 0)
