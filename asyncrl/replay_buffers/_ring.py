@@ -90,8 +90,9 @@ class Ring:
     def __init__(self, config: RingConfig, schema: SegmentSchema) -> None:
         if schema.lookahead < config.lookahead:
             raise ConfigError(
-                f"replay.n_step={config.n_step} needs segments that look {config.lookahead} rows "
-                f"ahead; these look {schema.lookahead} ahead"
+                f"this replay (replay.n_step={config.n_step}) reads {config.lookahead} rows beyond "
+                f"a sampled one, and segments look {schema.lookahead} ahead; make them with "
+                f"lookahead={config.lookahead}"
             )
         _announce(config, schema)
         self.schema = schema
@@ -199,21 +200,22 @@ class Ring:
 
     def _index(self, slot: int, flags: Array, rows: IntArray) -> int:
         """Forget the rows of the slots that were overwritten, list the new ones."""
-        count, sampled = len(rows), self.schema.sampled
+        count = len(rows)
         self.oldest += int(self._per_slot[slot : slot + count].sum())
-        real = flags[:, sampled] < END
-        real &= np.arange(sampled.start, sampled.stop) < rows[:, None]
-        listed = self._may_be_sampled(flags, real)
+        real = (flags < END) & (np.arange(self.schema.rows) < rows[:, None])
+        listed = self._listed(real)
         self._per_slot[slot : slot + count] = listed.sum(axis=1)
         segment, row = np.nonzero(listed)
         at = np.arange(self.newest, self.newest + len(segment)) % len(self._rows)
-        self._rows[at] = (slot + segment) * self.schema.rows + sampled.start + row
+        self._rows[at] = (slot + segment) * self.schema.rows + row
         self.newest += len(segment)
-        return int(np.count_nonzero(real))
+        return int(np.count_nonzero(real[:, self.schema.sampled]))
 
-    def _may_be_sampled(self, flags: Array, real: BoolArray) -> BoolArray:
-        """Say which of the sampled part's rows are listed: all transitions, unless overridden."""
-        return real
+    def _listed(self, real: BoolArray) -> BoolArray:
+        """Say which rows of segments may be sampled, given which are transitions."""
+        listed = np.zeros_like(real)
+        listed[:, self.schema.sampled] = real[:, self.schema.sampled]
+        return listed
 
 
 def _announce(config: RingConfig, schema: SegmentSchema) -> None:

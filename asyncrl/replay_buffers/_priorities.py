@@ -1,0 +1,146 @@
+"""Who is drawn how often: in proportion to how wrong the agent was about each.
+
+Knows numbers of rows, as a `Ring` gives them out, and nothing of what is in the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from asyncrl.errors import ConfigError, NonFiniteModel
+from asyncrl.replay_buffers._heap import Heap, SumTree
+from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.segment import SegmentSchema
+from asyncrl.types import Array, IntArray
+
+__all__ = ["Priorities", "PrioritiesConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritiesConfig(RingConfig):
+    """How TD errors become probabilities, and how much of their bias is taken back."""
+
+    alpha: float = 0.6
+    """How much TD errors count: 0 draws uniformly, 1 in proportion to them."""
+
+    beta: float = 0.4
+    """How much weights in the loss make up for it at first: 0 not at all, 1 wholly."""
+
+    beta_end: float = 1.0
+    """How much they do at last."""
+
+    beta_opt_steps: int = 100_000
+    """Optimisation steps (batches drawn) until then."""
+
+    normaliser: Literal["batch", "buffer"] = "batch"
+    """Weights are divided by the largest: of the batch, or that any row in replay would have."""
+
+    epsilon: float = 1e-6
+    """Added to TD errors, so that nothing is never drawn."""
+
+    def __post_init__(self) -> None:
+        RingConfig.__post_init__(self)
+        for name in ("alpha", "beta", "beta_end"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"replay.{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.beta_opt_steps < 1:
+            raise ConfigError(
+                f"replay.beta_opt_steps must be at least 1, got {self.beta_opt_steps}"
+            )
+        if not 0.0 < self.epsilon < float("inf"):
+            raise ConfigError(f"replay.epsilon must be positive, got {self.epsilon}")
+
+    def index_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of what finds rows again, priorities among them."""
+        n_trees = 2 if self.normaliser == "buffer" else 1
+        n_leaves = self.slots(schema) * schema.length
+        return RingConfig.index_bytes(self, schema) + n_trees * Heap.nbytes(n_leaves)
+
+
+class Priorities:
+    """The priority of every row in a ring that may be sampled."""
+
+    def __init__(self, config: PrioritiesConfig, ring: Ring, seed: int) -> None:
+        self._config = config
+        self._ring = ring
+        self._random = np.random.default_rng(seed)
+        self._sums = SumTree(ring.capacity)
+        self._minima = (
+            Heap(ring.capacity, np.minimum, np.inf) if config.normaliser == "buffer" else None
+        )
+        self._highest = 1.0
+        self._draws = 0
+
+    @property
+    def beta(self) -> float:
+        """How much weights make up for the bias now."""
+        config = self._config
+        done = min(1.0, self._draws / config.beta_opt_steps)
+        return config.beta + (config.beta_end - config.beta) * done
+
+    def forget(self, first: int, end: int) -> None:
+        """Never draw the rows of these numbers again; they are about to be overwritten."""
+        gone = np.arange(max(first, end - self._ring.capacity), end) % self._ring.capacity
+        self._set(gone, np.zeros(len(gone)), np.inf)
+
+    def enter(self, numbers: IntArray, td_error: Array | None) -> None:
+        """Note new rows; where the TD error is not known, with the highest priority so far."""
+        if td_error is None:
+            priorities = np.full(len(numbers), self._highest)
+        else:
+            known = np.isfinite(td_error)
+            priorities = np.where(known, self._priorities(np.where(known, td_error, 0.0)), 0.0)
+            self._highest = max(self._highest, float(priorities.max(initial=0.0)))
+            priorities[~known] = self._highest
+        self._set(numbers % self._ring.capacity, priorities)
+
+    def update(self, numbers: IntArray, td_error: Array) -> None:
+        """Change priorities; rows that have been overwritten since they were drawn are left out."""
+        priorities = self._priorities(td_error)
+        highest = float(priorities.max(initial=0.0))
+        if not highest < np.inf:  # or it is NaN
+            raise NonFiniteModel("a TD error is NaN or infinite; priorities were not changed")
+        self._highest = max(self._highest, highest)
+        if numbers.min(initial=self._ring.newest) < self._ring.oldest:
+            still_there = numbers >= self._ring.oldest
+            numbers, priorities = numbers[still_there], priorities[still_there]
+        self._set(numbers % self._ring.capacity, priorities)
+
+    def draw(self, count: int) -> tuple[IntArray, Array]:
+        """Return numbers of rows, and their weights in the loss.
+
+        One is drawn from each of `count` equal parts of the sum: the same expectation as
+        independent draws have, and less noise.
+        """
+        leaves = self._find(count)
+        priorities = self._sums.take(leaves)
+        while not (lowest := float(priorities.min(initial=np.inf))):
+            empty = priorities == 0.0  # rounded away at the edge of its neighbour's share
+            leaves[empty] = self._find(int(empty.sum()))
+            priorities = self._sums.take(leaves)
+        if self._minima is not None:
+            lowest = float(self._minima.top.min())
+        weights = (lowest / priorities) ** self.beta
+        self._draws += 1
+        oldest = self._ring.oldest
+        numbers = (leaves - oldest) % self._ring.capacity + oldest
+        return numbers, weights.astype(np.float32)
+
+    def _find(self, count: int) -> IntArray:
+        fractions = self._random.random(count)
+        fractions += np.arange(count)
+        fractions *= 1.0 / count
+        return self._sums.find(fractions)
+
+    def _priorities(self, td_error: Array) -> Array:
+        magnitude = np.abs(td_error, dtype=np.float64)
+        magnitude += self._config.epsilon
+        return magnitude**self._config.alpha
+
+    def _set(self, leaves: IntArray, values: Array, minima: float | None = None) -> None:
+        self._sums.set(leaves, values)
+        if self._minima is not None:
+            self._minima.set(leaves, values if minima is None else np.full(len(leaves), minima))

@@ -1,0 +1,96 @@
+"""Prioritized replay: transitions about which the agent was wrong are sampled more often.
+
+Schaul et al., "Prioritized Experience Replay", 2016, https://arxiv.org/abs/1511.05952, in its
+proportional form:
+
+    P(i) = p_i^alpha / sum_k p_k^alpha        p_i = |TD error of i| + epsilon
+    weight_i = (P(i) / P_lowest)^-beta        1 / P_lowest is the largest weight
+
+What differs: new transitions may bring their priority along. Where rows have a column `priority`,
+that is their first TD error. Where they have `q_taken` and `q_best`, the values of the action that
+was taken and of the best one as the acting model saw them, it is
+
+    | n-step return + discount * q_best of the row after - q_taken |
+
+Other new transitions have the highest priority so far: also those whose return ends in an `END`
+row without the episode having terminated, for nobody acted there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
+from asyncrl.replay_buffers._ring import Ring
+from asyncrl.segment import END, SegmentSchema
+from asyncrl.types import Array, Columns, IntArray
+
+__all__ = ["PrioritizedReplay", "PrioritizedReplayConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrioritizedReplayConfig(PrioritiesConfig):
+    """Size of the replay, how returns are made of it, and who is sampled how often."""
+
+    def build(self, schema: SegmentSchema, seed: int) -> PrioritizedReplay:
+        """Allocate ring and tree."""
+        return PrioritizedReplay(self, schema, seed)
+
+
+class PrioritizedReplay:
+    """Batches have two columns more: `weight`, float32, and `index`, int64.
+
+    A transition's index is its number in order of arrival, which no other one ever has.
+    """
+
+    def __init__(self, config: PrioritizedReplayConfig, schema: SegmentSchema, seed: int) -> None:
+        self._ring = Ring(config, schema)
+        self._priorities = Priorities(config, self._ring, seed)
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it holds at the most."""
+        return self._ring.capacity
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        ring = self._ring
+        oldest, first = ring.oldest, ring.newest
+        transitions = ring.push(columns, rows)
+        self._priorities.forget(oldest, ring.oldest)
+        entered = np.arange(max(first, ring.oldest), ring.newest)
+        self._priorities.enter(entered, self._first_td_error(entered))
+        return transitions
+
+    def sample(self, batch_size: int) -> Columns:
+        """Draw transitions, with their weights and indices."""
+        if not len(self):
+            raise ValueError("cannot sample from an empty replay buffer")
+        numbers, weights = self._priorities.draw(batch_size)
+        batch = self._ring.transitions(self._ring.rows(numbers))
+        batch["weight"] = weights
+        batch["index"] = numbers
+        return batch
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        """Tell how wrong the agent was about transitions of a batch, however long ago."""
+        self._priorities.update(index, td_error)
+
+    def _first_td_error(self, numbers: IntArray) -> Array | None:
+        """Return what the actor knew of new transitions' TD errors; NaN where it knew nothing."""
+        columns, rows = self._ring.columns, self._ring.rows(numbers)
+        if "priority" in columns:
+            return columns["priority"].take(rows)
+        if not {"q_taken", "q_best"} <= set(columns):
+            return None
+        returns = self._ring.returns(rows)
+        after = returns.last + 1
+        ended = (columns["flags"].take(after) >= END) & (returns.discount > 0)
+        value = np.where(returns.discount > 0, columns["q_best"].take(after), np.float32(0))
+        error = returns.reward + returns.discount * value - columns["q_taken"].take(rows)
+        return np.where(ended, np.float32(np.nan), error)

@@ -1,0 +1,171 @@
+"""Sequence replay: windows of consecutive rows of one episode, for agents with a memory.
+
+A sample is `sequence_length` rows to learn from and, before them, `burn_in` rows that only warm
+the memory up. With T = burn_in + sequence_length and n = n_step, a batch of B of them has
+
+    obs            (B, T + n, ...)   the n last ones are there to bootstrap from
+    action, ...    (B, T, ...)       and the other columns, the agent's own among them
+    reward         (B, T)            n-step returns: discounted rewards up to the bootstrap
+    discount       (B, T)            what to multiply the bootstrap value with; 0 at termination
+    bootstrap      (B, T)            int64: position in `obs` to bootstrap from, t + n or earlier
+    mask           (B, T)            bool: rows that are transitions of this episode
+    start columns  (B, ...)          of the first real row, see `start_columns`
+
+so that the target of row t is `reward[t] + discount[t] * value(obs)[bootstrap[t]]`. Nothing is ever
+read across an episode's end: after it, `obs` repeats the episode's last observation, `mask` is
+False, and rewards and discounts are 0.
+
+Where a sequence may start: at every `stride`-th row of a segment, and at the first row of every
+episode. A sequence that starts an episode has nothing to burn in, and its memory is known, so its
+first `burn_in` rows are empty (`mask` False, `obs` repeats the first one) and all of the episode's
+own rows are learned from:
+
+    t          0 1 2 | 3 4 5 6 7 8           burn_in 3, sequence_length 6
+    from row 8: 8 9 10 | 11 12 13 14 15 16    start column: of row 8
+    from row 0: - - - | 0 1 2 3 4 5           start column: of row 0, the memory *after* burn-in
+
+An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the memory
+`where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +
+burn_in <= sequence_length`; a larger stride leaves some out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.segment import END, SegmentSchema
+from asyncrl.types import BoolArray, Columns, IntArray
+
+__all__ = ["SequenceReplay", "SequenceReplayConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceReplayConfig(RingConfig):
+    """Size of the replay, and how sequences are cut out of it."""
+
+    sequence_length: int = 32
+    """Rows of a sequence to learn from."""
+
+    burn_in: int = 0
+    """Rows before them that only warm the agent's memory up."""
+
+    stride: int = 16
+    """Rows from the start of one sequence to that of the next; fewer than their length overlap."""
+
+    start_columns: tuple[str, ...] = ()
+    """Columns of the agent's that are wanted at a sequence's first row alone: its memory."""
+
+    def __post_init__(self) -> None:
+        RingConfig.__post_init__(self)
+        for name, least in (("sequence_length", 1), ("burn_in", 0), ("stride", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"replay.{name} must be at least {least}, got {getattr(self, name)}"
+                )
+
+    @property
+    def rows(self) -> int:
+        """Rows of a sequence, without those that only bootstrap values come from."""
+        return self.burn_in + self.sequence_length
+
+    @property
+    def lookahead(self) -> int:
+        """Rows that follow a sampled one: a sequence may start at the next one and runs from there.
+
+        At the next, because what begins an episode is known by the row before it. So the first
+        episode of a stream may lack its first sequence, unless segments look back.
+        """
+        return self.rows + self.n_step
+
+    def build(self, schema: SegmentSchema, seed: int) -> SequenceReplay:
+        """Allocate the ring."""
+        return SequenceReplay(self, schema, seed)
+
+
+class SequenceReplay:
+    """Every sequence in it is equally likely to be sampled; its size counts sequences."""
+
+    def __init__(self, config: SequenceReplayConfig, schema: SegmentSchema, seed: int) -> None:
+        if schema.length == 1:
+            raise ConfigError(
+                "sequences cannot be cut out of segments of one row: where episodes begin is not "
+                f"seen in them; set segment.length to a multiple of replay.stride={config.stride}"
+            )
+        self._config = config
+        self._ring = _SequenceRing(config, schema)
+        self._random = np.random.default_rng(seed)
+        own = [c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}]
+        if unknown := set(config.start_columns) - set(own):
+            raise ConfigError(
+                f"replay.start_columns names {sorted(unknown)}, which rows do not have; they have "
+                f"{own}"
+            )
+        self._row_columns = [name for name in own if name not in config.start_columns]
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it holds at the most."""
+        return self._ring.capacity
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        return self._ring.push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        """Draw sequences with replacement."""
+        if not len(self):
+            raise ValueError("cannot sample from an empty replay buffer")
+        drawn = self._random.integers(self._ring.oldest, self._ring.newest, batch_size)
+        return self._gather(self._ring.rows(drawn))
+
+    def _gather(self, starts: IntArray) -> Columns:
+        ring, config = self._ring, self._config
+        rows, real = ring.windows(starts)
+        learned, mask = rows[:, : config.rows], real[:, : config.rows]
+        returns = ring.returns(learned)
+        batch = {name: ring.columns[name].take(learned, axis=0) for name in self._row_columns}
+        batch |= {name: ring.columns[name].take(starts, axis=0) for name in config.start_columns}
+        batch["obs"] = ring.observations(rows)
+        batch["reward"] = np.where(mask, returns.reward, np.float32(0))
+        batch["discount"] = np.where(mask, returns.discount, np.float32(0))
+        steps = np.where(mask, returns.last + 1 - learned, 0)
+        batch["bootstrap"] = np.arange(config.rows) + steps
+        batch["mask"] = mask
+        return batch
+
+
+class _SequenceRing(Ring):
+    """Lists the rows at which a sequence may start, in place of all transitions."""
+
+    def __init__(self, config: SequenceReplayConfig, schema: SegmentSchema) -> None:
+        super().__init__(config, schema)
+        self._burn_in = config.burn_in
+        self._offsets = np.arange(config.rows + config.n_step)
+        self._on_stride = np.arange(schema.length) % config.stride == 0
+        # What begins an episode is known by the row before it, which must be in the segment.
+        self._first = max(schema.lookback, 1)
+
+    def windows(self, starts: IntArray) -> tuple[IntArray, BoolArray]:
+        """Return the rows of the sequences that start there, and which of them are transitions."""
+        flags = self.columns["flags"]
+        begins = flags.take(starts - 1) >= END
+        empty = self._burn_in * begins[:, None]
+        rows = np.maximum(starts[:, None] + self._offsets - empty, starts[:, None])
+        inside = np.logical_and.accumulate(flags.take(rows) < END, axis=1)
+        # From the `END` row on, all are that row.
+        rows = np.minimum(rows, rows[:, :1] + (inside.sum(axis=1) - empty[:, 0])[:, None])
+        return rows, inside & (self._offsets >= empty)
+
+    def _listed(self, real: BoolArray) -> BoolArray:
+        first, end = self._first, self._first + self.schema.length
+        begins = ~real[:, first - 1 : end - 1]
+        listed = np.zeros_like(real)
+        listed[:, first:end] = real[:, first:end] & (self._on_stride | begins)
+        return listed
