@@ -198,6 +198,9 @@ def _start_server(
 
 
 def _pickled(body: ActorBody) -> bytes:
+    # In a process that multiprocessing has spawned, this is the user's script, and actors have none.
+    if script := sys.modules.get("__mp_main__"):
+        cloudpickle.register_pickle_by_value(script)
     try:
         pickled: bytes = cloudpickle.dumps(body)
     except Exception as error:

@@ -122,3 +122,35 @@ def test_ctrl_c_does_not_reach_actors() -> None:
         launcher.kill(peer(), with_stacks=True)
         (ended,) = launcher.exits(DEADLINE_S)
         assert ended.code == -signal.SIGKILL
+
+
+SWEEP = textwrap.dedent("""
+    import multiprocessing
+
+    from asyncrl.launchers.local import LocalLauncher
+    from asyncrl.messages import Peer
+    from asyncrl.types import ActorId
+
+    class Body:
+        def __call__(self, progress):
+            progress.turn(7)
+
+    def run_one(seed):
+        with LocalLauncher() as launcher:
+            launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), Body())
+            (ended,) = launcher.exits(60.0)
+            return ended.text or ended.last.produced
+
+    if __name__ == "__main__":
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map(run_one, [0]))
+""")
+
+
+def test_script_that_spawns_processes_may_start_actors_in_them(tmp_path: Path) -> None:
+    script = tmp_path / "sweep.py"
+    script.write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.stdout == "[7]\n", done.stderr
