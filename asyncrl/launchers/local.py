@@ -198,7 +198,7 @@ def _start_server(
 
 
 def _pickled(body: ActorBody) -> bytes:
-    # In a process that multiprocessing has spawned, this is the user's script, and actors have none.
+    # In a process that multiprocessing has spawned, this is the user's script; actors know none.
     if script := sys.modules.get("__mp_main__"):
         cloudpickle.register_pickle_by_value(script)
     try:
