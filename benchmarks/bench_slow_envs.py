@@ -34,7 +34,6 @@ class Sleeper(gymnasium.Env[np.ndarray, np.int64]):
     """An environment that takes its time, and no processor's."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, step_s: float) -> None:
