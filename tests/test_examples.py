@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from examples import dqn_cartpole, embed, offline, own_agent
+from examples import dict_observations, dqn_cartpole, embed, offline, own_agent
 
 pytestmark = pytest.mark.processes
 
@@ -19,6 +19,12 @@ def test_own_agent_learns_the_shortest_way() -> None:
     result = own_agent.main()
     assert result.best_score is not None
     assert result.best_score >= 0.5
+
+
+def test_dict_observations_are_learned_from_all_fields_together() -> None:
+    result = dict_observations.main()
+    assert result.best_score is not None
+    assert result.best_score >= 5.5, "who does not know the goal gets 2"
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,10 @@ class Checks:
             return _as_array(obs).astype(self._parts[0].dtype)
         columns = zip(self._parts, self._take_apart([obs]), strict=True)
         return self._packed.pack(
-            {part.name: _as_array(batch).astype(part.dtype) for part, (batch,) in columns}
+            {
+                part.name: _as_array(batch).astype(part.dtype, copy=False)
+                for part, (batch,) in columns
+            }
         )
 
     def reward(self, reward: Any, action: Array) -> Array:  # noqa: ANN401  # from foreign code
