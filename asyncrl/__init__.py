@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from asyncrl.segment import SegmentConfig
     from asyncrl.step_processor import OneStep, Step, StepProcessor
     from asyncrl.train import build_async_trainer, train_async
+    from asyncrl.train_sync import SyncConfig, train_sync
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
     from asyncrl.transport import ActorLink, LearnerLink, Transport
 
@@ -99,6 +100,7 @@ __all__ = [
     "SegmentConfig",
     "Step",
     "StepProcessor",
+    "SyncConfig",
     "SyncModel",
     "Trainer",
     "TrainerConfig",
@@ -109,6 +111,7 @@ __all__ = [
     "build_async_trainer",
     "train_async",
     "train_offline",
+    "train_sync",
 ]
 
 _HOMES = {
@@ -144,6 +147,7 @@ _HOMES = {
     "segment": ["SegmentConfig"],
     "step_processor": ["OneStep", "Step", "StepProcessor"],
     "train": ["build_async_trainer", "train_async"],
+    "train_sync": ["SyncConfig", "train_sync"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
     "transport": ["ActorLink", "LearnerLink", "Transport"],
 }

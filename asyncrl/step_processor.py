@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -11,10 +11,14 @@ import numpy as np
 from asyncrl.agent import Act
 from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.errors import ConfigError, EnvironmentFault
-from asyncrl.segment import END, TRUNCATED, ColumnSpec
+from asyncrl.segment import END, TRUNCATED, ColumnSpec, SegmentConfig
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
-__all__ = ["OneStep", "Rows", "Step", "StepProcessor"]
+__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "make_one_step"]
+
+
+_RETURN_GAMMA = 0.99
+"""Discount in the returns that reward normalisation takes its scale from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,12 @@ class OneStep:
 
     def _newest(self, obs: Array) -> Array:
         return obs[:, -1] if self._stacks else obs
+
+
+def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneStep:
+    """Return the processor that fits how segments are cut, and what columns an agent asks for."""
+    asked = any(column.name == "discounted_return" for column in extras)
+    return OneStep(frame_stack=config.frame_stack, return_gamma=_RETURN_GAMMA if asked else None)
 
 
 class _Stacks:

@@ -40,8 +40,8 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.step_processor import OneStep, StepProcessor
+from asyncrl.segment import SegmentSchema, make_schema
+from asyncrl.step_processor import StepProcessor, make_one_step
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink, Transport
@@ -57,9 +57,6 @@ _PRELOAD = (
     "asyncrl.transports.zeromq",
 )
 """What actors load in any case, or almost."""
-
-_RETURN_GAMMA = 0.99
-"""Discount in the returns that reward normalisation takes its scale from."""
 
 
 class RunParts(TypedDict, total=False):
@@ -137,7 +134,9 @@ def build_async_trainer(
         link = transport.listen()
         undo.callback(link.close)
         interrupter = interrupter or Interrupter()
-        proxy = ReplayBufferProxy(link, plan.build_buffer(), plan.limiter, interrupter)
+        proxy = ReplayBufferProxy(
+            link, plan.build_buffer(), plan.limiter, interrupter, config.proxy
+        )
         bodies = plan.bodies(link.address, evaluate)
         trainer = AsyncTrainer(
             learner,
@@ -230,7 +229,7 @@ class _Plan:
         self._config = config
         self._spec, self._n_envs = _look_at(make_env)
         extras = agent.extra_columns(self._spec)
-        self._make_processor = make_processor or _make_one_step(config, extras)
+        self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
         self.schema: SegmentSchema = make_schema(
             self._make_processor().columns(self._spec, extras),
             length=config.segment.length,
@@ -309,17 +308,6 @@ class _Plan:
                     "transitions; make the replay larger"
                 )
         return config.limiter.build(max_insert=message, batch_size=batch_size)
-
-
-def _make_one_step(
-    config: AsyncConfig, extras: Sequence[ColumnSpec]
-) -> Callable[[], StepProcessor]:
-    asked = any(column.name == "discounted_return" for column in extras)
-    return partial(
-        OneStep,
-        frame_stack=config.segment.frame_stack,
-        return_gamma=_RETURN_GAMMA if asked else None,
-    )
 
 
 def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:

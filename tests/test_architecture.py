@@ -48,8 +48,8 @@ PUBLIC_NAMES = """
     EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
     NonFiniteModel OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record
     Recorder Refused ReplayBuffer ReplayBufferProxy RestartPolicyConfig SegmentConfig Step
-    StepProcessor SyncModel Trainer TrainerConfig Transport TransportClosed TransportError
-    WireError build_async_trainer train_async train_offline
+    StepProcessor SyncConfig SyncModel Trainer TrainerConfig Transport TransportClosed TransportError
+    WireError build_async_trainer train_async train_offline train_sync
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}

@@ -1,0 +1,108 @@
+"""Wires a synchronous run together: `train_async` without processes, the same bits each time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.env import MakeBatchEnv
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.interrupter import Interrupter
+from asyncrl.recorder import Recorder
+from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.seeding import Role, derive_seed
+from asyncrl.segment import make_schema
+from asyncrl.step_processor import make_one_step
+from asyncrl.stop_conditions import StopCondition
+from asyncrl.train_result import TrainResult
+from asyncrl.trainer import Trainer, TrainerConfig
+
+__all__ = ["SyncConfig", "train_sync"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncConfig:
+    """Everything about a synchronous run but the agent and its environment."""
+
+    seed: int = 0
+    """Every random stream of the run is drawn from it."""
+
+    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
+    """How experience is kept."""
+
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    """How environment steps and optimisation steps alternate."""
+
+    play: EpisodeEvaluatorConfig | None = field(default_factory=EpisodeEvaluatorConfig)
+    """What an evaluation plays, in the middle of training; None evaluates never."""
+
+    evaluation_seed: int = 13
+    """Of the evaluated episodes, the same for all runs."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+
+
+def train_sync(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    config: SyncConfig | None = None,
+    *,
+    stop: StopCondition | None = None,
+    make_eval_env: MakeBatchEnv | None = None,
+    recorder: Recorder | None = None,
+    checkpoint_dir: Path | None = None,
+    interrupter: Interrupter | None = None,
+    run_config: Mapping[str, object] | None = None,
+) -> TrainResult:
+    """Train an agent in this process and thread, and return how it went.
+
+    Takes what `train_async` takes, as far as it means anything here. `Trainer` is the same with
+    parts of your own.
+    """
+    config = config or SyncConfig()
+    with ExitStack() as closing:
+        env = make_env()
+        closing.callback(env.close)
+        context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
+        extras = agent.extra_columns(env.spec)
+        segment = config.trainer.segment
+        processor = make_one_step(segment, extras)
+        schema = make_schema(
+            processor.columns(env.spec, extras),
+            length=segment.length,
+            lookahead=config.replay.lookahead,
+            frame_stack=segment.frame_stack,
+        )
+        evaluator = _make_evaluator(config, make_eval_env or make_env)
+        if evaluator:
+            closing.callback(evaluator.close)
+        trainer = Trainer(
+            agent.build(env.spec, context),
+            env,
+            config.replay.build(schema, derive_seed(config.seed, Role.REPLAY)),
+            config.trainer,
+            schema=schema,
+            processor=processor,
+            seed=config.seed,
+            evaluator=evaluator,
+            recorder=recorder,
+            checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
+            stop=stop,
+            interrupter=interrupter,
+            run_config=run_config,
+        )
+        return trainer.train()
+
+
+def _make_evaluator(config: SyncConfig, make_env: MakeBatchEnv) -> EpisodeEvaluator | None:
+    if config.play is None:
+        return None
+    return EpisodeEvaluator(make_env(), config.play, config.evaluation_seed)
