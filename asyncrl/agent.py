@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, SupportsFloat
+from typing import Protocol, SupportsFloat, runtime_checkable
 
 from asyncrl.env import EnvSpec
 from asyncrl.messages import ModelInfo
@@ -28,6 +28,7 @@ __all__ = [
     "PolicyContext",
     "PolicyWrapper",
     "SyncModel",
+    "TellsPriorities",
     "evaluation_mode",
 ]
 
@@ -107,6 +108,19 @@ class Agent(Policy, Protocol):
 
     def load_state(self, state: Params) -> None:
         """Go on from `state`; raise `CheckpointError`, and change nothing, if it does not fit."""
+        ...
+
+
+@runtime_checkable
+class TellsPriorities(Protocol):
+    """An agent that prioritized replay can serve."""
+
+    def priorities(self) -> Array:
+        """Return the absolute TD error of each row of the newest batch, of shape (batch,).
+
+        A batch of such a replay has a column `weight`, which each row's loss is to be multiplied
+        with.
+        """
         ...
 
 

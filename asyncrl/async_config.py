@@ -11,6 +11,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
@@ -54,6 +55,9 @@ class AsyncConfig:
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
     """How it is kept."""
+
+    proxy: ReplayBufferProxyConfig = field(default_factory=ReplayBufferProxyConfig)
+    """How it is taken in."""
 
     limiter: RateLimiterConfig = field(default_factory=RateLimiterConfig)
     """How often it is sampled."""

@@ -23,6 +23,7 @@ from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
+from asyncrl.replay_buffer import check_priorities, pass_priorities_on
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
@@ -106,6 +107,7 @@ class AsyncTrainer:
         setup: Setup | None = None,
         run_config: Mapping[str, object] | None = None,
     ) -> None:
+        check_priorities(agent, proxy.buffer)
         self.agent = agent
         self.proxy = proxy
         self.config = config
@@ -183,6 +185,7 @@ class AsyncTrainer:
         """Do one optimisation step, count it, and publish the model when that is due."""
         self._batch = batch
         self._agent_record = self.agent.opt(batch)
+        pass_priorities_on(self.agent, batch, self.proxy)
         self.books.counts.opt_steps += 1
         self.books.watch.lap("opt")
         if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:

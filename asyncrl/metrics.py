@@ -51,7 +51,9 @@ METRICS: dict[str, Metric] = {
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "ledger/produced": Metric("transitions", "made by actors, living and dead"),
     "ledger/stored": Metric("transitions", "inserted into replay"),
-    "ledger/dropped": Metric("transitions", "received and not stored: 0, as actors wait for room"),
+    "ledger/dropped": Metric(
+        "transitions", "received and not stored: 0 unless proxy.overflow=drop"
+    ),
     "ledger/lost": Metric("transitions", "made by actors that died before sending them"),
     "ledger/in_flight": Metric("transitions", "on their way"),
     "replay/size": Metric("transitions", "may be sampled now"),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from asyncrl.agent import TellsPriorities
+from asyncrl.errors import ConfigError
 from asyncrl.segment import SegmentSchema
-from asyncrl.types import Columns, IntArray
+from asyncrl.types import Array, Columns, IntArray
 
-__all__ = ["ReplayBuffer", "ReplayBufferConfig"]
+__all__ = [
+    "ReplayBuffer",
+    "ReplayBufferConfig",
+    "TakesPriorities",
+    "check_priorities",
+    "pass_priorities_on",
+]
 
 
 class ReplayBuffer(Protocol):
@@ -27,16 +35,28 @@ class ReplayBuffer(Protocol):
         `next_obs` (after them), `discount` (what to multiply the bootstrap value at `next_obs`
         with: 0 where the episode terminated), `model_version` (that acted) and the columns that
         the agent itself had stored.
+
+        A prioritized one, `TakesPriorities`, adds `weight` (of each row in the loss) and `index`
+        (to be given back with its TD error); one of sequences documents a layout of its own.
         """
         ...
 
     def __len__(self) -> int:
-        """Transitions that may be sampled now."""
+        """Transitions, or sequences of them, that may be sampled now."""
         ...
 
     @property
     def capacity(self) -> int:
         """Transitions that it holds at the most."""
+        ...
+
+
+@runtime_checkable
+class TakesPriorities(Protocol):
+    """A replay buffer, or what stands before one, that is told how wrong the agent was."""
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        """Take in TD errors of rows of some batch; those that are no longer here are left out."""
         ...
 
 
@@ -56,3 +76,23 @@ class ReplayBufferConfig(Protocol):
     def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
         """Allocate it."""
         ...
+
+
+def check_priorities(agent: object, buffer: ReplayBuffer) -> None:
+    """Refuse a prioritized buffer for an agent that cannot serve it."""
+    if isinstance(buffer, TakesPriorities) and not isinstance(agent, TellsPriorities):
+        raise ConfigError(
+            f"{type(buffer).__name__} needs an agent with a method `priorities()` that returns the "
+            f"absolute TD error of each row of the newest batch; {type(agent).__name__} has none, "
+            "so use uniform replay with it"
+        )
+
+
+def pass_priorities_on(agent: object, batch: Columns, buffer: object) -> None:
+    """Tell a prioritized buffer how wrong the agent was about the batch it has just learned from.
+
+    Does nothing with batches of other buffers, which have no column `index`.
+    """
+    if "index" in batch and isinstance(agent, TellsPriorities):
+        assert isinstance(buffer, TakesPriorities)  # noqa: S101  # it has given out an index
+        buffer.update_priorities(batch["index"], agent.priorities())

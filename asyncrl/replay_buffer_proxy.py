@@ -9,30 +9,44 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from dataclasses import dataclass
+from typing import Literal
 
 from asyncrl.actor_table import ActorTable
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Ledger
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message, Peer
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.recorder import Record
-from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import LearnerLink
-from asyncrl.types import Columns
+from asyncrl.types import Array, Columns, IntArray
 
-__all__ = ["ReplayBufferProxy"]
+__all__ = ["ReplayBufferProxy", "ReplayBufferProxyConfig"]
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+
+_PART_BYTES = 256 << 10
+"""As much of a message is stored at once; whoever wants to sample waits for no more than that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayBufferProxyConfig:
+    """How experience is taken in."""
+
+    overflow: Literal["block", "drop"] = "block"
+    """What becomes of a message that the limiter refuses: `block` keeps it, and its actor waits;
+    `drop` throws it away, counts it in `ledger/dropped`, and no actor ever waits."""
 
 
 class ReplayBufferProxy:
     """Takes experience in as fast as the limiter allows; credit goes back once it is stored.
 
     A message that may not be inserted yet is held, unacknowledged: its actor runs out of credit
-    and waits. Nothing else bounds memory, and nothing else needs to.
+    and waits, unless it is to be dropped. Nothing else bounds memory, and nothing else needs to.
     """
 
     def __init__(
@@ -41,15 +55,18 @@ class ReplayBufferProxy:
         buffer: ReplayBuffer,
         limiter: RateLimiter,
         interrupter: Interrupter,
+        config: ReplayBufferProxyConfig | None = None,
     ) -> None:
         self._link = link
-        self._buffer = buffer
+        self.buffer = buffer
+        """For looking at; only the proxy's own methods may be called while it runs."""
+        self._drops = config is not None and config.overflow == "drop"
         self._limiter = limiter
         self._interrupter = interrupter
         self._changed = threading.Condition()
+        self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
         self._held: deque[Experience] = deque()
         self._blocked = 0  # transitions of the message that the limiter keeps out; see `sample`
-        self._last_seq: dict[Peer, int] = {}
         self._evaluations: deque[EvaluationReport] = deque()
         self._watch = Stopwatch()
         self._draining = False
@@ -64,20 +81,31 @@ class ReplayBufferProxy:
 
     def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
         """Wait until the limiter allows a batch; False if it did not in time."""
+
+        def may_sample() -> bool:
+            return len(self.buffer) > 0 and self._limiter.may_sample(batch_size)
+
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._limiter.may_sample(batch_size) or self._interrupter.is_set, timeout_s
-            ) and self._limiter.may_sample(batch_size)
+            return (
+                self._changed.wait_for(lambda: may_sample() or self._interrupter.is_set, timeout_s)
+                and may_sample()
+            )
 
     def sample(self, batch_size: int) -> Columns:
         """Sample a batch, which `wait_may_sample` has allowed."""
-        with self._changed:
-            batch = self._buffer.sample(batch_size)
+        with self._turnstile, self._changed:
+            batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
             wake = self._blocked and self._limiter.may_insert(self._blocked)
         if wake:
             self._link.wake()
         return batch
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        """Tell a prioritized buffer how wrong the agent was about rows of a batch."""
+        assert isinstance(self.buffer, TakesPriorities)  # noqa: S101  # it has given out an index
+        with self._turnstile, self._changed:
+            self.buffer.update_priorities(index, td_error)
 
     def take_evaluations(self) -> list[EvaluationReport]:
         """Return the evaluations that have arrived since the last call."""
@@ -105,7 +133,7 @@ class ReplayBufferProxy:
         record = {
             "samples_total": float(balance.stored),
             "samples_per_insert": sampled / inserted if inserted else 0.0,
-            "replay/size": float(len(self._buffer)),
+            "replay/size": float(len(self.buffer)),
             "ledger/produced": float(balance.produced),
             "ledger/stored": float(balance.stored),
             "ledger/dropped": float(balance.dropped),
@@ -145,14 +173,6 @@ class ReplayBufferProxy:
                 logger.debug("actor %s has arrived", message.peer)
 
     def _take_experience(self, message: Experience) -> None:
-        """Hold a message for storing, unless it has been here before."""
-        last = self._last_seq.get(message.peer, 0)
-        if message.seq <= last:
-            logger.debug("message %d of %s came twice", message.seq, message.peer)
-            if all(held.peer != message.peer for held in self._held):
-                self._link.acknowledge(message.peer, last)
-            return
-        self._last_seq[message.peer] = message.seq
         self.ledger.on_received(
             message.peer,
             transitions=message.transitions,
@@ -166,14 +186,31 @@ class ReplayBufferProxy:
         while self._held:
             message = self._held[0]
             with self._changed:
-                if not (self._draining or self._limiter.may_insert(message.transitions)):
-                    self._blocked = message.transitions
-                    return
-                self._blocked = 0
-                stored = self._buffer.push(message.columns, message.rows)
-                self._limiter.on_insert(stored)
-                self._changed.notify_all()
+                may_insert = self._draining or self._limiter.may_insert(message.transitions)
+                self._blocked = 0 if may_insert or self._drops else message.transitions
+            if self._blocked:
+                return
             self._held.popleft()
-            self.ledger.on_stored(stored)
+            if may_insert:
+                self.ledger.on_stored(self._store(message))
+            else:
+                self.ledger.on_dropped("overflow", message.transitions)
             self._link.acknowledge(message.peer, message.seq)
             self._watch.lap("push")
+
+    def _store(self, message: Experience) -> int:
+        """Push a message, in parts between which others may sample."""
+        segment_bytes = sum(column[0].nbytes for column in message.columns.values())
+        step = max(1, _PART_BYTES // segment_bytes)
+        stored = 0
+        for first in range(0, len(message.rows), step):
+            part = slice(first, first + step)
+            columns = {name: column[part] for name, column in message.columns.items()}
+            with self._turnstile:
+                pass
+            with self._changed:
+                stored += self.buffer.push(columns, message.rows[part])
+        with self._changed:
+            self._limiter.on_insert(stored)
+            self._changed.notify_all()
+        return stored

@@ -30,7 +30,7 @@ from asyncrl.messages import (
 )
 from asyncrl.outbox import Outbox
 from asyncrl.recorder import Record, Recorder
-from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffer import ReplayBuffer, check_priorities, pass_priorities_on
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
@@ -98,7 +98,7 @@ class Trainer:
         interrupter: Interrupter | None = None,
         run_config: Mapping[str, object] | None = None,
     ) -> None:
-        _check_sizes(config.batch_size, buffer.capacity, config.warmup_env_steps)
+        _check(agent, buffer, config)
         self.agent = agent
         self.buffer = buffer
         self.config = config
@@ -174,6 +174,7 @@ class Trainer:
         batch = self.buffer.sample(self.config.batch_size)
         self.books.watch.lap("sample")
         self._agent_record = self.agent.opt(batch)
+        pass_priorities_on(self.agent, batch, self.buffer)
         self.books.counts.opt_steps += 1
         self._link.version = ModelVersion(self.books.counts.opt_steps)
         self.books.watch.lap("opt")
@@ -203,6 +204,7 @@ def train_offline(
     """Optimise on a filled buffer until a stop condition holds; no environment is needed."""
     if not len(buffer):
         raise ConfigError("train_offline needs a filled buffer; this one holds no transition")
+    check_priorities(agent, buffer)
     interrupter = interrupter or Interrupter()
     keeper = Bookkeeper(
         agent,
@@ -225,6 +227,7 @@ def train_offline(
             batch = buffer.sample(batch_size)
             keeper.watch.lap("sample")
             newest = {f"agent/{name}": value for name, value in agent.opt(batch).items()}
+            pass_priorities_on(agent, batch, buffer)
             keeper.counts.opt_steps += 1
             keeper.watch.lap("opt")
             keeper.turn(newest_record)
@@ -251,11 +254,12 @@ def _run(
     return books.result()
 
 
-def _check_sizes(batch_size: int, capacity: int, warmup: int) -> None:
-    for name, value in (("batch_size", batch_size), ("warm-up", warmup)):
-        if value > capacity:
+def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
+    check_priorities(agent, buffer)
+    for name, value in (("batch_size", config.batch_size), ("warm-up", config.warmup_env_steps)):
+        if value > buffer.capacity:
             raise ConfigError(
-                f"{name} of {value} does not fit a replay buffer of {capacity} transitions; "
+                f"{name} of {value} does not fit a replay buffer of {buffer.capacity} transitions; "
                 "make the buffer larger"
             )
 

@@ -21,11 +21,12 @@ from asyncrl.messages import Hello, ModelInfo
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
-from asyncrl.types import Columns
+from asyncrl.types import Array, Columns, IntArray
 from tests.fakes import ConstantAgent
 from tests.sample_messages import make_report
 from tests.streams import PEER, make_outbox, play, schema
@@ -180,9 +181,10 @@ class Stage:
         self.recorder.log = self.log
         samples_per_insert = parts.pop("samples_per_insert", 0.0)
         limiter = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=16)
+        replay = parts.pop("replay", UniformReplayConfig(capacity=500))
         self.proxy = Proxy(
             self.link,
-            UniformReplayConfig(capacity=500).build(SCHEMA, seed=0),
+            replay.build(SCHEMA, seed=0),
             limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
             self.interrupter,
         )
@@ -217,6 +219,34 @@ class Stage:
         """Run with an actor that says hello and feeds the trainer."""
         self.manager.at_start = lambda: (self.say_hello(), self.feed())
         return self.trainer.train()
+
+
+# --- priorities ----------------------------------------------------------------------------------
+
+
+class Wrong(ConstantAgent):
+    def priorities(self) -> Array:
+        return np.arange(BATCH_SIZE, dtype=np.float32)
+
+
+def test_replay_is_told_how_wrong_the_agent_was() -> None:
+    agent = Wrong()
+    stage = Stage(agent=agent, strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
+    told: list[tuple[int, int]] = []
+
+    def note(index: IntArray, td_error: Array) -> None:
+        assert td_error.tolist() == list(range(BATCH_SIZE))
+        np.testing.assert_array_equal(index, agent.batches[-1]["index"])
+        told.append((agent.opt_steps, stage.trainer.books.counts.opt_steps))
+
+    stage.proxy.buffer.update_priorities = note  # type: ignore[attr-defined]
+    stage.train()
+    assert told == [(1, 0), (2, 1), (3, 2)], "right after each step"
+
+
+def test_prioritized_replay_needs_an_agent_that_tells_priorities() -> None:
+    with pytest.raises(ConfigError, match="ConstantAgent has none"):
+        Stage(replay=PrioritizedReplayConfig(capacity=500))
 
 
 # --- turns ---------------------------------------------------------------------------------------

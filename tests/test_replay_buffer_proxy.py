@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalTransport
-from asyncrl.types import Columns, IntArray, ModelVersion
+from asyncrl.types import Array, Columns, IntArray, ModelVersion
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,
@@ -90,13 +91,26 @@ class ListBuffer:
 class Station:
     """A proxy between a fake link and a fake buffer, with a limiter of its own."""
 
-    def __init__(self, samples_per_insert: float = 0.0, min_size: int = PER_MESSAGE) -> None:
+    def __init__(
+        self,
+        samples_per_insert: float = 0.0,
+        min_size: int = PER_MESSAGE,
+        *,
+        overflow: Literal["block", "drop"] = "block",
+        buffer: ListBuffer | None = None,
+    ) -> None:
         self.link = FakeLink()
-        self.buffer = ListBuffer()
+        self.buffer = ListBuffer() if buffer is None else buffer
         self.interrupter = Interrupter()
         config = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=min_size)
         limiter = config.build(max_insert=PER_MESSAGE, batch_size=4)
-        self.proxy = ReplayBufferProxy(self.link, self.buffer, limiter, self.interrupter)
+        self.proxy = ReplayBufferProxy(
+            self.link,
+            self.buffer,
+            limiter,
+            self.interrupter,
+            ReplayBufferProxyConfig(overflow=overflow),
+        )
 
     def stored(self, *seqs: int) -> None:
         """Wait until exactly these messages are stored and acknowledged."""
@@ -150,15 +164,6 @@ def test_each_life_of_each_actor_counts_its_messages_on_its_own(open_station: St
     assert open_station.link.acknowledged == [(peer, 1) for peer in peers]
 
 
-def test_message_that_comes_twice_is_stored_once(open_station: Station) -> None:
-    open_station.link.put(make_experience(1), make_experience(2))
-    open_station.link.put(make_experience(1), make_experience(2))
-    open_station.handled()
-    assert open_station.buffer.pushed == [1, 2]
-    assert open_station.proxy.ledger.balance().stored == 2 * PER_MESSAGE
-    assert open_station.link.acknowledged[-1] == (PEER, 2), "its sender may not have heard it"
-
-
 def test_limiter_holds_back_what_would_come_too_early(slow_station: Station) -> None:
     station = slow_station
     station.link.put(*(make_experience(seq) for seq in range(1, 6)))
@@ -187,17 +192,6 @@ def test_sampling_wakes_the_thread_only_for_a_message_that_waits(slow_station: S
     assert station.link.woken == 1, "it is in, and nothing else waits"
 
 
-def test_message_that_comes_again_while_it_is_held_is_not_acknowledged(
-    slow_station: Station,
-) -> None:
-    station = slow_station
-    station.link.put(*(make_experience(seq) for seq in (1, 2, 3, 3)))
-    station.handled()
-    station.stored(1, 2)
-    station.proxy.drain()
-    station.stored(1, 2, 3)
-
-
 def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> None:
     station = slow_station
     station.link.put(*(make_experience(seq) for seq in range(1, 6)))
@@ -206,6 +200,103 @@ def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> Non
     station.stored(1, 2, 3, 4, 5)
     station.link.put(make_experience(6))
     station.stored(1, 2, 3, 4, 5, 6)
+
+
+def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
+    station = Station(samples_per_insert=8.0, overflow="drop")
+    station.proxy.start()
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    assert station.buffer.pushed == [1, 2]
+    assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "nobody waits"
+    balance = station.proxy.ledger.balance()
+    assert (balance.stored, balance.dropped) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
+    assert balance.produced == 5 * PER_MESSAGE
+    assert balance.in_flight == 0
+    assert station.proxy.ledger.dropped == {"overflow": 3 * PER_MESSAGE}
+    station.proxy.sample(8 * PER_MESSAGE)
+    station.link.put(make_experience(6), make_experience(7))
+    station.handled()
+    assert station.buffer.pushed == [1, 2, 6]
+    station.proxy.drain()
+    station.link.put(make_experience(8))
+    station.handled()
+    assert station.buffer.pushed == [1, 2, 6, 8]
+    assert station.proxy.record()["ledger/dropped"] == 4 * PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+class SlowBuffer(ListBuffer):
+    """Waits in its first push until it is told to go on; notes what happens in which order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.done: list[str] = []
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        self.entered.set()
+        assert self.go_on.wait(SOON_S)
+        self.done.append("push")
+        return super().push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        self.done.append("sample")
+        return super().sample(batch_size)
+
+
+def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
+    buffer = SlowBuffer()
+    station = Station(buffer=buffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert buffer.entered.wait(SOON_S)
+    sampler = threading.Thread(target=station.proxy.sample, args=[4])
+    sampler.start()
+    wait_until(station.proxy._turnstile.locked, SOON_S, "the sampler to stand in line")
+    buffer.go_on.set()
+    sampler.join(SOON_S)
+    wait_until(lambda: station.link.acknowledged, SOON_S, "the whole message to be stored")
+    assert buffer.done == ["push", "sample", "push"]
+    assert station.proxy.ledger.balance().stored == PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+class PriorityBuffer(ListBuffer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[IntArray, Array]] = []
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.told.append((index, td_error))
+
+
+def test_priorities_are_passed_on() -> None:
+    buffer = PriorityBuffer()
+    station = Station(buffer=buffer)
+    index, td_error = np.arange(3), np.ones(3)
+    station.proxy.update_priorities(index, td_error)
+    assert buffer.told == [(index, td_error)]
+
+
+def test_nothing_may_be_sampled_from_a_buffer_without_anything_to_sample() -> None:
+    class NoStarts(ListBuffer):
+        def __len__(self) -> int:
+            return 0
+
+    station = Station(buffer=NoStarts())
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    station.stored(1)
+    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
+    station.proxy.close()
 
 
 def test_sample_waits_for_the_warm_up() -> None:
@@ -316,6 +407,24 @@ def test_actor_is_held_by_its_credit_alone() -> None:
     proxy.drain()
     assert actor.drain(SOON_S)
     assert buffer.pushed == list(range(1, sent + 1))
+    proxy.close()
+    interrupter.raise_if_failed()
+
+
+def test_message_that_comes_twice_is_stored_once() -> None:
+    """Over a real link, which is what leaves out those that come again."""
+    transport = LocalTransport(SCHEMA, window=8)
+    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
+    limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=PER_MESSAGE, batch_size=4)
+    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
+    proxy.start()
+    actor = transport.connect(PEER)
+    actor.hello(make_hello())
+    for seq in (1, 2, 1, 2, 2, 3):
+        assert actor.send(make_experience(seq), timeout_s=SOON_S)
+    wait_until(lambda: 3 in buffer.pushed, SOON_S, "the last message")
+    assert buffer.pushed == [1, 2, 3]
+    assert proxy.ledger.balance().stored == 3 * PER_MESSAGE
     proxy.close()
     interrupter.raise_if_failed()
 

@@ -5,6 +5,7 @@ Knows numbers of rows, as a `Ring` gives them out, and nothing of what is in the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,8 +33,8 @@ class PrioritiesConfig(RingConfig):
     beta_end: float = 1.0
     """How much they do at last."""
 
-    beta_opt_steps: int = 100_000
-    """Optimisation steps (batches drawn) until then."""
+    beta_samples: int = 25_600_000
+    """Transitions sampled until then; the default is 100 000 batches of 256."""
 
     normaliser: Literal["batch", "buffer"] = "batch"
     """Weights are divided by the largest: of the batch, or that any row in replay would have."""
@@ -46,10 +47,8 @@ class PrioritiesConfig(RingConfig):
         for name in ("alpha", "beta", "beta_end"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"replay.{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.beta_opt_steps < 1:
-            raise ConfigError(
-                f"replay.beta_opt_steps must be at least 1, got {self.beta_opt_steps}"
-            )
+        if self.beta_samples < 1:
+            raise ConfigError(f"replay.beta_samples must be at least 1, got {self.beta_samples}")
         if not 0.0 < self.epsilon < float("inf"):
             raise ConfigError(f"replay.epsilon must be positive, got {self.epsilon}")
 
@@ -72,13 +71,14 @@ class Priorities:
             Heap(ring.capacity, np.minimum, np.inf) if config.normaliser == "buffer" else None
         )
         self._highest = 1.0
-        self._draws = 0
+        self._samples = 0
+        self._order: IntArray = np.arange(0)
 
     @property
     def beta(self) -> float:
         """How much weights make up for the bias now."""
         config = self._config
-        done = min(1.0, self._draws / config.beta_opt_steps)
+        done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
     def forget(self, first: int, end: int) -> None:
@@ -113,9 +113,12 @@ class Priorities:
         """Return numbers of rows, and their weights in the loss.
 
         One is drawn from each of `count` equal parts of the sum: the same expectation as
-        independent draws have, and less noise.
+        independent draws have, and less noise. They come in an order in which each piece of a
+        batch is drawn from all of the sum, too.
         """
-        leaves = self._find(count)
+        if len(self._order) != count:
+            self._order = _spread(count)
+        leaves = self._find(count).take(self._order)
         priorities = self._sums.take(leaves)
         while not (lowest := float(priorities.min(initial=np.inf))):
             empty = priorities == 0.0  # rounded away at the edge of its neighbour's share
@@ -124,7 +127,7 @@ class Priorities:
         if self._minima is not None:
             lowest = float(self._minima.top.min())
         weights = (lowest / priorities) ** self.beta
-        self._draws += 1
+        self._samples += count
         oldest = self._ring.oldest
         numbers = (leaves - oldest) % self._ring.capacity + oldest
         return numbers, weights.astype(np.float32)
@@ -144,3 +147,11 @@ class Priorities:
         self._sums.set(leaves, values)
         if self._minima is not None:
             self._minima.set(leaves, values if minima is None else np.full(len(leaves), minima))
+
+
+def _spread(count: int) -> IntArray:
+    """Return 0 to count - 1 in steps of about 0.618 times as many, so that each run is even."""
+    step = max(1, round(count * (math.sqrt(5) - 1) / 2))
+    while math.gcd(step, count) > 1:
+        step += 1
+    return np.arange(count) * step % max(count, 1)

@@ -13,16 +13,17 @@ the memory up. With T = burn_in + sequence_length and n = n_step, a batch of B o
 
 so that the target of row t is `reward[t] + discount[t] * value(obs)[bootstrap[t]]`. Nothing is ever
 read across an episode's end: after it, `obs` repeats the episode's last observation, `mask` is
-False, and rewards and discounts are 0.
+False, and rewards and discounts are 0. `bootstrap` never points at a repetition, which a memory
+would take for one more step.
 
 Where a sequence may start: at every `stride`-th row of a segment, and at the first row of every
 episode. A sequence that starts an episode has nothing to burn in, and its memory is known, so its
 first `burn_in` rows are empty (`mask` False, `obs` repeats the first one) and all of the episode's
 own rows are learned from:
 
-    t          0 1 2 | 3 4 5 6 7 8           burn_in 3, sequence_length 6
-    from row 8: 8 9 10 | 11 12 13 14 15 16    start column: of row 8
-    from row 0: - - - | 0 1 2 3 4 5           start column: of row 0, the memory *after* burn-in
+    t            0  1  2 |  3  4  5  6  7  8    burn_in=3, sequence_length=6
+    from row 8   8  9 10 | 11 12 13 14 15 16    start columns: of row 8, before burn-in
+    from row 0   -  -  - |  0  1  2  3  4  5    start columns: of row 0, after burn-in
 
 An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the memory
 `where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +

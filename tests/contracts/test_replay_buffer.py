@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.messages import Experience
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import END, ColumnSpec, SegmentSchema, make_schema
 from tests.streams import Transition, make_outbox, n_step_return, play, schema
@@ -50,7 +51,18 @@ def _uniform(n_step: int) -> Case:
     return Case(lambda size: UniformReplayConfig(capacity=size, n_step=n_step, gamma=GAMMA), n_step)
 
 
-CASES = {"uniform": _uniform(1), "uniform, 3 steps": _uniform(3)}
+def _prioritized(n_step: int) -> Case:
+    return Case(
+        lambda size: PrioritizedReplayConfig(capacity=size, n_step=n_step, gamma=GAMMA), n_step
+    )
+
+
+CASES = {
+    "uniform": _uniform(1),
+    "uniform, 3 steps": _uniform(3),
+    "prioritized": _prioritized(1),
+    "prioritized, 3 steps": _prioritized(3),
+}
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -119,7 +131,8 @@ def test_message_larger_than_the_buffer_leaves_its_newest(case: Case) -> None:
 
 @every_case
 def test_batch_has_the_promised_columns(case: Case) -> None:
-    batch = case.filled().sample(7)
+    buffer = case.filled()
+    batch = buffer.sample(7)
     expected = {
         "obs": ((7, 1), "float32"),
         "next_obs": ((7, 1), "float32"),
@@ -128,6 +141,8 @@ def test_batch_has_the_promised_columns(case: Case) -> None:
         "discount": ((7,), "float32"),
         "model_version": ((7,), "int32"),
     }
+    if isinstance(buffer, TakesPriorities):
+        expected |= {"weight": ((7,), "float32"), "index": ((7,), "int64")}
     assert {name: (column.shape, column.dtype) for name, column in batch.items()} == expected
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,12 @@ from hypothesis import strategies as st
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.replay_buffers._heap import Heap, SumTree
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.segment import END, TERMINATED, TRUNCATED
-from asyncrl.types import Array
+from asyncrl.segment import END, TERMINATED, TRUNCATED, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+from asyncrl.types import Array, IntArray
+from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.replay_buffers.segments import segment, with_columns
 from tests.streams import make_outbox, play, schema
 
@@ -104,6 +110,17 @@ def test_new_transitions_are_drawn_like_the_most_wrong_one() -> None:
     )
 
 
+@pytest.mark.parametrize("batch_size", [7, 64, 100])
+def test_every_piece_of_a_batch_is_drawn_from_all_of_replay(batch_size: int) -> None:
+    buffer = build()
+    fill(buffer, 400)
+    index = buffer.sample(4 * batch_size)["index"]
+    for first in range(0, 4 * batch_size, batch_size):
+        piece = index[first : first + batch_size]
+        assert piece.mean() == pytest.approx(200, abs=40)
+        assert np.histogram(piece, bins=4, range=(0, 400))[0].min() >= batch_size // 8
+
+
 def test_of_an_index_that_is_told_twice_the_last_error_counts() -> None:
     buffer = build(alpha=1.0)
     fill(buffer, 4)
@@ -174,7 +191,7 @@ def test_overwritten_transitions_do_not_count_for_the_largest_weight() -> None:
 
 
 def test_beta_grows_with_the_batches() -> None:
-    buffer = build(beta=0.2, beta_end=0.6, beta_opt_steps=4)
+    buffer = build(beta=0.2, beta_end=0.6, beta_samples=16)
     fill(buffer, 12)
     betas = []
     for _ in range(6):
@@ -227,6 +244,73 @@ def test_nobody_knows_the_value_after_a_truncated_episode() -> None:
     assert first_priorities(buffer) == pytest.approx([5.0, 5.0, 0.5])
 
 
+# --- what trainers do -----------------------------------------------------------------------------
+
+
+class Wrong(ConstantAgent):
+    """Tells how wrong it was: 100 times its count of steps for the first row, 1 for the others."""
+
+    def priorities(self) -> Array:
+        error = np.ones(len(self.batches[-1]["index"]))
+        error[0] = 100.0 * self.opt_steps
+        return error
+
+
+class Notes(PrioritizedReplay):
+    """Keeps what it is told."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.told: list[tuple[list[int], list[float]]] = []
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.told.append((index.tolist(), td_error.tolist()))
+        super().update_priorities(index, td_error)
+
+
+def expected_of(agent: Wrong) -> list[tuple[list[int], list[float]]]:
+    return [
+        (batch["index"].tolist(), [100.0 * (i + 1)] + [1.0] * (len(batch["index"]) - 1))
+        for i, batch in enumerate(agent.batches)
+    ]
+
+
+def test_offline_training_tells_priorities() -> None:
+    buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
+    fill(buffer, 12)
+    train_offline(agent, buffer, batch_size=4, stop=MaxOptSteps(3))
+    assert len(buffer.told) == 3
+    assert buffer.told == expected_of(agent)
+
+
+def make_trainer(agent: ConstantAgent) -> tuple[Trainer, Notes]:
+    columns = OneStep().columns(COUNTING_SPEC, ())
+    segments = make_schema(columns, length=1, lookahead=1)
+    buffer = Notes(PrioritizedReplayConfig(), segments, 0)
+    config = TrainerConfig(batch_size=4, warmup_env_steps=8)
+    parts = {"schema": segments, "processor": OneStep(), "seed": 0, "stop": MaxOptSteps(5)}
+    return Trainer(agent, CountingBatch(), buffer, config, **parts), buffer
+
+
+def test_synchronous_training_tells_priorities() -> None:
+    agent = Wrong()
+    trainer, buffer = make_trainer(agent)
+    trainer.train()
+    assert len(buffer.told) == 5
+    assert buffer.told == expected_of(agent)
+
+
+def test_agent_that_tells_no_priorities_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Notes needs .*`priorities\(\)`.*ConstantAgent has none"
+    ):
+        make_trainer(ConstantAgent())
+    buffer = build()
+    fill(buffer, 12)
+    with pytest.raises(ConfigError, match="ConstantAgent has none, so use uniform replay"):
+        train_offline(ConstantAgent(), buffer)
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -242,7 +326,7 @@ def test_error_that_is_no_number_is_refused_and_changes_nothing(error: float) ->
 
 @pytest.mark.parametrize(
     "settings_",
-    [{"alpha": -0.1}, {"beta": 1.1}, {"beta_end": -1.0}, {"beta_opt_steps": 0}, {"epsilon": 0.0}],
+    [{"alpha": -0.1}, {"beta": 1.1}, {"beta_end": -1.0}, {"beta_samples": 0}, {"epsilon": 0.0}],
 )
 def test_settings_are_checked(settings_: dict[str, float]) -> None:
     name, value = next(iter(settings_.items()))

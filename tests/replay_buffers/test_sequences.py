@@ -85,6 +85,7 @@ def check(sample: Mapping[str, Array], episodes: Episodes, config: SequenceRepla
         if is_real:
             assert found == pytest.approx(n_step_return(episode, j, config.n_step, GAMMA))
             assert sample["action"][t] == episode[j].action
+            assert sample["bootstrap"][t] == t + min(config.n_step, len(episode) - j)
         else:
             assert found == (0.0, sample["obs"][t], 0.0)
 
