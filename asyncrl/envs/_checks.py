@@ -138,22 +138,23 @@ class _Part:
         self.name = name
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
-        # Concatenating along the first axis is much quicker than stacking, and as strict once
-        # each row has been measured: two wrong lengths may add up to a right one.
-        self._merged = (-1, *spec.shape[1:]) if spec.shape else None
 
     def stack(self, rows: Sequence[Any]) -> Array:
         """Return rows as one new array; raises `TypeError` or `ValueError` if they do not fit."""
         out = np.empty((len(rows), *self.shape), self.dtype)
-        if self._merged is None:
+        if not self.shape:
             array = np.array(rows)
             if array.shape != out.shape:
                 raise ValueError(array.shape)
             np.copyto(out, array, casting="same_kind")
         else:
-            if {len(row) for row in rows} != {self.shape[0]}:
+            # Concatenating along the first axis is much quicker than stacking, and as strict once
+            # each row has been measured: two wrong lengths may add up to a right one.
+            length, *others = self.shape
+            if {len(row) for row in rows} != {length}:
                 raise ValueError([len(row) for row in rows])
-            np.concatenate(rows, out=out.reshape(self._merged), casting="same_kind")
+            merged = out.reshape(len(rows) * length, *others)
+            np.concatenate(rows, out=merged, casting="same_kind")
         return out
 
 

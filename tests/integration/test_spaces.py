@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,25 +12,33 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agent import Act, AgentConfig, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.env import BatchEnv, EnvSpec, PackedSpec
+from asyncrl.envs._spaces import Parts
+from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.messages import Experience, Peer
+from asyncrl.outbox import Outbox
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.segment import SegmentConfig, make_schema
-from asyncrl.step_processor import OneStep
+from asyncrl.step_processor import OneStep, Step
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.types import Array
+from asyncrl.types import ActorId, Array, ModelVersion
+from asyncrl.wire import WireFormat
+from tests.envs.strategies import array_spaces, nested_spaces
 
 pytestmark = pytest.mark.processes
 
@@ -198,3 +207,71 @@ def test_replay_holds_exactly_what_the_environment_emitted(
     np.testing.assert_array_equal(after, numbers + 1)
     np.testing.assert_array_equal(batch["reward"], after)
     np.testing.assert_array_equal(batch["discount"] == 0, after % 8 == 0)
+
+
+class SampledEnv(gym.Env[Any, Any]):
+    """Emits random members of its space, keeps them, and rewards with the number of the last."""
+
+    def __init__(self, space: gym.Space[Any], length: int) -> None:
+        self.observation_space = space
+        self.action_space = DISCRETE
+        self.emitted: list[Any] = []
+        self._length = length
+        self._steps = 0
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        self._steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        obs = self._observe()
+        ended = self._steps == self._length
+        return obs, float(len(self.emitted) - 1), ended, False, {}
+
+    def _observe(self) -> Any:
+        self.emitted.append(self.observation_space.sample())
+        return copy.deepcopy(self.emitted[-1])
+
+
+def sent_and_stored(env: BatchEnv, n_steps: int) -> UniformReplay:
+    """Step an environment, and send what it does to a replay as an actor would."""
+    processor, config = OneStep(), SegmentConfig(length=5)
+    schema = make_schema(processor.columns(env.spec, ()), length=5, lookahead=1)
+    wire = WireFormat(schema=schema, run_id="a run")
+    outbox = Outbox(Peer(actor_id=ActorId(0), incarnation=0), schema, config, env.n_envs)
+    obs, version = env.reset(0), ModelVersion(0)
+    action = np.zeros(env.n_envs, np.int64)
+    for _ in range(n_steps):
+        outcome = env.step(action)
+        for rows in processor.process(Step(obs, Act(action), outcome, version)):
+            outbox.push(rows)
+        obs = outcome.obs
+    for rows in processor.finish(obs):
+        outbox.push(rows)
+    outbox.finish()
+    buffer = UniformReplayConfig(capacity=500).build(schema, seed=0)
+    while (message := outbox.take(version, n_steps)) is not None:
+        received = wire.decode([bytes(frame) for frame in wire.encode(message)])
+        assert isinstance(received, Experience)
+        buffer.push(received.columns, received.rows)
+    return buffer
+
+
+@given(st.one_of(array_spaces(), nested_spaces()), st.integers(1, 9), st.integers(0, 999))
+@settings(max_examples=60)
+def test_whatever_the_space_a_sample_is_what_was_emitted(
+    space: gym.Space[Any], length: int, seed: int
+) -> None:
+    space.seed(seed)
+    env = SampledEnv(space, length)
+    batch = PlainBatch(lambda: env, 1)
+    buffer = sent_and_stored(batch, n_steps=20)
+    spec, parts = batch.spec.observation, Parts(space)
+    sample = buffer.sample(40)
+    numbers = sample["reward"].astype(int)
+    for column, at in (("obs", numbers - 1), ("next_obs", numbers)):
+        packed = isinstance(spec, PackedSpec)
+        stored = [*spec.unpack(sample[column]).values()] if packed else [sample[column]]
+        for field, right in zip(stored, parts([env.emitted[i] for i in at]), strict=True):
+            np.testing.assert_array_equal(field, np.array(right).astype(field.dtype))
