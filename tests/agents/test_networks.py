@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from asyncrl.agents._critics import standard_critics
 from asyncrl.agents.networks import (
     MLP,
     DuelingHead,
@@ -216,6 +217,23 @@ def test_fields_are_encoded_each_by_itself() -> None:
 def test_q_network_of_several_fields(dueling: bool) -> None:
     network = q_network(FIELDS, (16, 8), 6, dueling=dueling)
     assert network(no_observations(FIELDS, 3)).shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("observation", "n_inputs"),
+    [(box((5,)), 5), (box((2, 3)), 6), (box(()), 1), (choices([0], [3]), 4), (FIELDS, 126)],
+)
+def test_standard_critics_of_any_observation(
+    observation: BoxSpec | PackedSpec, n_inputs: int
+) -> None:
+    critics = standard_critics(observation, 2, 3, (8,))
+    obs, action = no_observations(observation, 4), torch.rand(4, 2)
+    values = critics(obs, action)
+    assert values.shape == (3, 4)
+    widths = [p.shape[1] for p in critics.parameters() if p.ndim == 3 and p.shape[2] == 8]
+    assert n_inputs + 2 in widths
+    values.sum().backward()
+    assert all(p.grad is not None for p in critics.parameters()), "encoders are taught too"
 
 
 def test_field_with_an_image_that_does_not_fit_is_refused() -> None:
