@@ -93,6 +93,12 @@ class ActorTable:
         with self._lock:
             return _shares(self._total_seconds)
 
+    def reported(self) -> tuple[dict[str, float], int]:
+        """Return all seconds that actors have told of, by phase, and their steps in that time."""
+        with self._lock:
+            steps = sum(report.env_steps for report in self._last.values())
+            return dict(self._total_seconds), steps
+
     def take(self) -> Record:
         """Return the metrics since the last call, and those of the whole run."""
         with self._lock:

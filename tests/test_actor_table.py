@@ -56,6 +56,16 @@ def test_episodes_that_nobody_asks_for_are_bounded() -> None:
     assert (record["episode/return_mean"], record["episode/length_mean"]) == (0.0, 2.0)
 
 
+def test_reported_steps_are_those_of_the_reported_seconds() -> None:
+    table = ActorTable()
+    table.on_report(report(0, env_steps=100, shares={"env": 3.0, "wait": 1.0}))
+    table.on_report(report(0, env_steps=150, shares={"env": 2.0}))
+    table.on_report(report(1, env_steps=10, shares={"policy": 0.5}))
+    table.on_report(report(1, 1, env_steps=7, shares={"policy": 0.5}))
+    table.on_env_steps(Peer(actor_id=ActorId(0), incarnation=0), 999)
+    assert table.reported() == ({"env": 5.0, "wait": 1.0, "policy": 1.0}, 167)
+
+
 def test_shares_add_up_to_one() -> None:
     table = ActorTable()
     table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))

@@ -1,0 +1,281 @@
+"""The search: costs of batch sizes first, then the model's favourites in real runs. Runs nothing.
+
+What it knows of runs is one function, which takes a plan and says how a short run of it went.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from asyncrl.errors import ConfigError
+from asyncrl.tuning.model import (
+    ActorCost,
+    LearnerCost,
+    Plan,
+    Prediction,
+    Task,
+    actor_counts,
+    choose,
+    predict,
+)
+from asyncrl.tuning.trial import Trial
+
+__all__ = ["Freedom", "Tried", "TryPlan", "Tuner", "Tuning"]
+
+_STEP = 4
+_MOST_ENVS = 256
+_MOST_LENGTH = 64
+_SEND_SHARE = 0.2
+"""Longer segments are tried from this part of an actor's time on."""
+
+_GAIN = 0.9
+"""Of the cost before: one that is not below has gained nothing."""
+
+_SLOW_STEP_S = 0.5
+"""A batch whose one step takes longer would hardly have begun within a trial."""
+
+_MOST_VERIFIED = 3
+
+
+class TryPlan(Protocol):
+    """Runs a plan for a few seconds."""
+
+    def __call__(self, plan: Plan, *, limited: bool) -> Trial:
+        """Run it with or without the rate limiter; raise `ConfigError` if it cannot be run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freedom:
+    """What may be chosen; the rest stays as it is."""
+
+    actors: bool = True
+    envs: bool = True
+    length: bool = True
+    threads: bool = True
+    most_envs: int = _MOST_ENVS
+    """Environments of an actor, at the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One short run."""
+
+    plan: Plan
+    limited: bool
+    trial: Trial
+    predicted: Prediction | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What was tried, and what came of it."""
+
+    task: Task
+    start: Plan
+    chosen: Plan
+    tried: tuple[Tried, ...]
+    took_s: float
+
+    def of(self, plan: Plan) -> Tried | None:
+        """Return the verifying run of a plan, if there was one."""
+        return next((t for t in self.tried if t.limited and t.plan == plan), None)
+
+    @property
+    def sentence(self) -> str:
+        """What was chosen, on what measurement, and why no more was."""
+        found, before = self.of(self.chosen), self.of(self.start)
+        if not found:
+            return f"chose {self.chosen}: there was no time for a run to verify it"
+        rate = f"measured {found.trial.env_steps_per_s:,.0f} env steps/s"
+        if self.chosen == self.start:
+            rate += ", and nothing that was tried is faster"
+        elif before:
+            rate += f" against {before.trial.env_steps_per_s:,.0f} with {before.plan}"
+        return f"chose {self.chosen}: {rate}{self._why(found)}"
+
+    def _why(self, found: Tried) -> str:
+        actors = "1 actor keeps" if self.chosen.actors == 1 else f"{self.chosen.actors} actors keep"
+        match found.predicted and found.predicted.limited_by:
+            case "learner":
+                return f", because {actors} the learner busy and more would wait for it"
+            case "cores":
+                return f", because that keeps the {self.task.cores} cores busy"
+            case "actors":
+                return ", because the actors are the slower side and more found no room"
+        return ""
+
+
+@dataclass
+class Tuner:
+    """Tries plans within a budget of time, and chooses.
+
+    Args:
+        try_plan: Runs a plan.
+        task: What the plan is for.
+        start: The plan to begin with, and to be better than.
+        budget_s: No trial is begun that would probably end later than this; the first one always.
+        freedom: What may be chosen.
+        on_tried: Hears of each trial.
+        clock: Tells the time.
+    """
+
+    try_plan: TryPlan
+    task: Task
+    start: Plan
+    budget_s: float
+    freedom: Freedom = field(default_factory=Freedom)
+    on_tried: Callable[[Tried], object] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self) -> Tuning:
+        """Measure what steps cost, predict, verify the best few, choose."""
+        self._began_s = self.clock()
+        self._tried: list[Tried] = []
+        self._costs: dict[tuple[int, int], ActorCost] = {}
+        self._learners: dict[int, list[LearnerCost]] = {}
+        self._sweep_envs()
+        self._sweep_lengths()
+        self._sweep_threads()
+        chosen = self._verify()
+        return Tuning(
+            task=self.task,
+            start=self.start,
+            chosen=chosen,
+            tried=tuple(self._tried),
+            took_s=self.clock() - self._began_s,
+        )
+
+    def _sweep_envs(self) -> None:
+        """Try more environments as long as they make a step cheaper; if at once not, fewer."""
+        first, length = self.start.envs_per_actor, self.start.segment_length
+        self._cost_of(first, length)
+        if not self._costs:
+            raise ConfigError(f"{self.start} cannot be tried; give a larger budget of seconds")
+        if not self.freedom.envs:
+            return
+        upwards = self._walk(first, lambda envs: envs * _STEP)
+        if not upwards:
+            self._walk(first, lambda envs: envs // _STEP)
+
+    def _walk(self, envs: int, step: Callable[[int], int]) -> int:
+        """Go on from a number of environments while it pays; return how often it did."""
+        length, paid = self.start.segment_length, 0
+        while 1 <= (following := step(envs)) <= self.freedom.most_envs:
+            before = self._costs[envs, length].total_s
+            light = replace(self.start, envs_per_actor=following).is_light
+            if before * following > _SLOW_STEP_S or not light:
+                break
+            cost = self._cost_of(following, length)
+            # Fewer environments need to be as cheap, more have to be cheaper.
+            worst = before * (_GAIN if following > envs else 1 / _GAIN)
+            if cost is None or cost.total_s > worst:
+                break
+            envs, paid = following, paid + 1
+        return paid
+
+    def _sweep_lengths(self) -> None:
+        """Try longer segments where packing and sending them is what an actor does."""
+        plan = choose(self._predictions()).plan
+        while self.freedom.length and plan.segment_length * 2 <= _MOST_LENGTH:
+            cost = self._costs[plan.envs_per_actor, plan.segment_length]
+            plan = replace(plan, segment_length=plan.segment_length * 2)
+            if cost.send_s < _SEND_SHARE * cost.total_s or not plan.is_light:
+                return
+            longer = self._cost_of(plan.envs_per_actor, plan.segment_length)
+            if longer is None or longer.total_s > _GAIN * cost.total_s:
+                return
+
+    def _sweep_threads(self) -> None:
+        """Try more threads for a learner that is the slower side while cores are idle."""
+        best = choose(self._predictions())
+        idle = self.task.cores - best.plan.actors
+        threads = 2 * self.start.threads
+        while self.freedom.threads and best.limited_by == "learner" and threads <= idle:
+            plan = replace(best.plan, threads=threads)
+            before = self._learner(threads // 2).wall_s
+            tried = self._try(replace(plan, actors=1), limited=False)
+            if tried is None or tried.trial.learner.wall_s > _GAIN * before:
+                return
+            threads *= 2
+
+    def _verify(self) -> Plan:
+        """Run what the model likes best, its neighbours, and the plan to be better than."""
+        predictions = {p.plan: p for p in self._predictions()}
+        measured: list[Prediction] = []
+        for plan in self._favourites(list(predictions.values())):
+            tried = self._try(plan, limited=True, predicted=predictions.get(plan))
+            if tried is not None:
+                measured.append(_measured(tried))
+        return choose(measured).plan if measured else choose(list(predictions.values())).plan
+
+    def _favourites(self, predictions: list[Prediction]) -> Iterator[Plan]:
+        best = choose(predictions)
+        plans = [best.plan, self.start]
+        others = [p for p in predictions if p.plan.actors != best.plan.actors]
+        if others:
+            plans.append(choose(others).plan)
+        yield from list(dict.fromkeys(plans))[:_MOST_VERIFIED]
+
+    def _predictions(self) -> list[Prediction]:
+        """Return what the model expects of every plan whose costs are known."""
+        counts = actor_counts(self.task.cores, also=[self.start.actors])
+        return [
+            predict(
+                Plan(actors=n, envs_per_actor=envs, segment_length=length, threads=threads),
+                cost,
+                self._learner(threads),
+                self.task,
+            )
+            for (envs, length), cost in self._costs.items()
+            for threads in self._learners
+            for n in (counts if self.freedom.actors else [self.start.actors])
+        ]
+
+    def _learner(self, threads: int) -> LearnerCost:
+        costs = self._learners[threads]
+        return LearnerCost(
+            wall_s=statistics.median(cost.wall_s for cost in costs),
+            cpu_s=statistics.median(cost.cpu_s for cost in costs),
+        )
+
+    def _cost_of(self, envs: int, length: int) -> ActorCost | None:
+        plan = replace(self.start, actors=1, envs_per_actor=envs, segment_length=length)
+        tried = self._try(plan, limited=False)
+        if tried is None:
+            return None
+        self._costs[envs, length] = tried.trial.actor
+        return tried.trial.actor
+
+    def _try(
+        self, plan: Plan, *, limited: bool, predicted: Prediction | None = None
+    ) -> Tried | None:
+        """Run a plan, unless there is no time left or it cannot be run."""
+        longest_s = max((tried.trial.took_s for tried in self._tried), default=0.0)
+        if self._tried and self.clock() - self._began_s + longest_s > self.budget_s:
+            return None
+        try:
+            trial = self.try_plan(plan, limited=limited)
+        except ConfigError:
+            if not self._tried:
+                raise
+            return None  # as where a factory decides itself how many environments there are
+        tried = Tried(plan=plan, limited=limited, trial=trial, predicted=predicted)
+        self._tried.append(tried)
+        self._learners.setdefault(plan.threads, []).append(trial.learner)
+        self.on_tried(tried)
+        return tried
+
+
+def _measured(tried: Tried) -> Prediction:
+    """Return a trial in the form in which plans are compared."""
+    return Prediction(
+        plan=tried.plan,
+        env_steps_per_s=tried.trial.env_steps_per_s,
+        opt_steps_per_s=tried.trial.opt_steps_per_s,
+        limited_by=tried.predicted.limited_by if tried.predicted else "cores",
+    )
