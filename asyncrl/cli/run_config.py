@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from asyncrl.agent import AgentConfig
@@ -16,6 +16,7 @@ from asyncrl.config import load_object
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import (
@@ -27,7 +28,15 @@ from asyncrl.stop_conditions import (
     StopCondition,
 )
 
-__all__ = ["RunConfig", "preset"]
+__all__ = ["REPLAYS", "ReplayKind", "RunConfig", "preset", "with_replay"]
+
+ReplayKind = Literal["uniform", "prioritized"]
+
+REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
+    "uniform": UniformReplayConfig,
+    "prioritized": PrioritizedReplayConfig,
+}
+"""What `--replay-kind` chooses from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +149,12 @@ def preset(name: str) -> RunConfig:
             "build, build_policy and extra_columns, see asyncrl/agent.py"
         )
     return RunConfig(agent=agent)
+
+
+def with_replay(config: RunConfig, kind: str) -> RunConfig:
+    """Return the same config with replay of this kind; settings that both kinds have stay."""
+    cls, now = REPLAYS[kind], config.replay
+    if type(now) is cls:
+        return config
+    shared = {f.name: getattr(now, f.name) for f in fields(cls) if hasattr(now, f.name)}
+    return replace(config, replay=cls(**shared))

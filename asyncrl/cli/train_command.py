@@ -18,8 +18,9 @@ from typing import Annotated, Any
 
 import tyro
 
+from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, with_replay
 from asyncrl.cli.signals import interrupting
 from asyncrl.config import load_yaml, save_yaml, to_plain
 from asyncrl.errors import ConfigError
@@ -39,7 +40,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Where results go, and what is shown."""
+    """What to start from, where results go, and what is shown."""
 
     run_dir: Path | None = None
     """Directory of the run; by default a new one under `runs/`."""
@@ -48,11 +49,24 @@ class Output:
     """YAML file to start from, for instance another run's `config.yaml`; where a flag and
     the file differ, the flag counts."""
 
+    replay_kind: ReplayKind | None = None
+    """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
+
     quiet: bool = False
     """Show nothing but the summary."""
 
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
+
+    profile_opt_steps: int = 0
+    """Record where so many of the learner's optimisation steps spend their time, as `profile.json`
+    in the run directory, for https://ui.perfetto.dev; 0 is off."""
+
+    def __post_init__(self) -> None:
+        if self.profile_opt_steps < 0:
+            raise ConfigError(
+                f"--profile-opt-steps must be 0 (off) or more, got {self.profile_opt_steps}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +142,14 @@ def run(arguments: TrainArguments) -> int:
 def _starting_point(agent: str, flags: list[str]) -> RunConfig:
     """Return the config whose values are the defaults of all flags."""
     start = preset(agent)
-    path = _value_of("--config", flags)
-    if path is None:
-        return start
-    loaded = load_yaml(RunConfig, Path(path))
+    if (path := _value_of("--config", flags)) is not None:
+        start = _load(Path(path), start, agent)
+    kind = _value_of("--replay-kind", flags)
+    return with_replay(start, kind) if kind and kind in REPLAYS else start
+
+
+def _load(path: Path, start: RunConfig, agent: str) -> RunConfig:
+    loaded = load_yaml(RunConfig, path)
     if type(loaded.agent) is not type(start.agent):
         raise ConfigError(
             f"{path} trains {type(loaded.agent).__name__}, and {agent} is "
@@ -155,7 +173,7 @@ def _build(
 ) -> AsyncTrainer:
     config = arguments.config
     return build_async_trainer(
-        config.agent,
+        _agent(arguments, run_dir),
         config.env_config().build,
         config,
         stop=config.stop_condition(),
@@ -164,6 +182,18 @@ def _build(
         checkpoint_dir=run_dir / "checkpoints",
         interrupter=interrupter,
         run_config=plain,
+    )
+
+
+def _agent(arguments: TrainArguments, run_dir: Path) -> AgentConfig:
+    if not arguments.output.profile_opt_steps:
+        return arguments.config.agent
+    from asyncrl.agents.profiler import ProfiledConfig
+
+    return ProfiledConfig(
+        agent=arguments.config.agent,
+        trace=run_dir / "profile.json",
+        opt_steps=arguments.output.profile_opt_steps,
     )
 
 

@@ -11,9 +11,10 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.agents.sac import SACConfig
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.run_config import RunConfig, preset, with_replay
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from tests.fakes import ConstantConfig
 
@@ -43,6 +44,14 @@ def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:
 def test_negative_limits_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name} must be 0 \(off\) or more, got -1"):
         RunConfig(**{name: -1})
+
+
+def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
+    start = preset("dqn")
+    chosen = with_replay(start, "prioritized")
+    assert chosen.replay == PrioritizedReplayConfig(n_step=5)
+    assert with_replay(chosen, "prioritized") is chosen
+    assert with_replay(chosen, "uniform") == start
 
 
 def test_settings_of_every_run_are_checked_here_too() -> None:

@@ -16,6 +16,7 @@ from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.cli.train_command import parse
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run
 from tests.fakes import ConstantConfig
@@ -209,6 +210,27 @@ def test_kind_of_exploration_can_be_chosen_with_flags_before_and_after() -> None
     assert (config.actors, config.seed) == (3, 7)
 
 
+@pytest.mark.parametrize("write", ["--replay-kind=prioritized", "--replay-kind prioritized"])
+def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(write: str, tmp_path: Path) -> None:
+    flags = [*write.split(), "--replay.alpha", "0.9", "--replay.capacity", "5000"]
+    config = parse(["dqn", *flags]).config
+    assert config.replay == PrioritizedReplayConfig(capacity=5000, n_step=5, alpha=0.9)
+    save_yaml(config, tmp_path / "config.yaml")
+    again = parse(["dqn", "--config", str(tmp_path / "config.yaml"), "--replay.beta", "0.5"])
+    assert again.config.replay == PrioritizedReplayConfig(
+        capacity=5000, n_step=5, alpha=0.9, beta=0.5
+    )
+
+
+def test_kind_of_replay_is_one_of_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["dqn", "--replay-kind", "sorted"])
+    assert "prioritized" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["dqn", "--replay.alpha", "0.9"])
+    assert "--replay.alpha" in capsys.readouterr().err, "uniform replay has no such setting"
+
+
 def test_arguments_of_the_environment_keep_their_types() -> None:
     words = "yes True size 3 speed 0.5 name tall".split()
     config = config_of("dqn", "--env-kwargs", *words)
@@ -236,6 +258,19 @@ def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
     save_yaml(preset("dqn"), tmp_path / "config.yaml")
     with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
         parse(["sac", "--config", str(tmp_path / "config.yaml")])
+
+
+@pytest.mark.processes
+def test_steps_are_profiled_if_asked(tmp_path: Path) -> None:
+    flags = ["--run-dir", "it", "--max-opt-steps", "60", "--profile-opt-steps", "5"]
+    done = run("train", "dqn", *TINY, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_json(tmp_path / "it" / "profile.json")["traceEvents"]
+
+
+def test_count_of_steps_to_profile_is_checked() -> None:
+    with pytest.raises(ConfigError, match="--profile-opt-steps must be 0"):
+        parse(["dqn", "--profile-opt-steps", "-1"])
 
 
 def test_run_directory_is_never_used_twice(
