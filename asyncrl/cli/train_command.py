@@ -1,0 +1,269 @@
+"""`asyncrl train`: config from preset, file and flags; a run directory; progress; a summary."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from asyncrl.agent import AgentConfig
+from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, with_replay
+from asyncrl.cli.signals import interrupting
+from asyncrl.config import load_yaml, save_yaml, to_plain
+from asyncrl.errors import ConfigError
+from asyncrl.facts import Setup
+from asyncrl.interrupter import Interrupter
+from asyncrl.recorder import Recorder
+from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.jsonl import JsonlRecorder
+from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.train import build_async_trainer
+from asyncrl.train_result import TrainResult
+
+__all__ = ["Output", "TrainArguments", "parse", "run"]
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What to start from, where results go, and what is shown."""
+
+    run_dir: Path | None = None
+    """Directory of the run; by default a new one under `runs/`."""
+
+    config: Path | None = None
+    """YAML file to start from, for instance another run's `config.yaml`; where a flag and
+    the file differ, the flag counts."""
+
+    replay_kind: ReplayKind | None = None
+    """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
+
+    quiet: bool = False
+    """Show nothing but the summary."""
+
+    tensorboard: bool = False
+    """Also write TensorBoard files into the run directory."""
+
+    profile_opt_steps: int = 0
+    """Record where so many of the learner's optimisation steps spend their time, as `profile.json`
+    in the run directory, for https://ui.perfetto.dev; 0 is off."""
+
+    def __post_init__(self) -> None:
+        if self.profile_opt_steps < 0:
+            raise ConfigError(
+                f"--profile-opt-steps must be 0 (off) or more, got {self.profile_opt_steps}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainArguments:
+    """What one command line asks for."""
+
+    agent: str
+    """As the user has named it: a preset, or an import path."""
+
+    output: Output
+    config: RunConfig
+
+
+def parse(argv: list[str]) -> TrainArguments:
+    """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
+    if not argv or argv[0].startswith("-"):
+        if {"-h", "--help"} & set(argv):
+            argv = ["dqn", "--help"]
+        else:
+            raise ConfigError("name an agent: asyncrl train dqn|sac|MODULE:CONFIG [OPTIONS]")
+    agent, *flags = argv
+    concrete = _concrete(_starting_point(agent, flags))
+    form = dataclasses.make_dataclass(
+        "Form",
+        [
+            ("output", Annotated[Output, tyro.conf.arg(name="")], field(default=Output())),
+            ("run", Annotated[type(concrete), tyro.conf.arg(name="")], field(default=concrete)),
+        ],
+    )
+    parsed: Any = tyro.cli(
+        form,
+        prog=f"asyncrl train {agent}",
+        description="Train an agent with actor processes.",
+        args=flags,
+        config=(tyro.conf.CascadeSubcommandArgs,),
+    )
+    values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
+    return TrainArguments(agent=agent, output=parsed.output, config=RunConfig(**values))
+
+
+def run(arguments: TrainArguments) -> int:
+    """Train, and return the exit code."""
+    output, config = arguments.output, arguments.config
+    plain = to_plain(config)  # what cannot be saved is refused before anything is there
+    run_dir = _make_run_dir(output.run_dir, arguments.agent, config)
+    if not output.quiet:
+        print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        try:
+            trainer = _build(arguments, run_dir, interrupter, plain)
+        except BaseException:
+            with suppress(OSError):
+                run_dir.rmdir()  # nothing is in it yet
+            raise
+        with closing(trainer):
+            save_yaml(config, run_dir / "config.yaml")
+            try:
+                result = trainer.train()
+            except KeyboardInterrupt:
+                print("asyncrl: interrupted twice, so ended without a summary", file=sys.stderr)
+                return interrupted.exit_code
+            except Exception as error:
+                _save_error(error, run_dir)
+                raise
+    _save_summary(result, run_dir)
+    if not output.quiet:
+        print()  # apart from the last frame
+    print(render_summary({**result.summary(), "run_dir": str(run_dir)}))
+    return interrupted.exit_code
+
+
+def _starting_point(agent: str, flags: list[str]) -> RunConfig:
+    """Return the config whose values are the defaults of all flags."""
+    start = preset(agent)
+    if (path := _value_of("--config", flags)) is not None:
+        start = _load(Path(path), start, agent)
+    kind = _value_of("--replay-kind", flags)
+    return with_replay(start, kind) if kind and kind in REPLAYS else start
+
+
+def _load(path: Path, start: RunConfig, agent: str) -> RunConfig:
+    loaded = load_yaml(RunConfig, path)
+    if type(loaded.agent) is not type(start.agent):
+        raise ConfigError(
+            f"{path} trains {type(loaded.agent).__name__}, and {agent} is "
+            f"{type(start.agent).__name__}; name the agent that the file is about"
+        )
+    return loaded
+
+
+def _value_of(flag: str, argv: list[str]) -> str | None:
+    """Find a flag before all flags are known; None if it is not there, or lacks its value."""
+    for word, after in pairwise([*argv, ""]):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag and after:
+            return after
+    return None
+
+
+def _build(
+    arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, plain: dict[str, Any]
+) -> AsyncTrainer:
+    config = arguments.config
+    return build_async_trainer(
+        _agent(arguments, run_dir),
+        config.env_config().build,
+        config,
+        stop=config.stop_condition(),
+        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        recorder=_recorder(arguments.output, config, run_dir),
+        checkpoint_dir=run_dir / "checkpoints",
+        interrupter=interrupter,
+        run_config=plain,
+    )
+
+
+def _agent(arguments: TrainArguments, run_dir: Path) -> AgentConfig:
+    if not arguments.output.profile_opt_steps:
+        return arguments.config.agent
+    from asyncrl.agents.profiler import ProfiledConfig
+
+    return ProfiledConfig(
+        agent=arguments.config.agent,
+        trace=run_dir / "profile.json",
+        opt_steps=arguments.output.profile_opt_steps,
+    )
+
+
+def _concrete(config: RunConfig) -> RunConfig:
+    """Return the same config in a class that names its members' own classes.
+
+    A field declared as a contract shows no flags; those of the object in it are wanted.
+    """
+    members: list[tuple[str, Any]] = [(n, type(getattr(config, n))) for n in ("agent", "replay")]
+    if all(isinstance(value, Scalar) for value in config.env_kwargs.values()):
+        members.append(("env_kwargs", Mapping[str, Scalar]))
+    concrete = dataclasses.make_dataclass(
+        "RunConfig",
+        [
+            (name, declared, field(default_factory=partial(getattr, config, name)))
+            for name, declared in members
+        ],
+        bases=(RunConfig,),
+        frozen=True,
+        kw_only=True,
+        slots=True,
+    )
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    return concrete(**values)  # type: ignore[no-any-return]
+
+
+def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
+    if wanted is None:
+        name = f"{agent.rpartition(':')[2]}-{config.env.rpartition(':')[2].replace('/', '-')}"
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        wanted = Path("runs") / f"{name}-{config.seed}-{stamp}"
+    if (wanted / "config.yaml").exists():
+        raise ConfigError(f"{wanted} already holds a run; give another --run-dir")
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run directory {wanted}: {error.strerror}") from error
+    return wanted
+
+
+def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
+    recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
+    if output.tensorboard:
+        from asyncrl.recorders.tensorboard import TensorBoardRecorder
+
+        recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
+    if not output.quiet:
+        stop = config.stop_condition()
+        target = config.stop_at_return
+        recorders.append(
+            TerminalRecorder(
+                limits=stop.limits() if stop else {},
+                target=("eval_reward", target) if target is not None else None,
+                setup=Setup(
+                    actors=config.actors,
+                    envs_per_actor=config.envs_per_actor,
+                    samples_per_insert=config.limiter.samples_per_insert,
+                ),
+            )
+        )
+    return BackgroundRecorder(recorders)
+
+
+def _save_error(error: Exception, run_dir: Path) -> None:
+    path = run_dir / "error.txt"
+    with contextlib.suppress(OSError):  # a full disk may be the very error
+        path.write_text("".join(traceback.format_exception(error)))
+        error.add_note(f"asyncrl: {path} holds the traceback")
+
+
+def _save_summary(result: TrainResult, run_dir: Path) -> None:
+    text = json.dumps(result.summary(), indent=2)
+    (run_dir / "summary.json").write_text(text + "\n")
