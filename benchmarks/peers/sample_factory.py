@@ -1,0 +1,204 @@
+"""Sample Factory: its sampler alone, or APPO with its learner.
+
+It needs Gymnasium 0.29, so the cheetah is HalfCheetah-v4: the same model, and the same steps.
+`--train_for_seconds` does nothing in 2.1.1 (nobody counts the seconds), so a run with a learner
+ends as a user would end it: with SIGINT.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from sample_factory.algo.runners.runner import (  # type: ignore[import-not-found]
+    AlgoObserver,
+    Runner,
+)
+from sample_factory.algo.sampling.simplified_sampling_api import (  # type: ignore[import-not-found]
+    SyncSamplingAPI,
+)
+from sample_factory.algo.utils.env_info import (  # type: ignore[import-not-found]
+    obtain_env_info_in_a_separate_process,
+)
+from sample_factory.algo.utils.rl_utils import (  # type: ignore[import-not-found]
+    samples_per_trajectory,
+)
+from sample_factory.cfg.arguments import (  # type: ignore[import-not-found]
+    parse_full_cfg,
+    parse_sf_args,
+)
+from sample_factory.envs.env_utils import register_env  # type: ignore[import-not-found]
+from sample_factory.train import make_runner  # type: ignore[import-not-found]
+
+from benchmarks.peers.apart import run_apart
+from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, report, request
+
+__all__ = ["SAMPLING"]
+
+NAMES = {CARTPOLE: CARTPOLE, CHEETAH: "mujoco_halfcheetah", ATARI: "atari_pong"}
+"""Ours -> Sample Factory's, by which it picks its own defaults and wrappers."""
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    CARTPOLE: {
+        "learn": False,
+        "num_workers": 2,
+        "num_envs_per_worker": 64,
+        "worker_num_splits": 2,
+        "batched_sampling": True,
+    },
+    CHEETAH: {
+        "learn": False,
+        "num_workers": 2,
+        "num_envs_per_worker": 32,
+        "worker_num_splits": 2,
+        "batched_sampling": True,
+    },
+    ATARI: {
+        "learn": False,
+        "num_workers": 2,
+        "num_envs_per_worker": 8,
+        "worker_num_splits": 2,
+        "batched_sampling": False,
+    },
+}
+
+ARGUMENTS = [
+    "--algo=APPO",
+    "--device=cpu",
+    "--use_rnn=False",
+    "--recurrence=1",
+    "--rollout=32",
+    "--batch_size=4096",
+    "--normalize_input=False",
+    "--decorrelate_envs_on_one_worker=False",
+    "--nonlinearity=relu",
+    "--experiment=sampling",
+]
+
+WARM_UP_S = 2.0
+LIMIT_S = 120.0
+"""For the start and the end, besides what is measured."""
+
+
+def make_env(name: str, cfg: Any, env_config: Any, render_mode: str | None = None) -> Any:  # noqa: ANN401  # untyped here
+    """Return an environment; Pong with Sample Factory's own wrappers."""
+    if name == NAMES[CARTPOLE]:
+        return gymnasium.make(name, render_mode=render_mode)
+    if name == NAMES[CHEETAH]:
+        return gymnasium.make("HalfCheetah-v4", render_mode=render_mode)
+    from ale_py.registration import register_v0_v4_envs  # noqa: PLC0415  # slow to load
+    from sf_examples.atari.atari_utils import (  # type: ignore[import-not-found]  # noqa: PLC0415
+        make_atari_env,
+    )
+
+    register_v0_v4_envs()  # type: ignore[no-untyped-call,unused-ignore]  # 0.29 does not find it
+    return make_atari_env(name, cfg, env_config, render_mode)
+
+
+def configured(asked: Request, settings: dict[str, Any], directory: Path) -> Any:  # noqa: ANN401  # untyped here
+    """Return Sample Factory's settings of a 64x64 policy."""
+    for name in NAMES.values():
+        register_env(name, make_env)
+    given = [f"--{key}={value}" for key, value in settings.items() if key != "learn"]
+    argv = [f"--env={NAMES[asked.env]}", f"--train_dir={directory}", f"--seed={asked.seed}"]
+    argv += ["--encoder_mlp_layers", "64", "64", "--encoder_conv_mlp_layers", "64", "64"]
+    parser, _ = parse_sf_args(argv=[*argv, *ARGUMENTS, *given])
+    if asked.env == ATARI:
+        from sf_examples.atari.atari_params import (  # type: ignore[import-not-found]  # noqa: PLC0415
+            atari_override_defaults,
+        )
+
+        atari_override_defaults(asked.env, parser)
+    return parse_full_cfg(parser, [*argv, *ARGUMENTS, *given])
+
+
+class Meter(AlgoObserver):  # type: ignore[misc]  # untyped where this is checked
+    """Counts the steps that were learned from, and ends training once that took long enough."""
+
+    def __init__(self, seconds: float) -> None:
+        self.value: float | None = None
+        self._seconds = seconds
+        self._first_s = time.perf_counter()
+        self._began: tuple[float, int] | None = None
+
+    def on_training_step(self, runner: Runner, _iteration: int) -> None:
+        now, steps = time.perf_counter(), sum(runner.env_steps.values())
+        if not steps:
+            return
+        if self._began is None:
+            if now - self._first_s > WARM_UP_S:
+                self._began = now, steps
+            return
+        began_s, before = self._began
+        if now - began_s >= self._seconds and self.value is None:
+            self.value = (steps - before) / (now - began_s)
+            signal.raise_signal(signal.SIGINT)
+
+
+def train(cfg: Any, seconds: float) -> float | None:  # noqa: ANN401  # untyped here
+    """Train with APPO, and return the steps a second that it has learned from."""
+    cfg, runner = make_runner(cfg)
+    meter = Meter(seconds)
+    runner.register_observer(meter)
+    runner.init()
+    runner.run()
+    return meter.value and meter.value / cfg.env_frameskip
+
+
+def sample(cfg: Any, seconds: float) -> float:  # noqa: ANN401  # untyped here
+    """Let the sampler run without a learner, and return the steps a second that it hands over."""
+    sampler = SyncSamplingAPI(cfg, obtain_env_info_in_a_separate_process(cfg))
+    sampler.start()
+    sampler.get_trajectories_sync()
+    ready = time.perf_counter() + WARM_UP_S
+    while time.perf_counter() < ready:
+        sampler.get_trajectories_sync()
+    began, steps = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - began) < seconds:
+        steps += samples_per_trajectory(sampler.get_trajectories_sync())
+    sampler.stop()
+    return steps / elapsed
+
+
+def sampling(asked: Request, directory: Path) -> None:
+    """Measure one of the two."""
+    settings = {**SAMPLING[asked.env], **asked.settings}
+    cfg = configured(asked, settings, directory)
+    give(asked, settings, (train if settings["learn"] else sample)(cfg, asked.seconds))
+
+
+def give(asked: Request, settings: dict[str, Any], value: float | None, note: str = "") -> None:
+    """Print the result."""
+    if asked.env == CHEETAH:
+        note = f"HalfCheetah-v4. {note}".strip()
+    report(
+        asked,
+        peer="sample_factory",
+        version=version("sample-factory"),
+        value=value,
+        settings=settings,
+        note=note,
+    )
+
+
+STAGES = {"sampling": sampling}
+
+
+def main() -> None:
+    """Measure once and print one JSON line."""
+    asked = request(__doc__, STAGES)
+    settings = {**SAMPLING[asked.env], **asked.settings}
+    run_apart(
+        partial(STAGES[asked.stage], asked),
+        lambda reason: give(asked, settings, None, reason),
+        asked.seconds + LIMIT_S,
+    )
+
+
+if __name__ == "__main__":
+    main()
