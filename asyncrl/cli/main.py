@@ -1,4 +1,4 @@
-"""`asyncrl train | eval | bench`: picks the command, turns errors into sentences and exit codes.
+"""`asyncrl train | eval | bench | doctor`: picks the command, turns errors into sentences.
 
 A command is a module with `parse`, which reads its arguments, and `run`, which does it.
 
@@ -28,6 +28,8 @@ usage: asyncrl COMMAND [OPTIONS]
       score the best model of a run
   asyncrl bench sample [--env ID] [--actors N] [--seconds S] [--json]
       measure sampling throughput against the bare loop on as many processes
+  asyncrl doctor ENV [--vectorization batch|native] [--seconds S] [--json]
+      play with an environment, and say whether it is fit for training
 
   --debug shows the traceback of an error; COMMAND --help shows all options\
 """
@@ -36,6 +38,7 @@ _COMMANDS = {
     "train": "asyncrl.cli.train_command",
     "eval": "asyncrl.cli.eval_command",
     "bench": "asyncrl.cli.bench_command",
+    "doctor": "asyncrl.cli.doctor_command",
 }
 
 

@@ -87,6 +87,10 @@ class EnvConfig:
             return as_batch_env(first)
         return _plain_batch(first, self._make, episodes)
 
+    def make(self) -> PlainOrVectorEnv:
+        """Make one plain environment, or a vector environment where the id or a setting says so."""
+        return self.make_vector() if self.vectorization == "native" else self._make()
+
     def make_plain(self) -> gymnasium.Env[Any, Any]:
         """Make one plain environment."""
         if self._home() is not None:

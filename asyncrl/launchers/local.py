@@ -34,7 +34,7 @@ from asyncrl.launchers._lives import LifeFiles, ProgressBoard
 from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
 
-__all__ = ["LocalLauncher", "StartMethod"]
+__all__ = ["LocalLauncher", "StartMethod", "pickled"]
 
 StartMethod = Literal["auto", "forkserver", "spawn"]
 
@@ -92,7 +92,7 @@ class LocalLauncher:
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
-        files.path("body").write_bytes(_pickled(body))
+        files.path("body").write_bytes(pickled(body))
         board = ProgressBoard(files.path("progress"), create=True)
         self._lives[files.name] = _Life(peer, files, board)
         self._order({"launch": files.name})
@@ -197,19 +197,20 @@ def _start_server(
     )
 
 
-def _pickled(body: ActorBody) -> bytes:
+def pickled(body: object) -> bytes:
+    """Return what is to run in an actor's process as it travels there, or raise `ConfigError`."""
     # In a process that multiprocessing has spawned, this is the user's script; actors know none.
     if script := sys.modules.get("__mp_main__"):
         cloudpickle.register_pickle_by_value(script)
     try:
-        pickled: bytes = cloudpickle.dumps(body)
+        data: bytes = cloudpickle.dumps(body)
     except Exception as error:
         raise ConfigError(
             f"what an actor is to run cannot be sent to its process: {type(error).__name__}: "
             f"{error}. Give factories and configs, which build environments, sockets and locks "
             "there, in place of such objects themselves"
         ) from error
-    return pickled
+    return data
 
 
 def _exit_of(life: _Life, code: int) -> ActorExit:

@@ -1,0 +1,126 @@
+"""`asyncrl doctor`: is an environment fit for training? Asked in a process of its own.
+
+An environment that crashes or hangs takes that process with it, and the report says where.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from asyncrl.cli._examination import examine
+from asyncrl.envs.doctor import Finding
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+
+__all__ = ["DoctorArguments", "parse", "render", "run"]
+
+_PATIENCE_S = 60.0
+"""What may pass without a word, beside the time to play: making an environment may take long."""
+
+_WIDTH = 100
+_INDENT = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorArguments:
+    """Play with an environment and say what is wrong with it, and what to do."""
+
+    env: Annotated[str, tyro.conf.Positional]
+    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`."""
+
+    env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Arguments for making it."""
+
+    envs_per_actor: int = 8
+    """Environments stepped together."""
+
+    vectorization: Literal["batch", "native"] = "batch"
+    """`batch` steps plain environments one after another; `native` uses the environment's own
+    vector form."""
+
+    seconds: float = 10.0
+    """Time to play, all in all."""
+
+    seed: int = 0
+    """Of episodes and actions."""
+
+    json: bool = False
+    """Print one JSON object."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
+
+    def config(self) -> EnvConfig:
+        """Return what an actor would step."""
+        return EnvConfig(
+            id=self.env,
+            kwargs=dict(self.env_kwargs),
+            n_envs=self.envs_per_actor,
+            vectorization=self.vectorization,
+        )
+
+
+def parse(argv: list[str]) -> DoctorArguments:
+    """Read the command line."""
+    arguments = tyro.cli(DoctorArguments, prog="asyncrl doctor", args=argv)
+    arguments.config()  # refuses what no environment can be made from
+    return arguments
+
+
+def run(arguments: DoctorArguments) -> int:
+    """Examine, and return the exit code: 1 if anything is wrong."""
+    findings = []
+    for finding in examine(
+        arguments.config(),
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        patience_s=_PATIENCE_S,
+    ):
+        findings.append(finding)
+        if not arguments.json:
+            print(render(finding), flush=True)
+    levels = [finding.level for finding in findings]
+    fit = "fail" not in levels
+    if arguments.json:
+        found = [dataclasses.asdict(finding) for finding in findings]
+        print(json.dumps({"env": arguments.env, "fit": fit, "findings": found}))
+    else:
+        verdict = "fit for training" if fit else "not fit for training"
+        print(f"\n{arguments.env} is {verdict}: {_count(levels)}")
+    return 0 if fit else 1
+
+
+def render(finding: Finding) -> str:
+    """Return a finding as lines for people."""
+    head = f"{finding.level:<5} {finding.check:<14} "
+    lines = [(head, finding.seen)]
+    if finding.advice:
+        lines.append((" " * _INDENT, f"-> {finding.advice}"))
+    return "\n".join(
+        textwrap.fill(
+            text,
+            _WIDTH,
+            initial_indent=f"{start:<{_INDENT}}",
+            subsequent_indent=" " * _INDENT,
+            break_long_words=False,
+        )
+        for start, text in lines
+    )
+
+
+def _count(levels: Sequence[str]) -> str:
+    warned, failed = levels.count("warn"), levels.count("fail")
+    return (
+        f"{failed} {'failure' if failed == 1 else 'failures'}, "
+        f"{warned} {'warning' if warned == 1 else 'warnings'}"
+    )

@@ -1,0 +1,227 @@
+"""Is an environment fit for training? Plays with it and says what it saw, and what to do.
+
+Finds out for itself what the batches rely on: spaces, seeds, ends of episodes, resets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import psutil
+
+from asyncrl.env import BatchEnv, DiscreteSpec, EnvSpec
+from asyncrl.envs._experience import play
+from asyncrl.envs._findings import (
+    Finding,
+    Level,
+    action_bounds,
+    arrays,
+    endings,
+    finite,
+    observations,
+    reward_scale,
+    rewards,
+    spaces,
+    speed,
+    time_limit,
+)
+from asyncrl.envs._probe import Probe
+from asyncrl.envs._twins import autoreset, reproducible, seeds_differ
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import AsyncRLError
+from asyncrl.types import Array
+
+__all__ = ["Finding", "Level", "diagnose"]
+
+_LEAVE_S = 2.0
+"""What processes may take to end after `close`."""
+
+_SHARES = {"twins": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
+"""Of the time to play."""
+
+_HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
+"""Processes of Python's own, which end with their parent."""
+
+
+def diagnose(
+    config: EnvConfig,
+    *,
+    seconds: float = 10.0,
+    seed: int = 0,
+    pickled: Callable[[object], object] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Finding]:
+    """Yield what is to be said of these environments, after about so many seconds of play.
+
+    Args:
+        config: What an actor would step.
+        seconds: Time to play, all in all.
+        seed: Of episodes and actions.
+        pickled: Pickles a factory as the launcher does, and raises if that cannot be done.
+        tell: Hears what is done next, should the environment take this process down.
+    """
+    examination = _Examination(config, seconds, seed, pickled)
+    try:
+        for name, stage in examination.stages():
+            tell(name)
+            try:
+                yield from stage()
+            except Exception as error:  # whatever foreign code raises
+                yield _raised(name, error)
+                break
+        tell("close")
+        yield from examination.close()
+    finally:
+        examination.release()
+
+
+class _Examination:
+    """Two copies to probe, and the batch that an actor would step."""
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        seconds: float,
+        seed: int,
+        pickled: Callable[[object], object] | None,
+    ) -> None:
+        self._config = config
+        self._seconds = {name: share * seconds for name, share in _SHARES.items()}
+        self._seed = seed
+        self._pickled = pickled
+        self._made = ExitStack()
+        self._probes: list[Probe] = []
+        self._children = set(_children())
+
+    def stages(self) -> list[tuple[str, Callable[[], Iterator[Finding]]]]:
+        """Return what is done, in this order; each relies on those before."""
+        return [
+            ("make", self._make),
+            ("resets", self._look_at_resets),
+            ("two copies", self._compare),
+            ("play", self._play),
+            ("batch", self._measure),
+        ]
+
+    def close(self) -> Iterator[Finding]:
+        """Close everything, and see what is left."""
+        try:
+            self._made.close()
+        except Exception as error:  # whatever foreign code raises
+            yield _raised("close", error)
+            return
+        started = [p for p in _children() if p not in self._children]
+        _, left = psutil.wait_procs(started, timeout=_LEAVE_S)
+        if left:
+            yield Finding(
+                level="warn",
+                check="close",
+                seen=f"{len(left)} processes still run after close: {', '.join(map(_name, left))}",
+                advice="End them in `close`: actors are restarted, and each would leave its own.",
+            )
+        else:
+            yield Finding(level="ok", check="close", seen="leaves no process behind")
+
+    def release(self) -> None:
+        """Close what is still open."""
+        self._made.close()
+
+    def _make(self) -> Iterator[Finding]:
+        for _ in range(2):
+            env = self._config.make()
+            self._made.callback(env.close)
+            self._probes.append(Probe(env, self._seed))
+        self._batch: BatchEnv = self._config.build()
+        self._made.callback(self._batch.close)
+        yield Finding(level="ok", check="make", seen=self._kind())
+        if self._pickled is not None:
+            self._pickled(self._config.build)
+            yield Finding(level="ok", check="factory", seen="can be sent to an actor's process")
+        yield spaces(self._batch.spec)
+        yield action_bounds(self._batch.spec)
+
+    def _look_at_resets(self) -> Iterator[Finding]:
+        a, b = self._probes
+        if a.vector:
+            yield autoreset(a, b, self._seconds["resets"], self._seed)
+
+    def _compare(self) -> Iterator[Finding]:
+        half = self._seconds["twins"] / 2
+        a, b = self._probes
+        yield reproducible(a, b, half, self._seed)
+        yield seeds_differ(a, b, half, self._seed)
+
+    def _play(self) -> Iterator[Finding]:
+        seen = play(self._probes[0], self._seconds["play"], seed=self._seed)
+        yield from observations(seen)
+        yield finite(seen)
+        yield rewards(seen)
+        yield from endings(seen)
+        yield time_limit(seen)
+        yield arrays(seen)
+
+    def _measure(self) -> Iterator[Finding]:
+        batch = self._batch
+        actions = _actions(batch.spec, batch.n_envs, self._seed)
+        started = time.perf_counter()
+        batch.reset(self._seed)
+        reset_s = time.perf_counter() - started
+        until = time.perf_counter() + self._seconds["speed"]
+        step_s: list[float] = []
+        told: list[float] = []
+        while not step_s or time.perf_counter() < until:
+            started = time.perf_counter()
+            outcome = batch.step(actions[len(step_s) % len(actions)])
+            step_s.append(time.perf_counter() - started)
+            told += outcome.reward.tolist()
+        yield reward_scale(told)
+        yield speed(step_s, reset_s, batch.n_envs)
+
+    def _kind(self) -> str:
+        probe = self._probes[0]
+        what = "plain environments"
+        if probe.vector and probe.mode is not None:
+            what = f"one vector environment, autoreset mode {probe.mode.name}"
+        return f"{self._batch.n_envs} of {self._config.id}: {what}"
+
+
+def _actions(spec: EnvSpec, n_envs: int, seed: int) -> list[Array]:
+    """Draw some batches of actions: drawing is not to be measured."""
+    rng, action = np.random.default_rng(seed), spec.action
+    if isinstance(action, DiscreteSpec):
+        return [rng.integers(action.n, size=n_envs) for _ in range(64)]
+    low, high = action.low.clip(-1e3), action.high.clip(None, 1e3)
+    shape = (n_envs, *action.shape)
+    return [rng.uniform(low, high, shape).astype(action.dtype) for _ in range(64)]
+
+
+def _raised(what: str, error: Exception) -> Finding:
+    notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
+    seen = str(error) if isinstance(error, AsyncRLError) else f"{type(error).__name__}: {error}"
+    return Finding(
+        level="fail",
+        check=what,
+        seen="; ".join([seen, *notes]),
+        advice="" if isinstance(error, AsyncRLError) else "Correct that first: actors die of it.",
+    )
+
+
+def _children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if not _is_pythons_own(p)]
+
+
+def _is_pythons_own(process: psutil.Process) -> bool:
+    try:
+        return any(name in " ".join(process.cmdline()) for name in _HELPERS)
+    except psutil.Error:
+        return True  # gone meanwhile
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {process.name()}"
+    except psutil.Error:
+        return str(process.pid)

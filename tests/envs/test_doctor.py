@@ -1,0 +1,293 @@
+"""Each thing that may be wrong with an environment is found, in one that has nothing else wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.vector import AutoresetMode
+
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.envs import _findings as judge
+from asyncrl.envs._experience import Episode, Experience, misfit, play
+from asyncrl.envs._findings import action_bounds, reward_scale, spaces, speed, time_limit
+from asyncrl.envs._probe import Probe
+from asyncrl.envs.doctor import Finding, diagnose
+from asyncrl.envs.gym import EnvConfig
+from tests.envs import patients
+from tests.envs.patients import LENGTH, make, make_vector, stale_final_obs
+
+PLAIN = "tests.envs.patients:make"
+VECTOR = "tests.envs.patients:make_vector"
+
+
+def examined(env_id: str = PLAIN, **kwargs: Any) -> list[Finding]:
+    native = env_id == VECTOR
+    config = EnvConfig(
+        id=env_id, kwargs=kwargs, n_envs=3, vectorization="native" if native else "batch"
+    )
+    return [*diagnose(config, seconds=0.6)]
+
+
+def wrong(findings: list[Finding]) -> list[tuple[str, str]]:
+    return [(f.level, f.check) for f in findings if f.level != "ok"]
+
+
+def only(findings: list[Finding], check: str) -> Finding:
+    (found,) = [f for f in findings if f.check == check]
+    return found
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_nothing_is_wrong_with_a_good_vector_environment(mode: AutoresetMode) -> None:
+    findings = examined(VECTOR, really=mode.value)
+    assert wrong(findings) == []
+    assert only(findings, "autoreset").seen == f"{mode.name}, as seen at 3 ends"
+    assert mode.name in only(findings, "make").seen
+
+
+def test_nothing_is_wrong_with_a_good_plain_environment() -> None:
+    findings = examined()
+    assert wrong(findings) == []
+    assert [f.check for f in findings] == [
+        "make",
+        "spaces",
+        "actions",
+        "reproducible",
+        "seeds",
+        "observations",
+        "finite",
+        "rewards",
+        "episodes",
+        "time limit",
+        "arrays",
+        "reward scale",
+        "speed",
+        "close",
+    ]
+    numbers = only(findings, "speed").numbers
+    assert numbers["env_steps_per_s"] > 0
+    assert numbers["step_p99_s"] >= numbers["step_median_s"] > 0
+    assert only(findings, "reward scale").numbers == {
+        "reward_mean": 1.0,
+        "reward_std": 0.0,
+        "reward_abs_max": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("flaws", "expected", "seen"),
+    [
+        ({"obs": np.zeros(3, np.float32)}, ("fail", "observations"), r"\(3,\) .* says \(2,\)"),
+        ({"obs": np.zeros(2)}, ("warn", "observations"), "float64 where the space says float32"),
+        ({"obs": np.full(2, 9.5, np.float32)}, ("warn", "observations"), r"9.5 at \(0,\) .*-9"),
+        ({"obs": np.full(2, np.nan, np.float32)}, ("fail", "finite"), "nan.* after"),
+        ({"reward": math.inf}, ("fail", "rewards"), "inf, a float"),
+        ({"reward": np.ones(1)}, ("fail", "rewards"), "1.0.*ndarray"),
+        ({"reward": None}, ("fail", "rewards"), "None"),
+        ({"flags": lambda end: (int(end), False)}, ("warn", "flags"), "a int"),
+        ({"flags": lambda end: (end, end)}, ("fail", "episodes"), "both flags every time"),
+        (
+            {"flags": lambda _: (False, False)},
+            ("warn", "episodes"),
+            "no episode ended; the longest",
+        ),
+    ],
+)
+def test_what_play_shows(flaws: dict[str, Any], expected: tuple[str, str], seen: str) -> None:
+    facts = play(Probe(make(**flaws)), seconds=20.0, max_steps=60)
+    findings = [
+        *judge.observations(facts),
+        judge.finite(facts),
+        judge.rewards(facts),
+        *judge.endings(facts),
+    ]
+    assert wrong(findings) == [expected]
+    (found,) = [f for f in findings if f.level != "ok"]
+    assert re.search(seen, found.seen), found.seen
+    assert found.advice
+
+
+def test_play_counts_whole_episodes_only() -> None:
+    facts = play(Probe(make_vector(really="NextStep")), seconds=20.0, max_steps=200)
+    assert 200 <= facts.env_steps < 203
+    assert len(facts.episodes) >= 200 // LENGTH
+    assert all(1 <= e.length <= LENGTH for e in facts.episodes)
+    assert sum(e.length for e in facts.episodes) <= facts.env_steps
+    assert {e.terminated for e in facts.episodes} == {True, False}
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_arrays_that_are_written_into_again_are_seen(reuse: bool) -> None:
+    assert play(Probe(make(reuse=reuse)), 20.0, max_steps=20).reuses_arrays is reuse
+    assert "copies" in only(examined(reuse=reuse), "arrays").seen
+
+
+def test_fields_of_an_observation_are_named() -> None:
+    space = Dict({"speed": Box(0, 1, (2,)), "gear": Discrete(5)})
+    good = {"speed": np.zeros(2, np.float32), "gear": 4}
+    assert misfit(space, good) is None
+    bad = misfit(space, {**good, "speed": np.full(2, 2.0, np.float32)})
+    assert bad is not None
+    assert (bad.kind, bad.seen[:15]) == ("bounds", "field 'speed': ")
+    for row in ({"speed": good["speed"]}, {**good, "gear": 5}, 3):
+        found = misfit(space, row)
+        assert found is not None
+        assert found.kind == "structure"
+
+
+@pytest.mark.parametrize(
+    ("flaws", "check", "seen"),
+    [
+        ({"own_random": True}, "reproducible", "differ in the first observation"),
+        ({"no_random": True}, "seeds", "another seed with the same actions gives the same"),
+        ({"reward": 1e4}, "reward scale", "largest 1e"),
+        ({"time_limit": None, "no_random": True}, "time limit", "were terminated after 13 steps"),
+    ],
+)
+def test_warnings(flaws: dict[str, Any], check: str, seen: str) -> None:
+    findings = examined(**flaws)
+    found = only(findings, check)
+    assert found.level == "warn"
+    assert found.advice
+    assert seen in found.seen
+    assert not any(f.level == "fail" for f in findings)
+
+
+def test_rewards_that_are_all_0_are_a_warning() -> None:
+    assert reward_scale([0.0] * 30).level == "warn"
+    assert "all of 30 were 0" in reward_scale([0.0] * 30).seen
+    assert reward_scale([0.0, 1.0]).level == "ok"
+    assert reward_scale([0.0, -101.0]).level == "warn"
+
+
+def test_time_limit_that_is_told_as_an_end_is_suspected() -> None:
+    ends = [Episode(9, terminated=True, truncated=False)] * 3
+    early = [Episode(4, terminated=True, truncated=False)] * 3
+    cut = [Episode(9, terminated=False, truncated=True)]
+    assert time_limit(Experience(episodes=ends, longest=9)).level == "warn"
+    assert time_limit(Experience(episodes=ends + early, longest=9)).level == "warn"
+    assert time_limit(Experience(episodes=ends + early * 2, longest=9)).level == "ok"
+    assert time_limit(Experience(episodes=ends, longest=12)).level == "ok"
+    assert time_limit(Experience(episodes=ends + cut, longest=9)).level == "ok"
+    assert time_limit(Experience()).level == "ok"
+
+
+def test_time_limit_that_does_not_hold_is_a_failure() -> None:
+    assert time_limit(Experience(longest=12, time_limit=10)).level == "fail"
+    assert time_limit(Experience(longest=10, time_limit=10)).level == "ok"
+    known = EnvConfig(id="tests.envs.patients:make_limited", n_envs=2)
+    (found,) = [f for f in diagnose(known, seconds=0.3) if f.check == "make"]
+    assert found.level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("action", "level", "seen"),
+    [
+        (DiscreteSpec(3), "ok", "one of 3"),
+        (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, 1)), "ok", "within [-1, 1]"),
+        (BoxSpec((2,), "float32", np.full(2, -1), np.full(2, np.inf)), "fail", "within [-1, inf]"),
+        (BoxSpec((2,), "float32", np.array([0, 1]), np.array([1, 1])), "warn", "1 of them"),
+    ],
+)
+def test_action_bounds(action: Any, level: str, seen: str) -> None:
+    observation = BoxSpec((1,), "float32", np.zeros(1), np.ones(1))
+    found = action_bounds(EnvSpec(observation, action))
+    assert found.level == level
+    assert seen in found.seen
+    assert bool(found.advice) == (level != "ok")
+
+
+def test_fields_of_observations_are_listed() -> None:
+    config = EnvConfig(id=PLAIN, kwargs={"space": Dict({"a": Box(0, 1, (2,)), "b": Discrete(3)})})
+    seen = spaces(config.build().spec).seen
+    assert "2 fields: a (2,) float32, b () int64" in seen
+
+
+def test_steps_that_stall_the_others_are_a_warning() -> None:
+    smooth = [0.001] * 200
+    assert speed(smooth, 0.1, 4).level == "ok"
+    assert "about 4,000 env steps/s" in speed(smooth, 0.1, 4).seen
+    assert speed([*smooth, 0.2, 0.2, 0.2], 0.1, 4).level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("really", "says", "seen"),
+    [
+        ("SameStep", "NextStep", "as in SAME_STEP"),
+        ("SameStep", "Disabled", "as in SAME_STEP"),
+        ("NextStep", "SameStep", 'without infos["final_obs"]'),
+        ("Disabled", "NextStep", "the step after an episode's end raises AssertionError"),
+    ],
+)
+def test_wrong_autoreset_mode_is_found_by_playing(really: str, says: str, seen: str) -> None:
+    found = only(examined(VECTOR, really=really, says=says), "autoreset")
+    assert found.level == "fail"
+    assert f"says {AutoresetMode(says).name}" in found.seen
+    assert seen in found.seen
+
+
+def test_reset_that_is_not_ignored_is_found_without_any_other_sign() -> None:
+    native = "tests.envs.patients:make_silent"
+    found = only(examined(native), "autoreset")
+    assert found.level == "fail"
+    assert "depends on its action" in found.seen or "a reward" in found.seen
+
+
+def test_last_observation_in_place_of_the_first_is_found() -> None:
+    findings = examined("tests.envs.patients:stale_final_obs")
+    assert "not the next one's first" in only(findings, "autoreset").seen
+    assert stale_final_obs().metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_unsupported_spaces_end_the_examination() -> None:
+    findings = examined(action_space=MultiDiscrete([2, 2]))
+    assert wrong(findings) == [("fail", "make")]
+    assert "MultiDiscrete" in findings[0].seen
+    assert [f.check for f in findings] == ["make", "close"]
+
+
+def test_error_of_the_environment_ends_the_examination_with_its_place() -> None:
+    findings = examined(error="the physics exploded")
+    assert wrong(findings) == [("fail", "two copies")]
+    assert only(findings, "two copies").seen == "RuntimeError: the physics exploded"
+
+
+def test_factory_that_cannot_be_sent_is_a_failure() -> None:
+    def refuse(_: object) -> None:
+        raise TypeError("cannot pickle a lock")
+
+    config = EnvConfig(id=PLAIN)
+    findings = [*diagnose(config, seconds=0.1, pickled=refuse)]
+    assert wrong(findings) == [("fail", "make")]
+    good = [*diagnose(config, seconds=0.1, pickled=lambda make: make)]
+    assert only(good, "factory").level == "ok"
+
+
+@pytest.mark.processes
+def test_process_left_behind_is_a_warning() -> None:
+    try:
+        findings = examined(do="start a process")
+    finally:
+        for process in patients.started_processes():
+            process.communicate(b"\n")
+    assert wrong(findings) == [("warn", "close")]
+    assert "1 processes still run" in only(findings, "close").seen
+
+
+def test_environment_is_closed_when_nobody_listens_any_more() -> None:
+    class Made(patients.Patient):
+        closed = 0
+
+        def close(self) -> None:
+            Made.closed += 1
+
+    patients.made = Made  # type: ignore[attr-defined]
+    running = diagnose(EnvConfig(id="tests.envs.patients:made", n_envs=2), seconds=0.1)
+    next(running)
+    running.close()  # type: ignore[attr-defined]
+    assert Made.closed == 4
