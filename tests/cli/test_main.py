@@ -27,7 +27,7 @@ def said(argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_help_is_no_error_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"asyncrl {name}" in shown for name in ("train", "eval", "bench"))
+    assert all(f"asyncrl {name}" in shown for name in ("train", "eval", "bench", "doctor"))
 
 
 def test_help_loads_nothing_heavy() -> None:
