@@ -5,6 +5,8 @@ actors: the same policy and environments, columns written, and nothing else. Sta
 collects PPO rollouts from 64 environments in one process, its fastest arrangement for these.
 
     python -m benchmarks.bench_sampling [--sweep]
+
+Without a peer, and for other environments, `asyncrl bench sample` measures the same.
 """
 
 from __future__ import annotations
@@ -13,12 +15,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.benchmarking import SampleBenchmark
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.segment import SegmentConfig
+from asyncrl.benchmarking.load import Load
+from asyncrl.benchmarking.sample import SampleStage
+from asyncrl.benchmarking.workload import Workload
 from benchmarks.common import (
     PEER_VENV,
     Comparison,
@@ -39,39 +38,19 @@ SWEEP = (8, 16, 32, 64, 128)
 UNIT = "env steps/s"
 
 
-def measure(bench: SampleBenchmark, repeats: int, peer: Path | None) -> Rounds:
+def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
     """Measure the bare loop, asyncrl and, if there is one, the peer, in turns."""
+    stage = SampleStage(Load.of(workload))
     rounds: Rounds = {name: [] for name in ("bare loop", "asyncrl", *(["sb3"] if peer else []))}
     for i in range(repeats):
-        result = bench.run()
-        rounds["bare loop"].append(result.limit_env_steps_per_s)
-        rounds["asyncrl"].append(result.env_steps_per_s)
+        rounds["bare loop"] += stage.measure_limit()
+        rounds["asyncrl"] += stage.measure_value()
         if peer:
-            printed = run_peer(peer, "sb3_sampling", ["--seconds", bench.seconds])
+            printed = run_peer(peer, "sb3_sampling", ["--seconds", workload.seconds])
             rounds["sb3"].append(printed["env_steps_per_s"])
         last = {name: round(values[-1]) for name, values in rounds.items()}
-        note(f"round {i + 1} of {repeats}, {bench.envs_per_actor} environments per actor: {last}")
+        note(f"round {i + 1} of {repeats}, {workload.envs_per_actor} per actor: {last}")
     return rounds
-
-
-def make_bench(args: argparse.Namespace, envs_per_actor: int) -> SampleBenchmark:
-    """Return a benchmark that measures once."""
-    envs = EnvConfig(id="CartPole-v1", n_envs=envs_per_actor)
-    return SampleBenchmark(
-        env=envs.id,
-        make_plain=envs.make_plain,
-        make_batch=envs.build,
-        agent=DQNConfig(hidden=(64, 64)),
-        config=AsyncConfig(
-            actors=args.actors,
-            segment=SegmentConfig(length=args.segment_length),
-            limiter=RateLimiterConfig(samples_per_insert=0.0),
-            evaluation=EvaluationConfig(where="off"),
-        ),
-        envs_per_actor=envs_per_actor,
-        seconds=args.seconds,
-        repeats=1,
-    )
 
 
 def compared(rounds: Rounds, envs_per_actor: int, actors: int) -> list[Comparison]:
@@ -105,7 +84,14 @@ def main() -> None:
     comparisons: list[Comparison] = []
     details: dict[str, Rounds] = {}
     for envs in SWEEP if args.sweep else (args.envs_per_actor,):
-        rounds = measure(make_bench(args, envs), args.repeats, peer)
+        workload = Workload(
+            env="CartPole-v1",
+            actors=args.actors,
+            envs_per_actor=envs,
+            segment_length=args.segment_length,
+            seconds=args.seconds,
+        )
+        rounds = measure(workload, args.repeats, peer)
         comparisons += compared(rounds, envs, args.actors)
         details[f"{envs} environments per actor"] = rounds
     path = save(

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.benchmarking import machine
+from asyncrl.benchmarking.machine import machine
 
 __all__ = [
     "PEER_VENV",

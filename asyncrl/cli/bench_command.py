@@ -1,110 +1,180 @@
-"""`asyncrl bench`: throughput against the limit of this machine, measured in the same call."""
+"""`asyncrl bench`: throughput of each stage against its own limit, measured in the same call."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tyro
 
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.benchmarking import SampleBenchmark, SampleResult
-from asyncrl.env import DiscreteSpec
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.benchmarking.compare import compare
+from asyncrl.benchmarking.machine import machine
+from asyncrl.benchmarking.result import Result, load_results, save_results
+from asyncrl.benchmarking.rounds import Rounds, Stage
+from asyncrl.benchmarking.stages import STAGES, make_stages
+from asyncrl.benchmarking.table import render
+from asyncrl.benchmarking.workload import Workload
 from asyncrl.errors import ConfigError
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.segment import SegmentConfig
 
-__all__ = ["SampleArguments", "parse", "render", "run"]
+__all__ = ["Arguments", "BenchArguments", "parse", "run"]
+
+_WORDS = "|".join([*STAGES, "all"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleArguments:
-    """Measure how fast actors, with a 64x64 policy in the loop, fill the replay."""
-
-    env: str = "CartPole-v1"
-    """A Gymnasium id, or `module:factory`."""
-
-    actors: int = 2
-    """Actor processes, and processes of the bare loop."""
-
-    envs_per_actor: int = 64
-    """Environments stepped together."""
-
-    segment_length: int = 32
-    """Rows of a segment."""
-
-    seconds: float = 5.0
-    """Length of each single measurement, after a warm-up."""
+class BenchArguments(Workload):
+    """Measure stages, each against its own limit, in turns."""
 
     repeats: int = 3
-    """Measurements of each kind, in turns; the median counts."""
+    """Rounds; each measures value and limit, and the median counts."""
+
+    quick: bool = False
+    """A smoke test of a few seconds a stage; other flags still count."""
 
     json: bool = False
-    """Print one line of JSON."""
+    """Print one JSON object a line, as soon as it is measured, in place of the table."""
+
+    save: Path | None = None
+    """Write all results to this file, as JSON, also after Ctrl-C."""
+
+    compare: Path | None = None
+    """Compare with the results in this file, and return 1 if a ratio got worse."""
+
+    tolerance: float = 0.1
+    """By which share of the baseline's a ratio may be worse."""
+
+    def __post_init__(self) -> None:
+        Workload.__post_init__(self)
+        if self.repeats < 1:
+            raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
+        if not self.tolerance >= 0:
+            raise ConfigError(f"--tolerance must be 0 or more, got {self.tolerance:g}")
 
 
-def parse(argv: list[str]) -> SampleArguments:
+_QUICK = replace(
+    BenchArguments(), quick=True, repeats=1, seconds=0.5, warm_up_seconds=0.2, capacity=50_000
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What one command line asks for."""
+
+    stage: str
+    """A name in `STAGES`, or `all`."""
+
+    bench: BenchArguments
+    baseline: list[Result] | None = None
+    """What `--compare` names, read before anything is measured."""
+
+
+def parse(argv: list[str]) -> Arguments:
     """Read the command line."""
-    if not argv or argv[0] != "sample":
-        if {"-h", "--help"} & set(argv):
-            tyro.cli(SampleArguments, prog="asyncrl bench sample", args=["--help"])
-        raise ConfigError("name a stage to measure: asyncrl bench sample [OPTIONS]")
-    arguments = tyro.cli(SampleArguments, prog="asyncrl bench sample", args=argv[1:])
-    if arguments.seconds <= 0:
-        raise ConfigError(f"--seconds must be positive, got {arguments.seconds:g}")
-    for name in ("actors", "envs_per_actor", "segment_length", "repeats"):
-        if getattr(arguments, name) < 1:
-            flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} must be at least 1, got {getattr(arguments, name)}")
-    return arguments
-
-
-def run(arguments: SampleArguments) -> int:
-    """Measure, and return the exit code."""
-    result = _sample(arguments)
-    if arguments.json:
-        print(json.dumps(dataclasses.asdict(result)))
-    else:
-        print(render(result))
-    return 0
-
-
-def _sample(arguments: SampleArguments) -> SampleResult:
-    batch = EnvConfig(id=arguments.env, n_envs=arguments.envs_per_actor)
-    env = batch.build()
-    discrete = isinstance(env.spec.action, DiscreteSpec)
-    env.close()
-    agent: Any = DQNConfig(hidden=(64, 64)) if discrete else SACConfig(hidden=(64, 64))
-    return SampleBenchmark(
-        env=arguments.env,
-        make_plain=batch.make_plain,
-        make_batch=batch.build,
-        agent=agent,
-        config=AsyncConfig(
-            actors=arguments.actors,
-            segment=SegmentConfig(length=arguments.segment_length),
-            limiter=RateLimiterConfig(samples_per_insert=0.0),
-            evaluation=EvaluationConfig(where="off"),
-        ),
-        envs_per_actor=arguments.envs_per_actor,
-        seconds=arguments.seconds,
-        repeats=arguments.repeats,
-    ).run()
-
-
-def render(result: SampleResult) -> str:
-    """Return a result as lines for people."""
-    return "\n".join(
-        [
-            f"{result.env}, {result.actors} actors of {result.envs_per_actor} environments, "
-            f"median of {len(result.repeats)}",
-            f"  into replay   {result.env_steps_per_s:12,.0f} env steps/s",
-            f"  bare loop     {result.limit_env_steps_per_s:12,.0f} env steps/s",
-            f"  ratio         {result.ratio:12.1%}",
-        ]
+    stage, flags = (argv[0], argv[1:]) if argv else ("", [])
+    if stage not in {*STAGES, "all"}:
+        if {"-h", "--help"} & {*argv}:
+            stage, flags = _WORDS, ["--help"]
+        else:
+            what = f"{stage!r} is no stage" if stage and stage[0] != "-" else "name a stage"
+            raise ConfigError(f"{what} to measure: asyncrl bench {_WORDS} [OPTIONS]")
+    bench = tyro.cli(
+        BenchArguments,
+        prog=f"asyncrl bench {stage}",
+        args=flags,
+        default=_QUICK if "--quick" in flags else BenchArguments(),
     )
+    if bench.save is not None and not bench.save.absolute().parent.is_dir():
+        raise ConfigError(f"--save {bench.save}: there is no directory {bench.save.parent}")
+    baseline = load_results(bench.compare) if bench.compare is not None else None
+    return Arguments(stage=stage, bench=bench, baseline=baseline)
+
+
+def run(arguments: Arguments) -> int:
+    """Measure, and return the exit code."""
+    bench = arguments.bench
+    results: list[Result] = []
+    ended_by = 0
+    try:
+        with _interruptible():
+            for stage in make_stages(arguments.stage, bench):
+                _measure(stage, bench, results)
+    except _Interrupted as interrupted:
+        ended_by = interrupted.number
+    finally:
+        _tell("")
+        if bench.save is not None and results:
+            save_results(results, bench.save)
+        if not bench.json:
+            print(render(results))
+    if ended_by:
+        print("asyncrl: interrupted, so these are the results so far", file=sys.stderr)
+        return 128 + ended_by
+    return _judge(arguments, results)
+
+
+def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None:
+    """Add the results of one stage, or, after Ctrl-C, those of its complete rounds."""
+    with closing(stage):
+        name = stage.quantities[0].stage
+        rounds = Rounds(stage, seconds=bench.seconds, machine=machine())
+        try:
+            rounds.run(
+                bench.repeats,
+                lambda number, what: _tell(f"{name}: round {number} of {bench.repeats}, {what}"),
+            )
+        finally:
+            results += rounds.results()
+            _print_lines(rounds.results() if bench.json else [])
+
+
+def _print_lines(results: list[Result]) -> None:
+    for result in results:
+        print(json.dumps(dataclasses.asdict(result)), flush=True)
+
+
+def _judge(arguments: Arguments, results: list[Result]) -> int:
+    if arguments.baseline is None:
+        return 0
+    bench = arguments.bench
+    comparison = compare(results, arguments.baseline, tolerance=bench.tolerance)
+    lines = ["", f"compared with {bench.compare}:", *comparison.lines]
+    print("\n".join(lines), file=sys.stderr if bench.json else sys.stdout)
+    return comparison.exit_code
+
+
+class _Interrupted(KeyboardInterrupt):
+    """A signal that ends measuring; what was measured so far is kept."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM raise `_Interrupted` while the block runs."""
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        raise _Interrupted(number)
+
+    heard = (signal.SIGINT, signal.SIGTERM)
+    before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(text: str) -> None:
+    """Show what is going on, in one line that the next one replaces; only to people."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

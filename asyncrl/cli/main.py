@@ -26,8 +26,8 @@ usage: asyncrl COMMAND [OPTIONS]
       train an agent with actor processes; any setting can be given, see --help
   asyncrl eval RUN_DIR [--episodes N] [--json]
       score the best model of a run
-  asyncrl bench sample [--env ID] [--actors N] [--seconds S] [--json]
-      measure sampling throughput against the bare loop on as many processes
+  asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
+      measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl doctor ENV [--vectorization batch|native] [--seconds S] [--json]
       play with an environment, and say whether it is fit for training
 

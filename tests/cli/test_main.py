@@ -58,7 +58,7 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("eval", "Directory of the run"),
         ("eval nowhere", "nowhere is not a run directory: it has no config.yaml"),
         ("eval nowhere --episodes 0", "--episodes must be at least 1, got 0"),
-        ("bench", "name a stage to measure: asyncrl bench sample"),
+        ("bench", "name a stage to measure: asyncrl bench env|sample"),
         ("bench sample --seconds 0", "--seconds must be positive, got 0"),
         ("bench sample --envs-per-actor 0", "--envs-per-actor must be at least 1, got 0"),
     ],

@@ -1,0 +1,181 @@
+"""Environments stepped by a bare loop: what every measurement with environments is bounded by.
+
+`turn_plain` and `turn_native` step with given actions; `play_plain` and `play_native` have a
+policy choose them and write columns, as a script by hand would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from asyncrl.agent import Policy
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.launcher import Progress
+from asyncrl.types import Array, Columns
+
+__all__ = [
+    "frame_skip",
+    "play_native",
+    "play_plain",
+    "random_actions",
+    "turn_native",
+    "turn_plain",
+]
+
+_ROWS = 64
+_SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
+
+
+def frame_skip(config: EnvConfig) -> int:
+    """Return how many frames one agent step takes: 4 in most Atari games, 5 in HalfCheetah."""
+    env: Any = config.make_vector() if config.vectorization == "native" else config.make_plain()
+    with closing(env):
+        skip = 1
+        layer: Any = env
+        while layer is not None:
+            own = getattr(layer, "__dict__", {})
+            skip *= next((own[n] for n in _SKIP_NAMES if isinstance(own.get(n), int)), 1)
+            layer = own.get("env")
+        if skip == 1 and env.spec is not None:
+            # A vector environment of C++ keeps it to itself.
+            asked = {**env.spec.kwargs, **config.kwargs}
+            skip = next((asked[n] for n in _SKIP_NAMES if isinstance(asked.get(n), int)), 1)
+    return skip
+
+
+def random_actions(spec: EnvSpec, turns: int, n_envs: int) -> Array:
+    """Return (turns, n_envs, ...) actions, the same ones each time."""
+    random = np.random.default_rng(0)
+    if isinstance(spec.action, DiscreteSpec):
+        return random.integers(spec.action.n, size=(turns, n_envs))
+    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
+    shape = (turns, n_envs, *spec.action.shape)
+    return random.uniform(low, high, shape).astype(spec.action.dtype)
+
+
+def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
+    """Return what steps all environments once and says how many steps that were.
+
+    `actions` are (turns, n_envs, ...), used in turn, again and again.
+    """
+    for i, env in enumerate(envs):
+        env.reset(seed=i)
+    start = int(getattr(envs[0].action_space, "start", 0))
+    # Python's own numbers: discrete environments are faster with them.
+    table = [(row + start).tolist() if row.ndim == 1 else list(row) for row in actions]
+    steps = [env.step for env in envs]
+    resets = [env.reset for env in envs]
+    turn = 0
+
+    def take_turn() -> int:
+        nonlocal turn
+        row = table[turn]
+        turn = (turn + 1) % len(table)
+        for step, reset, action in zip(steps, resets, row, strict=True):
+            _, _, terminated, truncated, _ = step(action)
+            if terminated or truncated:
+                reset()
+        return len(steps)
+
+    return take_turn
+
+
+def turn_native(env: Any, actions: Array) -> Callable[[], int]:  # noqa: ANN401  # of any make
+    """Return what steps a vector environment once and says how many steps that were.
+
+    A step in which an environment only resets is none.
+    """
+    env.reset(seed=0)
+    mode = _autoreset_mode(env)
+    table = list(actions + getattr(env.single_action_space, "start", 0))
+    turn, resetting = 0, 0
+
+    def take_turn() -> int:
+        nonlocal turn, resetting
+        _, _, terminated, truncated, _ = env.step(table[turn])
+        turn = (turn + 1) % len(table)
+        ended = np.logical_or(terminated, truncated)
+        steps: int = env.num_envs - resetting
+        if mode == "NextStep":
+            resetting = int(np.count_nonzero(ended))
+        elif mode == "Disabled" and ended.any():
+            env.reset(options={"reset_mask": ended})
+        return steps
+
+    return take_turn
+
+
+def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Progress) -> None:
+    """Let a policy play in plain environments and write down what happens, for ever."""
+    n_envs = len(envs)
+    obs = np.array([env.reset(seed=i)[0] for i, env in enumerate(envs)], spec.observation.dtype)
+    start = int(getattr(envs[0].action_space, "start", 0))
+    columns = _columns(spec, n_envs)
+    turn = 0
+    while True:
+        action = policy.act(obs).action
+        row = turn % _ROWS
+        columns["obs"][row] = obs
+        columns["action"][row] = action
+        rewards, terminations, truncations = [], [], []
+        acts = (action + start).tolist() if action.ndim == 1 else action
+        for i, (env, act) in enumerate(zip(envs, acts, strict=True)):
+            after, reward, terminated, truncated, _ = env.step(act)
+            if terminated or truncated:
+                after, _ = env.reset()
+            obs[i] = after
+            rewards.append(reward)
+            terminations.append(terminated)
+            truncations.append(truncated)
+        columns["reward"][row] = rewards
+        columns["terminated"][row] = terminations
+        columns["truncated"][row] = truncations
+        turn += 1
+        progress.turn(turn * n_envs)
+
+
+def play_native(env: Any, policy: Policy, spec: EnvSpec, progress: Progress) -> None:  # noqa: ANN401
+    """Let a policy play in a vector environment and write down what happens, for ever."""
+    obs, _ = env.reset(seed=0)
+    mode = _autoreset_mode(env)
+    start = getattr(env.single_action_space, "start", 0)
+    columns = _columns(spec, env.num_envs)
+    turn, produced, resetting = 0, 0, 0
+    while True:
+        action = policy.act(obs).action
+        row = turn % _ROWS
+        columns["obs"][row] = obs
+        columns["action"][row] = action
+        obs, reward, terminated, truncated, _ = env.step(action + start if start else action)
+        columns["reward"][row] = reward
+        columns["terminated"][row] = terminated
+        columns["truncated"][row] = truncated
+        produced += env.num_envs - resetting
+        ended = np.logical_or(terminated, truncated)
+        if mode == "NextStep":
+            resetting = int(np.count_nonzero(ended))
+        elif mode == "Disabled" and ended.any():
+            obs, _ = env.reset(options={"reset_mask": ended})
+        turn += 1
+        progress.turn(produced)
+
+
+def _columns(spec: EnvSpec, n_envs: int) -> Columns:
+    shape = (_ROWS, n_envs)
+    return {
+        "obs": np.zeros((*shape, *spec.observation.shape), spec.observation.dtype),
+        "action": np.zeros((*shape, *spec.action.shape), spec.action.dtype),
+        "reward": np.zeros(shape, np.float32),
+        "terminated": np.zeros(shape, bool),
+        "truncated": np.zeros(shape, bool),
+    }
+
+
+def _autoreset_mode(env: Any) -> str:  # noqa: ANN401
+    mode = env.metadata["autoreset_mode"]
+    return str(getattr(mode, "value", mode))

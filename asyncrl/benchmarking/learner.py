@@ -1,0 +1,87 @@
+"""Stage `learner`: the learner's turn, a batch out of a full replay and an optimisation step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import SupportsFloat
+
+from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.benchmarking.replay import filled
+from asyncrl.benchmarking.result import Quantity
+from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.types import Columns
+
+__all__ = ["LearnerStage", "agent_settings"]
+
+
+class LearnerStage:
+    """Sampling and learning, against learning from one and the same batch."""
+
+    def __init__(self, load: Load) -> None:
+        workload = load.workload
+        self._load = load
+        segments = max(1, min(64, load.capacity // workload.segment_length))
+        message = made_up_experience(load.schema, load.spec, segments)
+        self._buffer = filled(load.async_config().replay, load, message)
+        self._agent = load.agent.build(load.spec, load.context)
+        self._record: Mapping[str, SupportsFloat] = {}
+        self.quantities = (
+            Quantity(
+                stage="learner",
+                env=workload.env,
+                unit="opt steps/s",
+                limit_is="one fixed batch",
+                settings=agent_settings(load),
+            ),
+        )
+
+    def measure_value(self) -> Rates:
+        """Sample, learn, and so on."""
+        buffer, size = self._buffer, self._load.workload.batch_size
+
+        def turn() -> int:
+            return self._opt(buffer.sample(size))
+
+        return [self._rate(turn)]
+
+    def measure_limit(self) -> Rates:
+        """Learn from the same batch again and again."""
+        batch = self._buffer.sample(self._load.workload.batch_size)
+        return [self._rate(lambda: self._opt(batch))]
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        for name in ("_buffer", "_agent"):
+            with contextlib.suppress(AttributeError):
+                delattr(self, name)
+
+    def _opt(self, batch: Columns) -> int:
+        self._record = self._agent.opt(batch)
+        return 1
+
+    def _settle(self) -> None:
+        """Wait for the device: it may still be at work on steps that were only ordered."""
+        for value in self._record.values():
+            float(value)
+
+    def _rate(self, turn: Callable[[], int]) -> float:
+        workload = self._load.workload
+        return repeat_rate(
+            turn,
+            seconds=workload.seconds,
+            warm_up_seconds=workload.warm_up_seconds,
+            settle=self._settle,
+        )
+
+
+def agent_settings(load: Load) -> dict[str, object]:
+    """Return what the speed of learning depends on."""
+    workload = load.workload
+    return {
+        "env_kwargs": dict(workload.env_kwargs),
+        "agent": type(load.agent).__name__.removesuffix("Config"),
+        "hidden": list(workload.hidden),
+        "batch_size": workload.batch_size,
+        "capacity": load.capacity,
+    }

@@ -1,0 +1,122 @@
+"""A workload made concrete: its environment's spaces, the agent for them, made-up experience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.benchmarking.bare_envs import frame_skip
+from asyncrl.benchmarking.workload import Workload
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.types import Array, Columns
+
+__all__ = ["Load", "made_up_experience"]
+
+_MEMORY_SHARE = 0.4
+"""Of the free memory, for a replay and the bare arrays that it is measured against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A workload whose environment has been looked at."""
+
+    workload: Workload
+    spec: EnvSpec
+    frame_skip: int
+    agent: AgentConfig
+    schema: SegmentSchema
+    capacity: int
+    """Transitions in replay, no more than memory holds twice over."""
+
+    @classmethod
+    def of(cls, workload: Workload) -> Load:
+        """Make the environments once, look at them, and choose what fits."""
+        batch = workload.env_config.build()
+        spec = batch.spec
+        batch.close()
+        discrete = isinstance(spec.action, DiscreteSpec)
+        agent: AgentConfig = (
+            DQNConfig(hidden=workload.hidden)
+            if discrete
+            # From the first step on it is the policy that acts.
+            else SACConfig(hidden=workload.hidden, random_env_steps=0)
+        )
+        processor = OneStep(frame_stack=workload.frame_stack)
+        schema = make_schema(
+            processor.columns(spec, agent.extra_columns(spec)),
+            length=workload.segment_length,
+            lookahead=UniformReplayConfig().lookahead,
+            frame_stack=workload.frame_stack,
+        )
+        return cls(
+            workload=workload,
+            spec=spec,
+            frame_skip=frame_skip(workload.env_config),
+            agent=agent,
+            schema=schema,
+            capacity=_fitting(workload.capacity, schema),
+        )
+
+    @property
+    def context(self) -> PolicyContext:
+        """Return where the learner's agent is."""
+        return PolicyContext(
+            seed=0, n_actors=self.workload.actors, n_envs=self.workload.envs_per_actor
+        )
+
+    def async_config(self, *, min_size: int = 1000) -> AsyncConfig:
+        """Return a run in which neither side waits for the other."""
+        return AsyncConfig(
+            actors=self.workload.actors,
+            segment=SegmentConfig(
+                length=self.workload.segment_length, frame_stack=self.workload.frame_stack
+            ),
+            replay=UniformReplayConfig(capacity=self.capacity),
+            limiter=RateLimiterConfig(
+                samples_per_insert=0.0, min_size=min(min_size, self.capacity)
+            ),
+            trainer=AsyncTrainerConfig(batch_size=self.workload.batch_size),
+            evaluation=EvaluationConfig(where="off"),
+        )
+
+
+def made_up_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> Columns:
+    """Return whole segments of random experience without an episode's end."""
+    random = np.random.default_rng(0)
+    shape = (segments, schema.rows)
+    columns: dict[str, Array] = {
+        c.name: np.zeros((*shape, *c.shape), c.dtype) for c in schema.columns
+    }
+    columns["reward"][:] = random.standard_normal(columns["reward"].shape)
+    obs = columns["obs"]
+    if obs.dtype.kind in "iu":
+        obs[:] = random.integers(0, 2, obs.shape, obs.dtype)
+    else:
+        obs[:] = random.standard_normal(obs.shape)
+    if isinstance(spec.action, DiscreteSpec):
+        columns["action"][:] = random.integers(spec.action.n, size=shape)
+    else:
+        low, high = np.maximum(spec.action.low, -1), np.minimum(spec.action.high, 1)
+        columns["action"][:] = random.uniform(low, high, columns["action"].shape)
+    return columns
+
+
+def _fitting(capacity: int, schema: SegmentSchema) -> int:
+    """Return the capacity, or the largest of 1, 2, 5, 10, ... that memory holds twice."""
+    row_bytes = schema.segment_bytes / schema.length
+    fits = _MEMORY_SHARE * psutil.virtual_memory().available / (2 * row_bytes)
+    if capacity <= fits:
+        return capacity
+    steps = (step * 10**power for power in range(12) for step in (1, 2, 5))
+    return max((step for step in steps if step <= fits), default=1)

@@ -1,0 +1,177 @@
+"""Stage `replay`: batches out of a full replay, and segments into it.
+
+The limit of sampling is numpy's `take` of rows chosen beforehand out of bare columns: it moves the
+bytes of the same batch and chooses nothing. The limit of pushing copies the same columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.benchmarking.result import Quantity
+from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.types import Array, Columns, IntArray
+
+__all__ = ["KINDS", "BareColumns", "ReplayStage", "filled"]
+
+_INDEX_TABLE = 1024
+
+
+KINDS: dict[str, Callable[[int], ReplayBufferConfig]] = {
+    "uniform": lambda capacity: UniformReplayConfig(capacity=capacity),
+}
+"""Name of a kind of replay -> its settings, given the capacity."""
+
+
+class ReplayStage:
+    """A replay of one kind, sampled from and pushed into."""
+
+    def __init__(self, load: Load, kind: str = "uniform") -> None:
+        workload = load.workload
+        self._load = load
+        segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
+        self._message = made_up_experience(load.schema, load.spec, segments)
+        self._rows = np.full(segments, load.schema.rows, np.int64)
+        self._buffer = filled(KINDS[kind](load.capacity), load, self._message)
+        self._bare = BareColumns(self._message, load.capacity // workload.segment_length)
+        batch = self._buffer.sample(workload.batch_size)
+        self._transitions = segments * workload.segment_length
+        settings = {
+            "env_kwargs": dict(workload.env_kwargs),
+            "capacity": load.capacity,
+            "segment_length": workload.segment_length,
+        }
+        batch_bytes = sum(column.nbytes for column in batch.values())
+        self.quantities = (
+            Quantity(
+                stage="replay",
+                case=f"{kind} sample",
+                env=workload.env,
+                unit="transitions/s",
+                limit_is="numpy take",
+                unit_bytes=batch_bytes // workload.batch_size,
+                settings={**settings, "batch_size": workload.batch_size},
+            ),
+            Quantity(
+                stage="replay",
+                case=f"{kind} push",
+                env=workload.env,
+                unit="transitions/s",
+                limit_is="memcpy",
+                unit_bytes=load.schema.segment_bytes // load.schema.length,
+                settings={**settings, "segments": segments},
+            ),
+        )
+        self._take = self._bare.taking(batch, workload.batch_size)
+
+    def measure_value(self) -> Rates:
+        """Sample, then push."""
+        buffer, size = self._buffer, self._load.workload.batch_size
+        message, rows = self._message, self._rows
+        return [
+            self._rate(lambda: buffer.sample(size)) * size,
+            self._rate(lambda: buffer.push(message, rows)) * self._transitions,
+        ]
+
+    def measure_limit(self) -> Rates:
+        """Take the same bytes, then copy the same segments."""
+        size = self._load.workload.batch_size
+        return [
+            self._rate(self._take) * size,
+            self._rate(lambda: self._bare.copy(self._message)) * self._transitions,
+        ]
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        for name in ("_buffer", "_bare", "_take"):
+            with contextlib.suppress(AttributeError):
+                delattr(self, name)
+
+    def _rate(self, work: Callable[[], object]) -> float:
+        """Return calls per second."""
+        workload = self._load.workload
+
+        def once() -> int:
+            work()
+            return 1
+
+        return repeat_rate(once, seconds=workload.seconds, warm_up_seconds=workload.warm_up_seconds)
+
+
+class BareColumns:
+    """Arrays as large as those of a replay, with nothing around them."""
+
+    def __init__(self, message: Columns, n_slots: int) -> None:
+        self._n_slots = max(1, n_slots)
+        self._slot = 0
+        self._ring = {
+            name: np.empty((self._n_slots, *column.shape[1:]), column.dtype)
+            for name, column in message.items()
+        }
+        for _ in range(-(-self._n_slots // len(message["flags"]))):
+            self.copy(message)
+
+    def copy(self, message: Columns) -> None:
+        """Copy segments in, the oldest making room."""
+        done, count = 0, len(message["flags"])
+        while done < count:
+            n = min(count - done, self._n_slots - self._slot)
+            for name, column in message.items():
+                self._ring[name][self._slot : self._slot + n] = column[done : done + n]
+            self._slot = (self._slot + n) % self._n_slots
+            done += n
+
+    def taking(self, batch: Columns, batch_size: int) -> Callable[[], list[Array]]:
+        """Return what takes the bytes of such a batch, of other rows each time."""
+        flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in self._ring.items()}
+        n_rows = len(flat["flags"])
+        widest = max(self._rows_of(flat, name, array, batch_size) for name, array in batch.items())
+        random = np.random.default_rng(0)
+        first = random.integers(n_rows - widest + 1, size=(_INDEX_TABLE, batch_size, 1))
+        tables: dict[int, list[IntArray]] = {}
+        plan: list[tuple[Array, list[IntArray]]] = []
+        for name, array in batch.items():
+            rows = self._rows_of(flat, name, array, batch_size)
+            if rows not in tables:
+                tables[rows] = list((first + np.arange(rows)).reshape(_INDEX_TABLE, -1))
+            plan.append((flat[_source(name, flat)], tables[rows]))
+        turn = 0
+
+        def take() -> list[Array]:
+            nonlocal turn
+            turn = (turn + 1) % _INDEX_TABLE
+            return [column.take(table[turn], axis=0) for column, table in plan]
+
+        return take
+
+    def _rows_of(self, flat: Columns, name: str, array: Array, batch_size: int) -> int:
+        """Return how many stored rows make one of a batch: several where frames are stacked."""
+        row_bytes = flat[_source(name, flat)][0].nbytes
+        return max(1, array.nbytes // (batch_size * row_bytes)) if name in _OBS else 1
+
+
+_OBS = {"obs", "next_obs"}
+
+
+def _source(name: str, flat: Columns) -> str:
+    """Return the stored column that a batch's is made of; `discount` is made of flags."""
+    if name == "next_obs":
+        return "obs"
+    return name if name in flat else "flags"
+
+
+def filled(config: ReplayBufferConfig, load: Load, message: Columns) -> ReplayBuffer:
+    """Build a replay and push segments until it makes room for no more of them."""
+    buffer = config.build(load.schema, seed=0)
+    rows = np.full(len(message["flags"]), load.schema.rows, np.int64)
+    before = -1
+    while len(buffer) > before:
+        before = len(buffer)
+        buffer.push(message, rows)
+    return buffer

@@ -1,0 +1,159 @@
+"""What was measured: one quantity of one stage, and its limit. Plain values, as JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["Quantity", "Result", "Round", "load_results", "save_results", "summarise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What a stage measures; a stage may measure several at once."""
+
+    stage: str
+    case: str = ""
+    """Which of a stage's measurements; empty where it has one."""
+
+    env: str
+    unit: str
+    """Of value and limit: something a second."""
+
+    limit_is: str
+    """In words: what the limit does."""
+
+    frame_skip: int = 1
+    """Frames of the simulation in one agent step, where the unit is agent steps."""
+
+    unit_bytes: int = 0
+    """Bytes of one transition that is moved; 0 where nobody asks."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the number depends on; only numbers of the same settings can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Value and limit, measured next to each other."""
+
+    value: float
+    limit: float
+
+    @property
+    def ratio(self) -> float:
+        """Return how much of its limit the value reaches."""
+        return self.value / self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One quantity, its limit and their ratio: medians over the rounds, and every single one."""
+
+    stage: str
+    case: str
+    env: str
+    value: float
+    unit: str
+    limit: float
+    limit_is: str
+    ratio: float
+    """Median of the ratios of neighbouring measurements, not ratio of the medians."""
+
+    spread: Mapping[str, Sequence[float]]
+    """Lowest and highest of `value`, `limit` and `ratio`."""
+
+    repeats: Sequence[Mapping[str, float]]
+    """Every round, in order."""
+
+    frame_skip: int = 1
+    frames_per_s: float | None = None
+    """Frames of the simulation behind `value`; None where it counts no agent steps."""
+
+    bytes_per_s: float | None = None
+    """Bytes behind `value`, where bytes are moved."""
+
+    seconds: float
+    """Length of each single measurement."""
+
+    load_before: float
+    """Processes that wanted a core when the stage began, as the system's average of a minute."""
+
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """Return what tells it from the other results of one call."""
+        return self.stage, self.case, self.env, self.unit
+
+    @property
+    def name(self) -> str:
+        """Return the stage and the case in words."""
+        return f"{self.stage} {self.case}".rstrip()
+
+
+def summarise(
+    quantity: Quantity,
+    rounds: Sequence[Round],
+    *,
+    seconds: float,
+    load_before: float,
+    machine: Mapping[str, Any],
+) -> Result:
+    """Return medians and spread of rounds, of which there is at least one."""
+    series = {
+        "value": [r.value for r in rounds],
+        "limit": [r.limit for r in rounds],
+        "ratio": [r.ratio for r in rounds],
+    }
+    median = {name: statistics.median(values) for name, values in series.items()}
+    counts_steps = quantity.unit == "agent steps/s"
+    return Result(
+        stage=quantity.stage,
+        case=quantity.case,
+        env=quantity.env,
+        value=median["value"],
+        unit=quantity.unit,
+        limit=median["limit"],
+        limit_is=quantity.limit_is,
+        ratio=median["ratio"],
+        spread={name: [min(values), max(values)] for name, values in series.items()},
+        repeats=[{"value": r.value, "limit": r.limit, "ratio": r.ratio} for r in rounds],
+        frame_skip=quantity.frame_skip,
+        frames_per_s=median["value"] * quantity.frame_skip if counts_steps else None,
+        bytes_per_s=median["value"] * quantity.unit_bytes if quantity.unit_bytes else None,
+        seconds=seconds,
+        load_before=load_before,
+        settings=dict(quantity.settings),
+        machine=machine,
+    )
+
+
+def save_results(results: Iterable[Result], path: Path) -> None:
+    """Write results as one JSON array, whole or not at all."""
+    text = json.dumps([dataclasses.asdict(result) for result in results], indent=2)
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(f"{text}\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def load_results(path: Path) -> list[Result]:
+    """Read what `save_results` wrote, or lines of JSON as `--json` prints them."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = [text] if text.lstrip().startswith("[") else text.splitlines()
+        loaded = [json.loads(line) for line in lines if line.strip()]
+        rows = loaded[0] if loaded and isinstance(loaded[0], list) else loaded
+        return [Result(**row) for row in rows]
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} holds no results of `asyncrl bench` ({error}); write such a file with --save"
+        ) from error

@@ -1,0 +1,54 @@
+"""The stages by name, in the order of the data's way: what `asyncrl bench` measures.
+
+A new stage is one module beside this one, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from asyncrl.benchmarking.env import EnvStage
+from asyncrl.benchmarking.learner import LearnerStage
+from asyncrl.benchmarking.load import Load
+from asyncrl.benchmarking.replay import KINDS, ReplayStage
+from asyncrl.benchmarking.rounds import Stage
+from asyncrl.benchmarking.sample import SampleStage
+from asyncrl.benchmarking.train import TrainStage
+from asyncrl.benchmarking.transport import CASES, TransportStage
+from asyncrl.benchmarking.workload import Workload
+
+__all__ = ["STAGES", "make_stages"]
+
+
+def _transports(workload: Workload) -> Iterator[Stage]:
+    for case in CASES:
+        yield TransportStage(workload, case)
+
+
+def _replays(workload: Workload) -> Iterator[Stage]:
+    for kind in KINDS:
+        yield ReplayStage(Load.of(workload), kind)
+
+
+def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]:
+    def stages(workload: Workload) -> Iterator[Stage]:
+        yield make(Load.of(workload))
+
+    return stages
+
+
+STAGES: dict[str, Callable[[Workload], Iterator[Stage]]] = {
+    "env": _one(EnvStage),
+    "sample": _one(SampleStage),
+    "transport": _transports,
+    "replay": _replays,
+    "learner": _one(LearnerStage),
+    "train": _one(TrainStage),
+}
+"""Name -> what makes its measurements, each only when its turn has come."""
+
+
+def make_stages(name: str, workload: Workload) -> Iterator[Stage]:
+    """Make the measurements of one stage, or of `all`, one after another."""
+    for stage in STAGES if name == "all" else [name]:
+        yield from STAGES[stage](workload)

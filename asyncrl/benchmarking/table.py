@@ -1,0 +1,102 @@
+"""Results as a table for people. Measures nothing, prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from asyncrl.benchmarking.machine import title
+from asyncrl.benchmarking.result import Result
+
+__all__ = ["render"]
+
+_QUIET_LOAD = 0.5
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def render(results: Sequence[Result]) -> str:
+    """Return the machine, a line for each result, and what the columns mean."""
+    if not results:
+        return "nothing was measured"
+    columns = _columns(results)
+    rows = [[cell(result) for _, _, cell in columns] for result in results]
+    header = [name for name, _, _ in columns]
+    aligns = [align for _, align, _ in columns]
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(columns))]
+    lines = [_line(header, widths, aligns), "  ".join("─" * width for width in widths)]
+    lines += [_line(row, widths, aligns) for row in rows]
+    head = [title(results[0].machine), _how(results), *_load_note(results)]
+    return "\n".join([*head, "", *lines])
+
+
+def _columns(results: Sequence[Result]) -> list[tuple[str, str, Callable[[Result], str]]]:
+    """Return heading, alignment and content; columns that nobody needs are left out."""
+    columns: list[tuple[str, str, Callable[[Result], str]]] = [
+        ("stage", "<", lambda r: r.name),
+        ("on", "<", lambda r: r.env),
+        ("value", ">", lambda r: number(r.value)),
+        ("limit", ">", lambda r: number(r.limit)),
+        ("unit", "<", lambda r: r.unit),
+        ("ratio", ">", lambda r: f"{r.ratio:.1%}"),
+    ]
+    if any(len(r.repeats) > 1 for r in results):
+        columns.append(("min..max", ">", _spread))
+    if any(r.frame_skip > 1 for r in results):
+        columns.append(("frames/s", ">", _frames))
+    if any(r.bytes_per_s is not None for r in results):
+        columns.append(("bytes/s", ">", _bytes))
+    return [*columns, ("limit is", "<", lambda r: r.limit_is)]
+
+
+def _spread(result: Result) -> str:
+    low, high = result.spread["ratio"]
+    return f"{low:.0%}..{high:.0%}"
+
+
+def _frames(result: Result) -> str:
+    return "" if result.frames_per_s is None else number(result.frames_per_s)
+
+
+def _bytes(result: Result) -> str:
+    return "" if result.bytes_per_s is None else f"{scaled(result.bytes_per_s)}B"
+
+
+def number(value: float) -> str:
+    """Return a number with as many digits as are worth reading."""
+    return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f}"
+
+
+def scaled(value: float) -> str:
+    """Return three digits and the prefix of a unit."""
+    for factor, prefix in _PREFIXES:
+        if value >= factor:
+            short = value / factor
+            return f"{short:.{0 if short >= 100 else 1 if short >= 10 else 2}f} {prefix}"
+    return f"{value:.0f} "
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], aligns: Sequence[str]) -> str:
+    padded = (
+        f"{cell:{align}{width}}" for cell, width, align in zip(cells, widths, aligns, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _how(results: Sequence[Result]) -> str:
+    rounds = sorted({len(result.repeats) for result in results})
+    seconds = sorted({result.seconds for result in results})
+    often = "one round" if rounds == [1] else f"medians of {_range(rounds)} rounds"
+    return (
+        f"{often}, value and limit in turns, {_range(seconds)} s each; ratio is value / limit, the "
+        "better the nearer to 100%"
+    )
+
+
+def _load_note(results: Sequence[Result]) -> list[str]:
+    load = results[0].load_before  # later ones have our own load in them
+    if load <= _QUIET_LOAD:
+        return []
+    return [f"the load was {load:.1f} before: something else was running, so speeds are too low"]
+
+
+def _range(values: Sequence[float]) -> str:
+    return "..".join(f"{value:g}" for value in dict.fromkeys((values[0], values[-1])))

@@ -1,0 +1,209 @@
+"""Stage `transport`: what the protocol costs. Experience between two processes, and bare frames.
+
+The bare sockets move the same frames with no credit, no acknowledgement, no checks and no arrays
+at the end; they bound what any protocol over ZeroMQ can do. Nothing is stored in replay.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import zmq
+
+from asyncrl.benchmarking.result import Quantity
+from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.benchmarking.workload import Workload
+from asyncrl.errors import AsyncRLError
+from asyncrl.launcher import Launcher, Progress
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.messages import Experience, Hello, Peer
+from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.transport import LearnerLink, Transport
+from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.types import ActorId, ModelVersion
+from asyncrl.wire import WireFormat
+
+__all__ = ["CASES", "Case", "TransportStage", "rows_schema"]
+
+Case = Literal["CartPole-size rows", "84x84 frames"]
+
+CASES: dict[Case, ColumnSpec] = {
+    "CartPole-size rows": ColumnSpec("obs", "float32", (4,)),
+    "84x84 frames": ColumnSpec("obs", "uint8", (84, 84)),
+}
+"""What is sent -> the column that makes the difference."""
+
+_PEER = Peer(actor_id=ActorId(0), incarnation=0)
+_WAIT_S = 0.2
+_START_DEADLINE_S = 60.0
+_MAX_MESSAGE_BYTES = 16 << 20
+
+
+def rows_schema(case: Case, length: int) -> SegmentSchema:
+    """Return segments of one-step experience with such observations."""
+    return make_schema(
+        [
+            CASES[case],
+            ColumnSpec("action", "int64"),
+            ColumnSpec("reward", "float32"),
+            ColumnSpec("flags", "uint8"),
+            ColumnSpec("model_version", "int32"),
+        ],
+        length=length,
+        lookahead=1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic:
+    """One message, sent again and again."""
+
+    schema: SegmentSchema
+    segments: int
+    window: int
+
+    @property
+    def transitions(self) -> int:
+        return self.segments * self.schema.length
+
+    def message(self, seq: int, like: Experience | None = None) -> Experience:
+        return Experience(
+            peer=_PEER,
+            seq=seq,
+            columns=like.columns
+            if like
+            else {
+                c.name: np.ones((self.segments, self.schema.rows, *c.shape), c.dtype)
+                for c in self.schema.columns
+            },
+            rows=np.full(self.segments, self.schema.rows, np.int64),
+            transitions=self.transitions,
+            produced=self.transitions * seq,
+            env_steps=self.transitions * seq,
+            model_version=ModelVersion(0),
+        )
+
+
+class TransportStage:
+    """Messages of whole segments, as an actor sends and a learner receives them."""
+
+    def __init__(self, workload: Workload, case: Case) -> None:
+        schema = rows_schema(case, workload.segment_length)
+        window = ZmqTransportConfig().window
+        most = max(1, _MAX_MESSAGE_BYTES // schema.segment_bytes)
+        segments = min(workload.segments_per_message, most)
+        self._workload = workload
+        self._traffic = _Traffic(schema=schema, segments=segments, window=window)
+        self.received = 0
+        """Messages that have been received in the newest measurement."""
+        self.quantities = (
+            Quantity(
+                stage="transport",
+                env=case,
+                unit="transitions/s",
+                limit_is="bare PUSH/PULL",
+                unit_bytes=schema.segment_bytes // schema.length,
+                settings={
+                    "segment_length": workload.segment_length,
+                    "segments_per_message": segments,
+                    "window": window,
+                },
+            ),
+        )
+
+    def measure_value(self) -> Rates:
+        """Receive what an actor's link sends."""
+        traffic = self._traffic
+        config = ZmqTransportConfig(window=traffic.window)
+        with LocalLauncher() as launcher:
+            transport = ZmqTransport.ipc(launcher.directory, schema=traffic.schema, config=config)
+            link = transport.listen()
+            try:
+                launcher.launch(_PEER, partial(_send_ours, link.address, traffic))
+                return [self._rate(launcher, partial(self._receive_ours, link))]
+            finally:
+                link.close()
+
+    def measure_limit(self) -> Rates:
+        """Receive the same frames from a bare socket."""
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        # The sender dies last: a socket full of a dead one's messages would never close.
+        with LocalLauncher() as launcher, context, context.socket(zmq.PULL) as socket:
+            endpoint = f"ipc://{launcher.directory}/bare"
+            socket.setsockopt(zmq.RCVHWM, self._traffic.window)
+            socket.setsockopt(zmq.RCVTIMEO, int(_WAIT_S * 1000))
+            socket.bind(endpoint)
+            launcher.launch(_PEER, partial(_send_bare, endpoint, self._traffic))
+            return [self._rate(launcher, partial(self._receive_bare, socket))]
+
+    def close(self) -> None:
+        """Have nothing to release: each measurement ends its process."""
+
+    def _rate(self, launcher: Launcher, receive: Callable[[], int]) -> float:
+        """Return transitions a second, from the first message on."""
+        self.received = 0
+        deadline = time.monotonic() + _START_DEADLINE_S
+        while not receive():
+            if ended := launcher.exits(0.0):
+                raise AsyncRLError(f"the sender failed: {ended[0].error}\n\n{ended[0].text}")
+            if time.monotonic() > deadline:
+                raise AsyncRLError(f"no message came in {_START_DEADLINE_S:.0f} s")
+        messages = repeat_rate(
+            receive,
+            seconds=self._workload.seconds,
+            warm_up_seconds=self._workload.warm_up_seconds,
+        )
+        return messages * self._traffic.transitions
+
+    def _receive_ours(self, link: LearnerLink) -> int:
+        count = 0
+        for message in link.poll(_WAIT_S):
+            if isinstance(message, Experience):
+                count += 1
+                link.acknowledge(_PEER, message.seq)
+                if message.seq != self.received + count:
+                    raise AsyncRLError(
+                        f"message {message.seq} came after {self.received + count - 1} messages"
+                    )
+        self.received += count
+        return count
+
+    def _receive_bare(self, socket: zmq.Socket[bytes]) -> int:
+        try:
+            socket.recv_multipart(copy=False)
+        except zmq.Again:
+            return 0
+        self.received += 1
+        return 1
+
+
+def _send_ours(address: Transport, traffic: _Traffic, progress: Progress) -> None:
+    """Send as an actor does, looking for a model before each message."""
+    link = address.connect(_PEER)
+    link.hello(Hello(peer=_PEER, schema_hash=traffic.schema.hash()))
+    first = message = traffic.message(1)
+    while True:
+        link.latest_model("act", 0)
+        while not link.send(message, _WAIT_S):
+            continue
+        progress.turn(message.produced)
+        message = traffic.message(message.seq + 1, like=first)
+
+
+def _send_bare(endpoint: str, traffic: _Traffic, progress: Progress) -> None:
+    """Push the frames of one message again and again."""
+    frames = WireFormat(schema=traffic.schema, run_id="0" * 32).encode(traffic.message(1))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.setsockopt(zmq.SNDHWM, traffic.window)
+    socket.connect(endpoint)
+    sent = 0
+    while True:
+        socket.send_multipart(frames)
+        sent += traffic.transitions
+        progress.turn(sent)

@@ -1,0 +1,94 @@
+"""How much is put through the stages: what the command line can say. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+
+__all__ = ["Workload"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Which environments, how many, and for how long."""
+
+    env: str = "CartPole-v1"
+    """A Gymnasium id, or `module:factory`."""
+
+    env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Arguments for making it: name, value, name, value, ..."""
+
+    vectorization: Literal["batch", "native"] = "batch"
+    """`batch` steps plain environments one after another; `native` uses the environment's own
+    vector form."""
+
+    actors: int = 2
+    """Actor processes, and processes of the bare loop."""
+
+    envs_per_actor: int = 64
+    """Environments stepped together."""
+
+    segment_length: int = 32
+    """Rows of a segment."""
+
+    frame_stack: int = 1
+    """Frames of an observation that is a stack of them, of which rows hold the newest; 1 keeps
+    observations whole."""
+
+    segments_per_message: int = 64
+    """Segments of a message, in `transport`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer of the agent: DQN for discrete actions, SAC for others."""
+
+    capacity: int = 1_000_000
+    """Transitions in replay; fewer where memory would not hold them."""
+
+    batch_size: int = 256
+    """Transitions in a batch."""
+
+    seconds: float = 5.0
+    """Length of each single measurement, after a warm-up."""
+
+    warm_up_seconds: float = 1.0
+    """Length of the warm-up before each."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
+        if not self.warm_up_seconds >= 0:
+            raise ConfigError(f"--warm-up-seconds must be 0 or more, got {self.warm_up_seconds:g}")
+        for name in (
+            "actors",
+            "envs_per_actor",
+            "segment_length",
+            "frame_stack",
+            "segments_per_message",
+            "capacity",
+            "batch_size",
+        ):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def env_config(self) -> EnvConfig:
+        """Return the environments of one actor."""
+        return EnvConfig(
+            id=self.env,
+            kwargs=dict(self.env_kwargs),
+            n_envs=self.envs_per_actor,
+            vectorization=self.vectorization,
+        )
+
+    def env_settings(self) -> dict[str, Any]:
+        """Return what every number depends on that has environments in it."""
+        return {
+            "env_kwargs": dict(self.env_kwargs),
+            "vectorization": self.env_config.vectorization,
+            "envs_per_actor": self.envs_per_actor,
+        }

@@ -1,0 +1,58 @@
+"""What is put through the stages: the agent that fits, and a replay that fits into memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.benchmarking import load as load_module
+from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.segment import END
+from tests.benchmarking.workloads import tiny
+
+
+def test_discrete_actions_are_dqns_and_others_sacs() -> None:
+    assert isinstance(Load.of(tiny()).agent, DQNConfig)
+    continuous = Load.of(tiny(env="Pendulum-v1")).agent
+    assert isinstance(continuous, SACConfig)
+    assert continuous.random_env_steps == 0, "it is the policy whose speed is asked for"
+    assert continuous.hidden == (8,)
+
+
+def test_nobody_waits_in_the_run_that_is_measured() -> None:
+    config = Load.of(tiny()).async_config()
+    assert config.limiter.samples_per_insert == 0
+    assert config.evaluation.where == "off"
+    assert (config.actors, config.segment.length, config.replay.capacity) == (1, 8, 2000)
+
+
+def test_replay_is_as_large_as_memory_holds_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_bytes = Load.of(tiny()).schema.segment_bytes / 8
+    available = 2 * 700 * row_bytes / load_module._MEMORY_SHARE
+    memory = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=available))
+    monkeypatch.setattr(load_module, "psutil", memory)
+    assert Load.of(tiny(capacity=700)).capacity == 700
+    assert Load.of(tiny(capacity=701)).capacity == 500
+
+
+def test_made_up_experience_is_whole_segments_within_the_spaces() -> None:
+    load = Load.of(tiny(env="Pendulum-v1"))
+    columns = made_up_experience(load.schema, load.spec, 5)
+    assert {name: column.shape[:2] for name, column in columns.items()} == dict.fromkeys(
+        columns, (5, load.schema.rows)
+    )
+    assert {c.name: c.dtype for c in load.schema.columns} == {
+        name: column.dtype.name for name, column in columns.items()
+    }
+    assert not (columns["flags"] & END).any()
+    assert np.abs(columns["action"]).max() <= 1
+    assert columns["obs"].std() > 0.5, "all zeros would be quicker to learn from than anything"
+
+
+def test_made_up_experience_knows_the_choices() -> None:
+    load = Load.of(tiny())
+    assert set(made_up_experience(load.schema, load.spec, 5)["action"].flat) == {0, 1}
