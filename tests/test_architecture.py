@@ -30,7 +30,7 @@ WITHOUT_TWIN = {
     "asyncrl/actor_process.py": "wiring; integration/test_train_async.py runs all of it",
     "asyncrl/agent.py": "protocols; tests/contracts covers implementations",
     "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
-    "asyncrl/env.py": "protocols and specs; tests/contracts covers implementations",
+    "asyncrl/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",
     "asyncrl/errors.py": "a tree of empty classes",
     "asyncrl/launcher.py": "protocols; tests/launchers covers implementations",
     "asyncrl/messages.py": "frozen classes; test_wire.py sends each of them",
