@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agent import Policy
-from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.env import DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
 from asyncrl.launcher import Progress
 from asyncrl.types import Array, Columns
 
@@ -113,9 +114,9 @@ def turn_native(env: Any, actions: Array) -> Callable[[], int]:  # noqa: ANN401 
 def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Progress) -> None:
     """Let a policy play in plain environments and write down what happens, for ever."""
     n_envs = len(envs)
+    columns = _columns(spec, n_envs)
     obs = np.array([env.reset(seed=i)[0] for i, env in enumerate(envs)], spec.observation.dtype)
     start = int(getattr(envs[0].action_space, "start", 0))
-    columns = _columns(spec, n_envs)
     turn = 0
     while True:
         action = policy.act(obs).action
@@ -141,10 +142,10 @@ def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Pro
 
 def play_native(env: Any, policy: Policy, spec: EnvSpec, progress: Progress) -> None:  # noqa: ANN401
     """Let a policy play in a vector environment and write down what happens, for ever."""
+    columns = _columns(spec, env.num_envs)
     obs, _ = env.reset(seed=0)
     mode = _autoreset_mode(env)
     start = getattr(env.single_action_space, "start", 0)
-    columns = _columns(spec, env.num_envs)
     turn, produced, resetting = 0, 0, 0
     while True:
         action = policy.act(obs).action
@@ -166,6 +167,12 @@ def play_native(env: Any, policy: Policy, spec: EnvSpec, progress: Progress) -> 
 
 
 def _columns(spec: EnvSpec, n_envs: int) -> Columns:
+    if isinstance(spec.observation, PackedSpec):
+        names = ", ".join(name for name, _ in spec.observation.fields)
+        raise ConfigError(
+            f"the bare loop writes observations of one array, and these have the fields {names}; "
+            "measure an environment with a Box observation instead"
+        )
     shape = (_ROWS, n_envs)
     return {
         "obs": np.zeros((*shape, *spec.observation.shape), spec.observation.dtype),

@@ -18,10 +18,11 @@ from asyncrl.benchmarking.bare_envs import (
     turn_plain,
 )
 from asyncrl.benchmarking.env import turn_batch
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError
 from tests.fake_envs import TRUNCATING, TellingEnv
 from tests.fakes import ConstantAgent
 
@@ -177,3 +178,12 @@ def test_robots_and_games_skip_frames() -> None:
     pytest.importorskip("ale_py")
     assert frame_skip(EnvConfig(id="ALE/Pong-v5", n_envs=1)) == 4
     assert frame_skip(EnvConfig(id="ALE/Pong-v5", n_envs=1, kwargs={"frame_skip": 2})) == 2
+
+
+@pytest.mark.parametrize("play", [play_plain, play_native])
+def test_observations_of_several_fields_are_refused(play: Any) -> None:
+    spec = EnvSpec(PackedSpec((("camera", OBS), ("pose", OBS))), DiscreteSpec(5))
+    native = play is play_native
+    env: Any = SyncVectorEnv([TellingEnv]) if native else [TellingEnv()]
+    with pytest.raises(ConfigError, match="fields camera, pose; measure"):
+        play(env, ConstantAgent(), spec, Until(1))
