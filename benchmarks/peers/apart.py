@@ -33,7 +33,7 @@ def run_apart(main: Callable[[Path], None], give_up: Callable[[str], None], limi
     """Call `main` in a process of its own, and print the last line that it prints.
 
     Args:
-        main: Measures; is given a directory for whatever it writes.
+        main: Measures; is given a directory for whatever it writes, and runs in it.
         give_up: Called, with the reason, where `main` printed no JSON within the limit.
         limit_s: From the start of the process to its end.
     """
@@ -53,12 +53,22 @@ def run_apart(main: Callable[[Path], None], give_up: Callable[[str], None], limi
 
 def _lines_of(directory: Path, limit_s: float) -> tuple[list[str], str]:
     """Run this very command again; return what it printed, and why that may not be enough."""
-    environment = {**os.environ, INSIDE: str(directory), "TMPDIR": str(directory)}
+    environment = {
+        **os.environ,
+        INSIDE: str(directory),
+        "TMPDIR": str(directory),
+        "PYTHONPATH": os.getcwd(),  # noqa: PTH109  # for `-m`, which looks here as well
+    }
     output, errors = directory / "stdout", directory / "stderr"
     reason = f"ended by us after {limit_s:g} s"
     with output.open("wb") as out, errors.open("wb") as err:
         process = subprocess.Popen(  # noqa: S603  # the command that we are
-            sys.orig_argv, env=environment, stdout=out, stderr=err, start_new_session=True
+            [sys.executable, *sys.orig_argv[1:]],
+            cwd=directory,
+            env=environment,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
         try:
             reason = f"exit status {process.wait(limit_s)}"

@@ -1,0 +1,276 @@
+"""RLlib, with its new API stack: what its environment runners collect, and DQN.
+
+Runners are measured without a learner (`rollouts`: the driver receives the episodes), or below one
+of its asynchronous algorithms.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import ray  # type: ignore[import-not-found]  # in the peer's environment alone
+import torch
+from ray.rllib.algorithms.appo import APPOConfig  # type: ignore[import-not-found]
+from ray.rllib.algorithms.dqn import DQNConfig  # type: ignore[import-not-found]
+from ray.rllib.algorithms.impala import IMPALAConfig  # type: ignore[import-not-found]
+from ray.rllib.algorithms.ppo import PPOConfig  # type: ignore[import-not-found]
+from ray.rllib.core.rl_module.default_model_config import (  # type: ignore[import-not-found]
+    DefaultModelConfig,
+)
+from ray.rllib.env.wrappers.atari_wrappers import (  # type: ignore[import-not-found]
+    wrap_atari_for_new_api_stack,
+)
+from ray.tune.registry import register_env  # type: ignore[import-not-found]
+
+from benchmarks.peers.apart import run_apart
+from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, rate, report, request
+from benchmarks.peers.race import GOALS, Race
+
+__all__ = ["DQN_SETTINGS", "SAMPLING"]
+
+SAMPLING: dict[str, dict[str, Any]] = {
+    CARTPOLE: {"algorithm": "rollouts", "runners": 2, "envs": 128, "vector": True},
+    CHEETAH: {"algorithm": "rollouts", "runners": 2, "envs": 16, "vector": False},
+    ATARI: {"algorithm": "rollouts", "runners": 2, "envs": 8, "vector": False},
+}
+
+# https://github.com/ray-project/ray, rllib/tuned_examples/dqn/cartpole_dqn.py.
+DQN_SETTINGS: dict[str, Any] = {
+    "lr": 0.0005,
+    "train_batch_size_per_learner": 32,
+    "replay_buffer_config": {
+        "type": "PrioritizedEpisodeReplayBuffer",
+        "capacity": 50_000,
+        "alpha": 0.6,
+        "beta": 0.4,
+    },
+    "n_step": (2, 5),
+    "double_q": True,
+    "dueling": True,
+    "epsilon": [(0, 1.0), (10_000, 0.02)],
+}
+
+ALGORITHMS = {"rollouts": PPOConfig, "impala": IMPALAConfig, "appo": APPOConfig}
+PONG = "Pong"
+STEPS_A_REQUEST = 64
+"""Of each environment, that a runner is asked for at once."""
+
+WARM_UP_S = 3.0
+LIMIT_S = 150.0
+"""For the start and the end, besides what is measured."""
+
+STORE_BYTES = 300 * 2**20
+LOGICAL_CPUS = 8
+"""More than there are, so that no actor waits for one."""
+
+
+def make_pong(_config: object) -> Any:  # noqa: ANN401  # untyped here
+    """Return Pong with RLlib's own wrappers."""
+    import ale_py  # noqa: PLC0415  # the runners of other environments do without
+
+    gymnasium.register_envs(ale_py)
+    return wrap_atari_for_new_api_stack(gymnasium.make(ATARI, frameskip=1), dim=84, framestack=4)
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[None]:
+    """Start Ray on this machine, and stop it."""
+    ray.init(
+        num_cpus=LOGICAL_CPUS,
+        include_dashboard=False,
+        object_store_memory=STORE_BYTES,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _temp_dir=str(directory),
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def sampler(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
+    """Build the algorithm whose runners are measured, with a 64x64 policy."""
+    register_env(PONG, make_pong)
+    model = DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu")
+    if asked.env == ATARI:
+        model = DefaultModelConfig(
+            conv_filters=[[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+            conv_activation="relu",
+            head_fcnet_hiddens=[64, 64],
+        )
+    mode = gymnasium.VectorizeMode
+    config = (
+        ALGORITHMS[settings["algorithm"]]()
+        .environment(PONG if asked.env == ATARI else asked.env)
+        .env_runners(
+            num_env_runners=settings["runners"],
+            num_envs_per_env_runner=settings["envs"],
+            gym_env_vectorize_mode=mode.VECTOR_ENTRY_POINT if settings["vector"] else mode.SYNC,
+        )
+        .learners(num_learners=0)
+        .rl_module(model_config=model)
+        .reporting(min_time_s_per_iteration=0.5)
+        .debugging(seed=asked.seed, log_level="ERROR")
+    )
+    return config.build_algo()
+
+
+def collect(algorithm: Any, settings: dict[str, Any], seconds: float) -> float:  # noqa: ANN401  # see above
+    """Ask each runner for more as soon as its episodes have arrived."""
+    group = algorithm.env_runner_group
+    steps = STEPS_A_REQUEST * settings["envs"]
+
+    def ask(runner: int) -> None:
+        group.foreach_env_runner_async(
+            "sample", "turn", kwargs={"num_timesteps": steps}, remote_worker_ids=[runner]
+        )
+
+    def turn() -> int:
+        n = 0
+        for runner, episodes in group.fetch_ready_async_reqs(tags="turn", timeout_seconds=1.0):
+            n += sum(map(len, episodes))
+            ask(runner)
+        return n
+
+    for runner in group.healthy_worker_ids():
+        ask(runner)
+    return rate(turn, seconds, WARM_UP_S)
+
+
+def train(algorithm: Any, seconds: float) -> float:  # noqa: ANN401  # see above
+    """Train, and return the steps a second that runners have reported."""
+
+    def steps_so_far() -> int:
+        return int(algorithm.train()["env_runners"].get("num_env_steps_sampled_lifetime", 0))
+
+    while not steps_so_far():
+        pass
+    ready = time.perf_counter() + WARM_UP_S
+    while time.perf_counter() < ready:
+        before = steps_so_far()
+    began, after = time.perf_counter(), before
+    while (elapsed := time.perf_counter() - began) < seconds:
+        after = steps_so_far()
+    return (after - before) / elapsed
+
+
+def sampling(asked: Request, directory: Path) -> None:
+    """Measure the runners, alone or below an algorithm."""
+    settings = settings_of(asked)
+    torch.set_num_threads(settings["threads"])
+    with cluster(directory):
+        algorithm = sampler(asked, settings)
+        if settings["algorithm"] == "rollouts":
+            value = collect(algorithm, settings, asked.seconds)
+        else:
+            value = train(algorithm, asked.seconds)
+        algorithm.stop()
+    give(asked, value)
+
+
+def score(asked: Request, directory: Path) -> None:
+    """Train DQN with RLlib's tuned settings until the score is reached."""
+    torch.set_num_threads(settings_of(asked)["threads"])
+    goal = GOALS[asked.stage]
+    chosen = {**DQN_SETTINGS, **asked.settings}
+    with cluster(directory):
+        algorithm = dqn(asked, chosen)
+        opt_steps = env_steps = 0
+        race = Race(goal, asked.seconds)
+        while not race.over(greedy(algorithm), opt_steps):
+            result = algorithm.train()
+            env_steps = int(result["env_runners"]["num_env_steps_sampled_lifetime"])
+            learned = result.get("learners", {}).get("__all_modules__", {})
+            rows = learned.get("num_env_steps_trained_lifetime", 0)
+            opt_steps = int(rows) // chosen["train_batch_size_per_learner"]
+        algorithm.stop()
+    give(asked, race.seconds, note=race.note(), details=race.details(env_steps, opt_steps))
+
+
+def dqn(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
+    """Build DQN on one runner in this process."""
+    model = DefaultModelConfig(
+        fcnet_hiddens=[256],
+        fcnet_activation="tanh",
+        fcnet_bias_initializer="zeros_",
+        head_fcnet_bias_initializer="zeros_",
+        head_fcnet_hiddens=[256],
+    )
+    config = (
+        DQNConfig()
+        .environment(asked.env)
+        .env_runners(num_env_runners=0)
+        .learners(num_learners=0)
+        .training(**settings)
+        .rl_module(model_config=model)
+        .reporting(min_sample_timesteps_per_iteration=100)
+        .debugging(seed=asked.seed, log_level="ERROR")
+    )
+    return config.build_algo()
+
+
+def greedy(algorithm: Any) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:  # noqa: ANN401  # see above
+    """Return the policy without exploration."""
+
+    @torch.inference_mode()
+    def act(obs: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        chosen: torch.Tensor = algorithm.get_module().forward_inference(
+            {"obs": torch.from_numpy(obs)}
+        )["actions"]
+        return chosen.numpy()
+
+    return act
+
+
+def settings_of(asked: Request) -> dict[str, Any]:
+    """Return the fastest known, or those that were asked for."""
+    known = SAMPLING[asked.env] if asked.stage == "sampling" else DQN_SETTINGS
+    return {**known, "threads": asked.threads or 1, **asked.settings}
+
+
+def give(
+    asked: Request,
+    value: float | None,
+    *,
+    note: str = "",
+    details: dict[str, Any] | None = None,
+) -> None:
+    """Print the result."""
+    report(
+        asked,
+        peer="rllib",
+        version=version("ray"),
+        value=value,
+        settings=settings_of(asked),
+        note=note,
+        details=details,
+    )
+
+
+STAGES = {"sampling": sampling, "score-dqn": score}
+
+
+def main() -> None:
+    """Measure once and print one JSON line."""
+    asked = request(__doc__, STAGES)
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    run_apart(
+        partial(STAGES[asked.stage], asked),
+        lambda reason: give(asked, None, note=reason),
+        asked.seconds + LIMIT_S,
+    )
+
+
+if __name__ == "__main__":
+    main()
