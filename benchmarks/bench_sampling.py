@@ -46,8 +46,8 @@ def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
         rounds["bare loop"] += stage.measure_limit()
         rounds["asyncrl"] += stage.measure_value()
         if peer:
-            printed = run_peer(peer, "sb3_sampling", ["--seconds", workload.seconds])
-            rounds["sb3"].append(printed["env_steps_per_s"])
+            printed = run_peer(peer, "sb3", ["sampling", "--seconds", workload.seconds])
+            rounds["sb3"].append(printed["value"])
         last = {name: round(values[-1]) for name, values in rounds.items()}
         note(f"round {i + 1} of {repeats}, {workload.envs_per_actor} per actor: {last}")
     return rounds

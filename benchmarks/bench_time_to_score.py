@@ -59,13 +59,13 @@ class Task:
     agent: str
     env: str
     score: float
-    script: str
-    """Of the peer."""
+    stage: str
+    """Of the peer's script."""
 
 
 TASKS = {
-    "cartpole-dqn": Task(agent="dqn", env="CartPole-v1", score=475.0, script="sb3_dqn_cartpole"),
-    "pendulum-sac": Task(agent="sac", env="Pendulum-v1", score=-200.0, script="sb3_sac_pendulum"),
+    "cartpole-dqn": Task(agent="dqn", env="CartPole-v1", score=475.0, stage="score-dqn"),
+    "pendulum-sac": Task(agent="sac", env="Pendulum-v1", score=-200.0, stage="score-sac"),
 }
 
 Run = dict[str, Any]
@@ -93,11 +93,18 @@ def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]
     }
 
 
-def train_peer(python: Path, task: Task, seed: int) -> Run:
+def train_peer(python: Path, task: Task, seed: int, max_seconds: float) -> Run:
     """Train once with the peer's script."""
-    printed = run_peer(python, task.script, ["--seed", seed])
-    kept = ("seconds", "seconds_without_evaluation", "env_steps", "scores", "threads")
-    return {name: printed[name] for name in kept}
+    arguments = [task.stage, "--seed", seed, "--seconds", max_seconds]
+    printed = run_peer(python, "sb3", arguments)
+    details = printed["details"]
+    return {
+        "seconds": details["seconds_with_evaluations"],
+        "seconds_without_evaluation": printed["value"],
+        "env_steps": details["env_steps"],
+        "scores": details["scores"],
+        "threads": printed["settings"]["threads"],
+    }
 
 
 def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
@@ -141,7 +148,7 @@ def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, repeats=0)
     parser.add_argument("--task", choices=sorted(TASKS), default="cartpole-dqn")
     parser.add_argument("--seeds", type=positive, default=10, help="0, 1, ... of both sides")
-    parser.add_argument("--max-seconds", type=float, default=600.0, help="of one run of ours")
+    parser.add_argument("--max-seconds", type=float, default=600.0, help="of one run")
     parser.add_argument("--fresh", action="store_true", help="forget an earlier result")
     parser.add_argument("--venv", type=Path, default=PEER_VENV, help="of the peer")
     parser.add_argument("options", nargs="*", help="for asyncrl train")
@@ -167,7 +174,7 @@ def main() -> None:
         "asyncrl": lambda seed: train_ours(task, seed, args.max_seconds, args.options)
     }
     if python := peer_python(args.venv):
-        sides["sb3"] = lambda seed: train_peer(python, task, seed)
+        sides["sb3"] = lambda seed: train_peer(python, task, seed, args.max_seconds)
     done = {(run["side"], run["seed"]) for run in runs}
     for seed in range(args.seeds):
         for side, train in sides.items():

@@ -125,9 +125,9 @@ def test_a_peer_that_fails_is_named_with_its_error():
 
 @pytest.mark.skipif(not PEER_VENV.exists(), reason="benchmarks/peers/make_venv.sh was not run")
 def test_the_peer_reports_its_speed():
-    printed = run_peer(PEER_VENV / "bin" / "python", "sb3_sampling", ["--seconds", 0.05])
-    assert printed["env_steps_per_s"] > 0
-    assert printed["threads"] == 1
+    printed = run_peer(PEER_VENV / "bin" / "python", "sb3", ["sampling", "--seconds", 0.05])
+    assert printed["value"] > 0
+    assert printed["settings"]["threads"] == 1
 
 
 @pytest.mark.processes
