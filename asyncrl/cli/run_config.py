@@ -43,6 +43,10 @@ REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
 class RunConfig(AsyncConfig):
     """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
 
+    actors: int = 2
+    """Processes that step environments. `auto` chooses them, the environments of each, the length
+    of segments and the learner's threads, as far as no flag gives them, by short runs."""
+
     agent: AgentConfig = field(default_factory=DQNConfig)
     """The algorithm."""
 

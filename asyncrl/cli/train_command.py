@@ -8,13 +8,13 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -22,6 +22,7 @@ from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, with_replay
 from asyncrl.cli.signals import interrupting
+from asyncrl.cli.tune_command import tune
 from asyncrl.config import load_yaml, save_yaml, to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.facts import Setup
@@ -32,10 +33,13 @@ from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
+from asyncrl.tuning.tuner import Freedom
 
 __all__ = ["Output", "TrainArguments", "parse", "run"]
 
 Scalar = bool | int | float | str
+
+_TUNING_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,8 @@ class TrainArguments:
 
     output: Output
     config: RunConfig
+    auto: Freedom | None = None
+    """What is to be chosen before training, as `--actors auto` asks for; None leaves all of it."""
 
 
 def parse(argv: list[str]) -> TrainArguments:
@@ -104,24 +110,27 @@ def parse(argv: list[str]) -> TrainArguments:
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
-    return TrainArguments(agent=agent, output=parsed.output, config=RunConfig(**values))
+    auto = _freedom(flags) if values["actors"] == "auto" else None
+    if auto:
+        values["actors"] = preset(agent).actors
+    config = RunConfig(**values)
+    return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
 
 
 def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
     output, config = arguments.output, arguments.config
-    plain = to_plain(config)  # what cannot be saved is refused before anything is there
+    to_plain(config)  # what cannot be saved is refused before anything is there
     run_dir = _make_run_dir(output.run_dir, arguments.agent, config)
+    with _gone_after_errors(run_dir):
+        arguments = _tuned(arguments)
+    config = arguments.config
     if not output.quiet:
         print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
-        try:
-            trainer = _build(arguments, run_dir, interrupter, plain)
-        except BaseException:
-            with suppress(OSError):
-                run_dir.rmdir()  # nothing is in it yet
-            raise
+        with _gone_after_errors(run_dir):
+            trainer = _build(arguments, run_dir, interrupter, to_plain(config))
         with closing(trainer):
             save_yaml(config, run_dir / "config.yaml")
             try:
@@ -149,13 +158,47 @@ def _starting_point(agent: str, flags: list[str]) -> RunConfig:
 
 
 def _load(path: Path, start: RunConfig, agent: str) -> RunConfig:
-    loaded = load_yaml(RunConfig, path)
+    loaded = load_yaml(_with_auto(RunConfig), path)
     if type(loaded.agent) is not type(start.agent):
         raise ConfigError(
             f"{path} trains {type(loaded.agent).__name__}, and {agent} is "
             f"{type(start.agent).__name__}; name the agent that the file is about"
         )
     return loaded
+
+
+def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
+    """Return a class whose `actors` may be the word `auto`; its checks are left to `RunConfig`."""
+    return dataclasses.make_dataclass(
+        "RunConfig",
+        [("actors", int | Literal["auto"], field(default=RunConfig().actors))],
+        bases=(cls,),
+        namespace={"__post_init__": lambda _: None},
+        frozen=True,
+        kw_only=True,
+        slots=True,
+    )
+
+
+def _freedom(flags: list[str]) -> Freedom:
+    """Leave to the search what no flag says."""
+    return Freedom(
+        envs=_value_of("--envs-per-actor", flags) is None,
+        length=_value_of("--segment.length", flags) is None,
+        threads=_value_of("--agent.threads", flags) is None,
+    )
+
+
+def _tuned(arguments: TrainArguments) -> TrainArguments:
+    """Choose what is to be chosen, by short runs."""
+    if not arguments.auto:
+        return arguments
+    if not arguments.output.quiet:
+        print(f"choosing actors by short runs, {_TUNING_S:.0f} s at the most", flush=True)
+    config, tuning = tune(arguments.config, seconds=_TUNING_S, freedom=arguments.auto)
+    if not arguments.output.quiet:
+        print(tuning.sentence, flush=True)
+    return replace(arguments, config=config, auto=None)
 
 
 def _value_of(flag: str, argv: list[str]) -> str | None:
@@ -211,7 +254,7 @@ def _concrete(config: RunConfig) -> RunConfig:
             (name, declared, field(default_factory=partial(getattr, config, name)))
             for name, declared in members
         ],
-        bases=(RunConfig,),
+        bases=(_with_auto(RunConfig),),
         frozen=True,
         kw_only=True,
         slots=True,
@@ -232,6 +275,17 @@ def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
     except OSError as error:
         raise ConfigError(f"cannot make the run directory {wanted}: {error.strerror}") from error
     return wanted
+
+
+@contextmanager
+def _gone_after_errors(run_dir: Path) -> Iterator[None]:
+    """Remove a directory in which nothing is yet, should anything go wrong."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            run_dir.rmdir()
+        raise
 
 
 def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli import train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.cli.train_command import parse
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.tuning.model import Plan, Task
+from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run
 from tests.fakes import ConstantConfig
@@ -289,3 +293,83 @@ def test_place_where_nothing_can_be_made_is_named(
     (tmp_path / "file").touch()
     assert main(["train", "dqn", "--run-dir", str(tmp_path / "file/x")]) == 1
     assert f"cannot make the run directory {tmp_path / 'file/x'}" in capsys.readouterr().err
+
+
+# --- actors as many as are best ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [["--actors", "auto"], ["--actors=auto"]])
+def test_actors_may_be_left_to_the_machine(flags: list[str]) -> None:
+    arguments = parse(["dqn", *flags])
+    assert arguments.auto == Freedom()
+    assert arguments.config == preset("dqn")
+    assert parse(["dqn", "--actors", "3"]).auto is None
+
+
+def test_what_flags_give_is_not_chosen() -> None:
+    flags = ["--actors", "auto", "--envs-per-actor", "4", "--segment.length=8"]
+    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    flags = ["--actors", "auto", "--agent.threads", "1"]
+    assert parse(["dqn", *flags]).auto == Freedom(threads=False)
+
+
+def test_file_may_leave_actors_to_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("actors: auto\nenvs_per_actor: 3\n")
+    arguments = parse(["dqn", "--config", str(path)])
+    assert arguments.auto == Freedom()
+    assert (arguments.config.actors, arguments.config.envs_per_actor) == (2, 3)
+    assert parse(["dqn", "--config", str(path), "--actors", "5"]).config.actors == 5
+
+
+def test_any_other_word_is_no_number_of_actors(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("actors: many\n")
+    with pytest.raises(ConfigError, match="actors"):
+        parse(["dqn", "--config", str(path)])
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, Freedom]]:
+    """Search without runs: it chooses one actor of 3 environments."""
+    asked: list[tuple[RunConfig, Freedom]] = []
+    chosen = Plan(actors=1, envs_per_actor=3, segment_length=8)
+
+    def tune(config: RunConfig, *, seconds: float, freedom: Freedom) -> tuple[RunConfig, Tuning]:
+        assert seconds <= 60.0
+        asked.append((config, freedom))
+        task = Task(cores=2, batch_size=256, samples_per_insert=4.0)
+        tuning = Tuning(task=task, start=chosen, chosen=chosen, tried=(), took_s=0.0)
+        return replace(config, actors=1, envs_per_actor=3), tuning
+
+    monkeypatch.setattr(train_command, "tune", tune)
+    return asked
+
+
+@pytest.mark.processes
+def test_choice_is_told_trained_with_and_saved(
+    search: list[tuple[RunConfig, Freedom]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "it"
+    flags = [*TINY, "--max-opt-steps", "20", "--run-dir", str(run_dir), "--actors", "auto"]
+    assert main(["train", "dqn", *flags]) == 0
+    assert search[0][1].actors
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "choosing actors by short runs, 60 s at the most"
+    assert lines[1].startswith("chose 1 actor of 3 environments (segments of 8)")
+    saved = load_yaml(RunConfig, run_dir / "config.yaml")
+    assert (saved.actors, saved.envs_per_actor) == (1, 3)
+    assert read_json(run_dir / "summary.json")["setup"]["actors"] == 1
+
+
+def test_search_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*_: object, **__: object) -> None:
+        raise ConfigError("no such environment")
+
+    monkeypatch.setattr(train_command, "tune", tune)
+    run_dir = tmp_path / "it"
+    assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 1
+    assert "no such environment" in capsys.readouterr().err
+    assert not run_dir.exists()

@@ -1,0 +1,221 @@
+"""`asyncrl bench tune`, and what `asyncrl train --actors auto` does before it trains."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.config import load_yaml
+from asyncrl.env import DiscreteSpec
+from asyncrl.errors import ConfigError
+from asyncrl.facts import usable_cores
+from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.tuning.model import Plan, Task
+from asyncrl.tuning.trial import Trial, run_trial
+from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
+
+__all__ = ["TuneArguments", "parse", "render", "run", "tune"]
+
+_TRIAL_S = 1.0
+_FEWEST_STEPS_EACH = 1000
+"""Steps that each environment should have in a run whose steps are limited, at the least."""
+
+_COLUMNS = (
+    ("actors", 6),
+    ("envs", 5),
+    ("rows", 5),
+    ("threads", 7),
+    ("limiter", 7),
+    ("env steps/s", 11),
+    ("predicted", 9),
+    ("opt steps/s", 11),
+    ("us a step: policy, env, send", 28),
+    ("ms an opt", 9),
+    ("limited by", 0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneArguments:
+    """Find how many actors, environments, rows and threads train fastest on this machine."""
+
+    agent: str = ""
+    """`dqn`, `sac`, or `module:Class` of an agent config; by default the one of the two that fits
+    the environment's actions."""
+
+    env: str | None = None
+    """A Gymnasium id, or `module:factory`; by default the preset's, or the file's."""
+
+    config: Path | None = None
+    """YAML file with the settings to tune, for instance a run's `config.yaml`."""
+
+    seconds: float = 60.0
+    """How long the search may take."""
+
+    json: bool = False
+    """Print one line of JSON."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
+
+
+def parse(argv: list[str]) -> TuneArguments:
+    """Read the command line that follows `asyncrl bench tune`."""
+    return tyro.cli(TuneArguments, prog="asyncrl bench tune", args=argv)
+
+
+def run(arguments: TuneArguments) -> int:
+    """Search, and return the exit code."""
+    agent, config = _settings(arguments)
+
+    def show(tried: Tried) -> None:
+        if not arguments.json:
+            print(_row(tried), flush=True)
+
+    if not arguments.json:
+        print(f"{agent} on {config.env}, {arguments.seconds:.0f} s at the most", flush=True)
+        print("  ".join(f"{title:>{width}}" for title, width in _COLUMNS), flush=True)
+    tuned, tuning = tune(config, seconds=arguments.seconds, on_tried=show)
+    if arguments.json:
+        plan = dataclasses.asdict(tuning.chosen)
+        tried = [dataclasses.asdict(one) for one in tuning.tried]
+        told = {"sentence": tuning.sentence, "command": _command(agent, tuned, arguments)}
+        print(json.dumps({"env": config.env, "agent": agent, **plan, **told, "tried": tried}))
+    else:
+        print(render(tuning, _command(agent, tuned, arguments)))
+    return 0
+
+
+def tune(
+    config: RunConfig,
+    *,
+    seconds: float,
+    freedom: Freedom | None = None,
+    on_tried: Callable[[Tried], object] = lambda _: None,
+) -> tuple[RunConfig, Tuning]:
+    """Return the settings with what the search has chosen, and the search."""
+    freedom = _allowed(config, freedom or Freedom())
+    threads = getattr(config.agent, "threads", 0) if freedom.threads else 0
+
+    def configured(plan: Plan) -> RunConfig:
+        agent: Any = config.agent
+        return replace(
+            config,
+            actors=plan.actors,
+            envs_per_actor=plan.envs_per_actor,
+            segment=replace(config.segment, length=plan.segment_length),
+            agent=replace(agent, threads=plan.threads) if threads else agent,
+        )
+
+    def try_plan(plan: Plan, *, limited: bool) -> Trial:
+        trying = configured(plan)
+        make_env = trying.env_config().build
+        return run_trial(trying.agent, make_env, trying, seconds=_TRIAL_S, limited=limited)
+
+    tuning = Tuner(
+        try_plan=try_plan,
+        task=Task(
+            cores=len(usable_cores()),
+            batch_size=config.trainer.batch_size,
+            samples_per_insert=config.limiter.samples_per_insert,
+        ),
+        start=Plan(
+            actors=config.actors,
+            envs_per_actor=config.envs_per_actor,
+            segment_length=config.segment.length,
+            threads=threads or 1,
+        ),
+        budget_s=seconds,
+        freedom=freedom,
+        on_tried=on_tried,
+    ).run()
+    return configured(tuning.chosen), tuning
+
+
+def render(tuning: Tuning, command: str) -> str:
+    """Return what was chosen as lines for people."""
+    lines = ["", tuning.sentence, f"  {command}", f"  found in {tuning.took_s:.0f} s"]
+    if tuning.chosen.envs_per_actor != tuning.start.envs_per_actor:
+        lines.append(
+            "  other numbers of environments explore differently: compare scores, not only rates"
+        )
+    return "\n".join(lines)
+
+
+def _settings(arguments: TuneArguments) -> tuple[str, RunConfig]:
+    """Return the agent by name, and the settings to start from."""
+    if arguments.config:
+        config = load_yaml(RunConfig, arguments.config)
+        names = {type(preset(name).agent): name for name in ("dqn", "sac")}
+        cls = type(config.agent)
+        name = names.get(cls, f"{cls.__module__}:{cls.__qualname__}")
+        if arguments.agent not in {"", name}:
+            raise ConfigError(f"{arguments.config} trains {name}, not {arguments.agent}")
+    else:
+        name = arguments.agent or _fitting_agent(arguments.env)
+        config = preset(name)
+    return name, replace(config, env=arguments.env) if arguments.env else config
+
+
+def _fitting_agent(env: str | None) -> str:
+    if env is None:
+        return "dqn"
+    batch = replace(preset("dqn"), env=env, envs_per_actor=1).env_config().build()
+    try:
+        return "dqn" if isinstance(batch.spec.action, DiscreteSpec) else "sac"
+    finally:
+        batch.close()
+
+
+def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
+    """Leave alone what would change the algorithm, or cannot be changed."""
+    most = freedom.most_envs
+    if config.max_env_steps:
+        most = min(most, config.max_env_steps // (_FEWEST_STEPS_EACH * config.actors))
+    return replace(
+        freedom,
+        # Sequences are cut where segments end.
+        length=freedom.length and not isinstance(config.replay, SequenceReplayConfig),
+        threads=freedom.threads and getattr(config.agent, "threads", 0) > 0,
+        most_envs=max(most, config.envs_per_actor),
+    )
+
+
+def _command(agent: str, config: RunConfig, arguments: TuneArguments) -> str:
+    parts = ["asyncrl train", agent]
+    parts += ["--config", str(arguments.config)] if arguments.config else []
+    parts += [
+        f"--env {config.env}",
+        f"--actors {config.actors}",
+        f"--envs-per-actor {config.envs_per_actor}",
+        f"--segment.length {config.segment.length}",
+    ]
+    threads = getattr(config.agent, "threads", 0)
+    return " ".join(parts + ([f"--agent.threads {threads}"] if threads > 1 else []))
+
+
+def _row(tried: Tried) -> str:
+    plan, trial = tried.plan, tried.trial
+    costs = (trial.actor.policy_s, trial.actor.env_s, trial.actor.send_s)
+    cells = (
+        f"{plan.actors}",
+        f"{plan.envs_per_actor}",
+        f"{plan.segment_length}",
+        f"{plan.threads}",
+        "on" if tried.limited else "off",
+        f"{trial.env_steps_per_s:,.0f}",
+        f"{tried.predicted.env_steps_per_s:,.0f}" if tried.predicted else "",
+        f"{trial.opt_steps_per_s:,.0f}",
+        ", ".join(f"{1e6 * cost:.1f}" for cost in costs),
+        f"{1e3 * trial.learner.wall_s:.2f}",
+        trial.verdict.kind,
+    )
+    return "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))

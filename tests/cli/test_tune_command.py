@@ -1,0 +1,174 @@
+"""`asyncrl bench tune`: what it starts from, what it tells; the runs it makes are made up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.cli import train_command, tune_command
+from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.tune_command import TuneArguments, parse, run, tune
+from asyncrl.config import save_yaml
+from asyncrl.errors import ConfigError
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.tuning.model import Plan
+from asyncrl.tuning.trial import Trial
+from asyncrl.tuning.tuner import Freedom
+from tests.fakes import ConstantConfig
+from tests.tuning.worlds import World, actor_cost
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """Make no runs; return the settings of those that would have been made."""
+    world = World(samples_per_insert=0.1, cost_of=actor_cost(call_s=2e-3, message_s=2e-2))
+    configs: list[RunConfig] = []
+
+    def run_trial(
+        agent: Any, _make_env: Any, config: RunConfig, *, limited: bool, **_: Any
+    ) -> Trial:
+        configs.append(config)
+        plan = Plan(
+            actors=config.actors,
+            envs_per_actor=config.envs_per_actor,
+            segment_length=config.segment.length,
+            threads=getattr(agent, "threads", 1),
+        )
+        return world.try_plan(plan, limited=limited)
+
+    monkeypatch.setattr(tune_command, "run_trial", run_trial)
+    return configs
+
+
+def test_flags_are_read() -> None:
+    arguments = parse(["--agent", "sac", "--env", "Pendulum-v1", "--seconds", "5", "--json"])
+    assert arguments == TuneArguments(agent="sac", env="Pendulum-v1", seconds=5.0, json=True)
+
+
+def test_no_time_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--seconds must be positive, got 0"):
+        TuneArguments(seconds=0.0)
+
+
+def test_chosen_plan_is_in_the_settings_and_nothing_else_changes(tried: list[RunConfig]) -> None:
+    start = preset("dqn")
+    config, tuning = tune(start, seconds=60.0)
+    assert config == tuning_applied(start, tuning.chosen)
+    assert config.envs_per_actor > start.envs_per_actor
+    assert config.segment.length > start.segment.length
+    assert config in tried
+    assert start in tried
+
+
+def tuning_applied(start: RunConfig, plan: Plan) -> RunConfig:
+    return replace(
+        start,
+        actors=plan.actors,
+        envs_per_actor=plan.envs_per_actor,
+        segment=replace(start.segment, length=plan.segment_length),
+    )
+
+
+@pytest.mark.usefixtures("tried")
+def test_given_settings_stay() -> None:
+    freedom = Freedom(envs=False, length=False)
+    config, _ = tune(preset("dqn"), seconds=60.0, freedom=freedom)
+    assert (config.envs_per_actor, config.segment.length) == (16, 16)
+
+
+@pytest.mark.usefixtures("tried")
+def test_sequences_keep_their_length() -> None:
+    start = RunConfig(
+        replay=SequenceReplayConfig(), segment=SegmentConfig(length=16), envs_per_actor=4
+    )
+    config, _ = tune(start, seconds=60.0)
+    assert config.segment.length == 16
+    assert config.envs_per_actor > 4
+
+
+@pytest.mark.usefixtures("tried")
+def test_agents_without_threads_are_left_as_they_are() -> None:
+    agent = ConstantConfig()
+    config, _ = tune(RunConfig(agent=agent), seconds=60.0)
+    assert config.agent is agent
+
+
+@pytest.mark.usefixtures("tried")
+def test_short_runs_get_few_environments() -> None:
+    config, _ = tune(RunConfig(max_env_steps=40_000, envs_per_actor=8), seconds=60.0)
+    assert config.envs_per_actor <= 20
+
+
+def test_people_read_a_table_a_sentence_and_a_command(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(TuneArguments(agent="dqn")) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dqn on CartPole-v1, 60 s at the most"
+    assert lines[1].split()[:4] == ["actors", "envs", "rows", "threads"]
+    end = lines.index("")
+    assert end - 2 == len(tried), "a line for each run"
+    assert len({len(line.rsplit(maxsplit=1)[0].rstrip()) for line in lines[2:end]}) == 1, "aligned"
+    assert lines[end + 1].startswith("chose ")
+    command = lines[end + 2].split()
+    assert command[:3] == ["asyncrl", "train", "dqn"]
+    assert "--envs-per-actor" in command
+    assert "explore differently" in lines[-1]
+
+
+def test_command_of_the_choice_gives_the_chosen_settings(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(TuneArguments(agent="dqn", json=True))
+    told = json.loads(capsys.readouterr().out)
+    words = told["command"].split()
+    assert words[:2] == ["asyncrl", "train"]
+    config = train_command.parse(words[2:]).config
+    assert (config.actors, config.envs_per_actor) == (told["actors"], told["envs_per_actor"])
+    assert config.segment.length == told["segment_length"]
+    assert config in tried
+
+
+def test_json_is_one_line_with_every_trial(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(TuneArguments(agent="dqn", json=True))
+    out = capsys.readouterr().out
+    told = json.loads(out)
+    assert len(out.splitlines()) == 1
+    assert len(told["tried"]) == len(tried)
+    assert told["sentence"].startswith("chose ")
+    assert {"plan", "limited", "trial", "predicted"} <= set(told["tried"][0])
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize(
+    ("env", "agent"), [(None, "dqn"), ("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")]
+)
+def test_agent_is_the_one_that_fits_the_actions(
+    env: str | None, agent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(TuneArguments(env=env, json=True))
+    assert json.loads(capsys.readouterr().out)["agent"] == agent
+
+
+def test_file_gives_the_settings(
+    tried: list[RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    config = RunConfig(
+        agent=DQNConfig(hidden=(7,)), limiter=RateLimiterConfig(samples_per_insert=3.0)
+    )
+    save_yaml(config, path)
+    run(TuneArguments(config=path, json=True))
+    assert f"--config {path}" in json.loads(capsys.readouterr().out)["command"]
+    assert {trying.agent for trying in tried} == {config.agent}
+    with pytest.raises(ConfigError, match="trains dqn, not sac"):
+        run(TuneArguments(config=path, agent="sac"))
