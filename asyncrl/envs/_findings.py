@@ -227,10 +227,10 @@ def arrays(seen: Experience) -> Finding:
     )
 
 
-def speed(step_s: Sequence[float], reset_s: float, n_envs: int) -> Finding:
+def speed(step_s: Sequence[float], reset_s: float, n_envs: int, env_steps: int) -> Finding:
     """How long do steps and resets take, and what does that mean for an actor?"""
     median, p99 = _median(step_s), float(np.quantile(step_s, 0.99))
-    rate = n_envs / float(np.mean(step_s))
+    rate = env_steps / math.fsum(step_s)
     numbers = {
         "step_median_s": median,
         "step_p99_s": p99,

@@ -176,9 +176,10 @@ class _Examination:
             started = time.perf_counter()
             outcome = batch.step(actions[len(step_s) % len(actions)])
             step_s.append(time.perf_counter() - started)
-            told += outcome.reward.tolist()
+            stepped = slice(None) if outcome.stepped is None else outcome.stepped
+            told += outcome.reward[stepped].tolist()
         yield reward_scale(told)
-        yield speed(step_s, reset_s, batch.n_envs)
+        yield speed(step_s, reset_s, batch.n_envs, len(told))
 
     def _kind(self) -> str:
         probe = self._probes[0]

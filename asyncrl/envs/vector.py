@@ -153,5 +153,5 @@ def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
 
 
 def _name(vector_env: VectorEnv[Any, Any, Any]) -> str:
-    spec = vector_env.spec
-    return spec.id if spec is not None else type(vector_env.unwrapped).__name__
+    # EnvPool's specs are classes of its own, without an id.
+    return getattr(vector_env.spec, "id", None) or type(vector_env.unwrapped).__name__

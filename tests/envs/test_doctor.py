@@ -202,6 +202,12 @@ def test_action_bounds(action: Any, level: str, seen: str) -> None:
     assert bool(found.advice) == (level != "ok")
 
 
+def test_steps_that_only_reset_are_not_counted() -> None:
+    findings = examined(VECTOR, really="NextStep")
+    assert only(findings, "reward scale").numbers["reward_mean"] == 1.0
+    assert speed([0.001] * 100, 0.1, 4, 200).numbers["env_steps_per_s"] == pytest.approx(2000)
+
+
 def test_fields_of_observations_are_listed() -> None:
     config = EnvConfig(id=PLAIN, kwargs={"space": Dict({"a": Box(0, 1, (2,)), "b": Discrete(3)})})
     seen = spaces(config.build().spec).seen
@@ -210,9 +216,9 @@ def test_fields_of_observations_are_listed() -> None:
 
 def test_steps_that_stall_the_others_are_a_warning() -> None:
     smooth = [0.001] * 200
-    assert speed(smooth, 0.1, 4).level == "ok"
-    assert "about 4,000 env steps/s" in speed(smooth, 0.1, 4).seen
-    assert speed([*smooth, 0.2, 0.2, 0.2], 0.1, 4).level == "warn"
+    assert speed(smooth, 0.1, 4, 800).level == "ok"
+    assert "about 4,000 env steps/s" in speed(smooth, 0.1, 4, 800).seen
+    assert speed([*smooth, 0.2, 0.2, 0.2], 0.1, 4, 812).level == "warn"
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,15 @@ import psutil
 import pytest
 
 from asyncrl.env import BatchEnv, BoxSpec, DiscreteSpec, EnvStep
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
+from asyncrl.envs.gym import EnvConfig, as_batch_env
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.envs.frames import stacks_follow
 from tests.helpers import wait_until
 
-pytest.importorskip("envpool", reason="EnvPool is not installed: pip install 'asyncrl[envpool]'")
+envpool = pytest.importorskip(
+    "envpool", reason="EnvPool is not installed: pip install 'asyncrl[envpool]'"
+)
 
 CART_POLE = "envpool:CartPole-v1"
 BREAKOUT = "envpool:Breakout-v5"
@@ -97,6 +100,17 @@ def test_scores_are_not_clipped() -> None:
     assert scores.max() >= 10
     assert np.array_equal(scores, [step.reward for step in plain])
     assert np.array_equal(np.clip(scores, -1, 1), [step.reward for step in clipped])
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # EnvPool's, of its seeds and bounds
+def test_pool_of_a_users_own_factory_is_a_vector_environment() -> None:
+    env = as_batch_env(envpool.make("CartPole-v1", env_type="gymnasium", num_envs=3, num_threads=1))
+    assert isinstance(env, VectorBatch)
+    steps = play(env, 30)
+    assert any(step.stepped is not None for step in steps)
+    with pytest.raises(EnvironmentFault, match="CartPoleGymnasiumEnvPool"):
+        env._checks.own(np.zeros(3), None)
+    env.close()
 
 
 def test_close_and_reset_leave_no_threads() -> None:

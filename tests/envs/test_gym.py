@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -60,6 +61,25 @@ def test_kwargs_reach_the_environment() -> None:
     ).build()
     native.reset(0)
     assert native.step(np.array([0, 0])).reward.tolist() == [0, 0]
+
+
+def test_mujoco_is_float32_and_truncated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'asyncrl[mujoco]'")
+    monkeypatch.chdir(tmp_path)  # it keeps a log wherever it runs
+    env = EnvConfig(id="HalfCheetah-v5", n_envs=2, kwargs={"max_episode_steps": 5}).build()
+    assert env.spec.observation.dtype == "float32"
+    first = env.reset(0)
+    assert (first == env.reset(0)).all()
+    assert (first[0] != first[1]).any()
+    steps = [env.step(np.full((2, 6), 0.5, np.float32)) for _ in range(6)]
+    assert [step.truncated.tolist() for step in steps] == [[False] * 2] * 4 + [
+        [True] * 2,
+        [False] * 2,
+    ]
+    assert not any(step.terminated.any() for step in steps)
+    assert steps[0].obs.dtype == steps[0].reward.dtype == np.float32
+    assert (steps[4].final_obs != steps[4].obs).any()
+    env.close()
 
 
 def test_registered_time_limit_truncates() -> None:
