@@ -28,6 +28,8 @@ usage: asyncrl COMMAND [OPTIONS]
       score the best model of a run
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch
+  asyncrl bench tune [--agent dqn|sac] [--env ID] [--config FILE] [--seconds S] [--json]
+      find how many actors and environments train fastest, as train --actors auto does first
   asyncrl doctor ENV [--vectorization batch|native] [--seconds S] [--json]
       play with an environment, and say whether it is fit for training
 
@@ -38,6 +40,7 @@ _COMMANDS = {
     "train": "asyncrl.cli.train_command",
     "eval": "asyncrl.cli.eval_command",
     "bench": "asyncrl.cli.bench_command",
+    "bench tune": "asyncrl.cli.tune_command",
     "doctor": "asyncrl.cli.doctor_command",
 }
 
@@ -64,6 +67,8 @@ def _main(args: list[str]) -> int:
     if not args or args[0] in {"-h", "--help"}:
         print(_USAGE)
         return 0 if args else 2
+    if " ".join(args[:2]) in _COMMANDS:
+        args = [" ".join(args[:2]), *args[2:]]
     if args[0] not in _COMMANDS:
         print(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}", file=sys.stderr)
         return 2

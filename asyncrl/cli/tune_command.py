@@ -21,7 +21,7 @@ from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
 
-__all__ = ["TuneArguments", "parse", "render", "run", "tune"]
+__all__ = ["TuneArguments", "TuneOptions", "parse", "render", "run", "tune"]
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000
@@ -43,7 +43,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneArguments:
+class TuneOptions:
     """Find how many actors, environments, rows and threads train fastest on this machine."""
 
     agent: str = ""
@@ -67,30 +67,43 @@ class TuneArguments:
             raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneArguments:
+    """What one command line asks for."""
+
+    options: TuneOptions
+    agent: str
+    config: RunConfig
+    """What to start from."""
+
+
 def parse(argv: list[str]) -> TuneArguments:
     """Read the command line that follows `asyncrl bench tune`."""
-    return tyro.cli(TuneArguments, prog="asyncrl bench tune", args=argv)
+    options = tyro.cli(TuneOptions, prog="asyncrl bench tune", args=argv)
+    agent, config = _settings(options)
+    return TuneArguments(options=options, agent=agent, config=config)
 
 
 def run(arguments: TuneArguments) -> int:
     """Search, and return the exit code."""
-    agent, config = _settings(arguments)
+    options, agent, config = arguments.options, arguments.agent, arguments.config
 
     def show(tried: Tried) -> None:
-        if not arguments.json:
+        if not options.json:
             print(_row(tried), flush=True)
 
-    if not arguments.json:
-        print(f"{agent} on {config.env}, {arguments.seconds:.0f} s at the most", flush=True)
+    if not options.json:
+        print(f"{agent} on {config.env}, {options.seconds:.0f} s at the most", flush=True)
         print("  ".join(f"{title:>{width}}" for title, width in _COLUMNS), flush=True)
-    tuned, tuning = tune(config, seconds=arguments.seconds, on_tried=show)
-    if arguments.json:
+    tuned, tuning = tune(config, seconds=options.seconds, on_tried=show)
+    command = _command(agent, tuned, options.config)
+    if options.json:
         plan = dataclasses.asdict(tuning.chosen)
         tried = [dataclasses.asdict(one) for one in tuning.tried]
-        told = {"sentence": tuning.sentence, "command": _command(agent, tuned, arguments)}
+        told = {"sentence": tuning.sentence, "command": command}
         print(json.dumps({"env": config.env, "agent": agent, **plan, **told, "tried": tried}))
     else:
-        print(render(tuning, _command(agent, tuned, arguments)))
+        print(render(tuning, command))
     return 0
 
 
@@ -150,19 +163,19 @@ def render(tuning: Tuning, command: str) -> str:
     return "\n".join(lines)
 
 
-def _settings(arguments: TuneArguments) -> tuple[str, RunConfig]:
+def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
     """Return the agent by name, and the settings to start from."""
-    if arguments.config:
-        config = load_yaml(RunConfig, arguments.config)
+    if options.config:
+        config = load_yaml(RunConfig, options.config)
         names = {type(preset(name).agent): name for name in ("dqn", "sac")}
         cls = type(config.agent)
         name = names.get(cls, f"{cls.__module__}:{cls.__qualname__}")
-        if arguments.agent not in {"", name}:
-            raise ConfigError(f"{arguments.config} trains {name}, not {arguments.agent}")
+        if options.agent not in {"", name}:
+            raise ConfigError(f"{options.config} trains {name}, not {options.agent}")
     else:
-        name = arguments.agent or _fitting_agent(arguments.env)
+        name = options.agent or _fitting_agent(options.env)
         config = preset(name)
-    return name, replace(config, env=arguments.env) if arguments.env else config
+    return name, replace(config, env=options.env) if options.env else config
 
 
 def _fitting_agent(env: str | None) -> str:
@@ -189,9 +202,9 @@ def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
     )
 
 
-def _command(agent: str, config: RunConfig, arguments: TuneArguments) -> str:
+def _command(agent: str, config: RunConfig, path: Path | None) -> str:
     parts = ["asyncrl train", agent]
-    parts += ["--config", str(arguments.config)] if arguments.config else []
+    parts += [f"--config {path}"] if path else []
     parts += [
         f"--env {config.env}",
         f"--actors {config.actors}",

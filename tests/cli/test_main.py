@@ -27,7 +27,9 @@ def said(argv: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_help_is_no_error_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"asyncrl {name}" in shown for name in ("train", "eval", "bench", "doctor"))
+    assert all(
+        f"asyncrl {name}" in shown for name in ("train", "eval", "bench", "bench tune", "doctor")
+    )
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -55,6 +57,8 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("train dqn --actorz 3", "--actors"),
         ("train dqn --config nothing.yaml", "nothing.yaml"),
         ("train dqn stray", "stray"),
+        ("bench tune --seconds 0", "--seconds must be positive, got 0"),
+        ("bench tune --config nothing.yaml", "nothing.yaml"),
         ("eval", "Directory of the run"),
         ("eval nowhere", "nowhere is not a run directory: it has no config.yaml"),
         ("eval nowhere --episodes 0", "--episodes must be at least 1, got 0"),

@@ -12,7 +12,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train_command, tune_command
 from asyncrl.cli.run_config import RunConfig, preset
-from asyncrl.cli.tune_command import TuneArguments, parse, run, tune
+from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
 from asyncrl.config import save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
@@ -48,13 +48,15 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
 
 
 def test_flags_are_read() -> None:
-    arguments = parse(["--agent", "sac", "--env", "Pendulum-v1", "--seconds", "5", "--json"])
-    assert arguments == TuneArguments(agent="sac", env="Pendulum-v1", seconds=5.0, json=True)
+    arguments = parse(["--agent", "sac", "--env", "Mine-v0", "--seconds", "5", "--json"])
+    assert (arguments.options.seconds, arguments.options.json) == (5.0, True)
+    assert arguments.agent == "sac"
+    assert arguments.config == replace(preset("sac"), env="Mine-v0")
 
 
 def test_no_time_is_refused() -> None:
     with pytest.raises(ConfigError, match="--seconds must be positive, got 0"):
-        TuneArguments(seconds=0.0)
+        TuneOptions(seconds=0.0)
 
 
 def test_chosen_plan_is_in_the_settings_and_nothing_else_changes(tried: list[RunConfig]) -> None:
@@ -109,7 +111,7 @@ def test_short_runs_get_few_environments() -> None:
 def test_people_read_a_table_a_sentence_and_a_command(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(TuneArguments(agent="dqn")) == 0
+    assert run(parse(["--agent", "dqn"])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dqn on CartPole-v1, 60 s at the most"
     assert lines[1].split()[:4] == ["actors", "envs", "rows", "threads"]
@@ -126,7 +128,7 @@ def test_people_read_a_table_a_sentence_and_a_command(
 def test_command_of_the_choice_gives_the_chosen_settings(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(TuneArguments(agent="dqn", json=True))
+    run(parse(["--agent", "dqn", "--json"]))
     told = json.loads(capsys.readouterr().out)
     words = told["command"].split()
     assert words[:2] == ["asyncrl", "train"]
@@ -139,7 +141,7 @@ def test_command_of_the_choice_gives_the_chosen_settings(
 def test_json_is_one_line_with_every_trial(
     tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(TuneArguments(agent="dqn", json=True))
+    run(parse(["--agent", "dqn", "--json"]))
     out = capsys.readouterr().out
     told = json.loads(out)
     assert len(out.splitlines()) == 1
@@ -155,7 +157,7 @@ def test_json_is_one_line_with_every_trial(
 def test_agent_is_the_one_that_fits_the_actions(
     env: str | None, agent: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(TuneArguments(env=env, json=True))
+    run(parse([*(["--env", env] if env else []), "--json"]))
     assert json.loads(capsys.readouterr().out)["agent"] == agent
 
 
@@ -167,8 +169,8 @@ def test_file_gives_the_settings(
         agent=DQNConfig(hidden=(7,)), limiter=RateLimiterConfig(samples_per_insert=3.0)
     )
     save_yaml(config, path)
-    run(TuneArguments(config=path, json=True))
+    run(parse(["--config", str(path), "--json"]))
     assert f"--config {path}" in json.loads(capsys.readouterr().out)["command"]
     assert {trying.agent for trying in tried} == {config.agent}
     with pytest.raises(ConfigError, match="trains dqn, not sac"):
-        run(TuneArguments(config=path, agent="sac"))
+        parse(["--config", str(path), "--agent", "sac"])
