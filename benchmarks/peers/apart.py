@@ -57,7 +57,7 @@ def _lines_of(directory: Path, limit_s: float) -> tuple[list[str], str]:
         **os.environ,
         INSIDE: str(directory),
         "TMPDIR": str(directory),
-        "PYTHONPATH": os.getcwd(),  # noqa: PTH109  # for `-m`, which looks here as well
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),  # for `-m`
     }
     output, errors = directory / "stdout", directory / "stderr"
     reason = f"ended by us after {limit_s:g} s"
