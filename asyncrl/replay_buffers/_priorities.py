@@ -6,6 +6,7 @@ Knows numbers of rows, as a `Ring` gives them out, and nothing of what is in the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +16,7 @@ from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.replay_buffers._heap import Heap, SumTree
 from asyncrl.replay_buffers._ring import Ring, RingConfig
 from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, IntArray
+from asyncrl.types import Array, Columns, IntArray
 
 __all__ = ["Priorities", "PrioritiesConfig"]
 
@@ -81,21 +82,25 @@ class Priorities:
         done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
-    def forget(self, first: int, end: int) -> None:
-        """Never draw the rows of these numbers again; they are about to be overwritten."""
-        gone = np.arange(max(first, end - self._ring.capacity), end) % self._ring.capacity
-        self._set(gone, np.zeros(len(gone)), np.inf)
+    def push(
+        self,
+        columns: Columns,
+        rows: IntArray,
+        td_error_of: Callable[[IntArray], Array | None] = lambda _: None,
+    ) -> int:
+        """Push segments into the ring, and follow it; return how many transitions they hold.
 
-    def enter(self, numbers: IntArray, td_error: Array | None) -> None:
-        """Note new rows; where the TD error is not known, with the highest priority so far."""
-        if td_error is None:
-            priorities = np.full(len(numbers), self._highest)
-        else:
-            known = np.isfinite(td_error)
-            priorities = np.where(known, self._priorities(np.where(known, td_error, 0.0)), 0.0)
-            self._highest = max(self._highest, float(priorities.max(initial=0.0)))
-            priorities[~known] = self._highest
-        self._set(numbers % self._ring.capacity, priorities)
+        `td_error_of` tells what is known of the TD errors of new rows, given their numbers: NaN
+        for one, or None for all, where nothing is. Those have the highest priority so far.
+        """
+        ring = self._ring
+        oldest, first = ring.oldest, ring.newest
+        transitions = ring.push(columns, rows)
+        gone = np.arange(max(oldest, ring.oldest - ring.capacity), ring.oldest) % ring.capacity
+        self._set(gone, np.zeros(len(gone)), np.inf)
+        entered = np.arange(max(first, ring.oldest), ring.newest)
+        self._set(entered % ring.capacity, self._first(len(entered), td_error_of(entered)))
+        return transitions
 
     def update(self, numbers: IntArray, td_error: Array) -> None:
         """Change priorities; rows that have been overwritten since they were drawn are left out."""
@@ -131,6 +136,14 @@ class Priorities:
         oldest = self._ring.oldest
         numbers = (leaves - oldest) % self._ring.capacity + oldest
         return numbers, weights.astype(np.float32)
+
+    def _first(self, count: int, td_error: Array | None) -> Array:
+        if td_error is None:
+            return np.full(count, self._highest)
+        known = np.isfinite(td_error)
+        priorities = np.where(known, self._priorities(np.where(known, td_error, 0.0)), 0.0)
+        self._highest = max(self._highest, float(priorities.max(initial=0.0)))
+        return np.where(known, priorities, self._highest)
 
     def _find(self, count: int) -> IntArray:
         fractions = self._random.random(count)

@@ -59,13 +59,7 @@ class PrioritizedReplay:
 
     def push(self, columns: Columns, rows: IntArray) -> int:
         """Copy segments in, the oldest making room; return how many transitions they hold."""
-        ring = self._ring
-        oldest, first = ring.oldest, ring.newest
-        transitions = ring.push(columns, rows)
-        self._priorities.forget(oldest, ring.oldest)
-        entered = np.arange(max(first, ring.oldest), ring.newest)
-        self._priorities.enter(entered, self._first_td_error(entered))
-        return transitions
+        return self._priorities.push(columns, rows, self._first_td_error)
 
     def sample(self, batch_size: int) -> Columns:
         """Draw transitions, with their weights and indices."""

@@ -28,6 +28,10 @@ own rows are learned from:
 An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the memory
 `where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +
 burn_in <= sequence_length`; a larger stride leaves some out.
+
+Prioritized replay of sequences adds `weight` and `index`, of shape (B,); `priorities()` of its agent
+is one TD error for each sequence, for instance 0.9 times the largest of its rows' and 0.1 times the
+mean (Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", 2019).
 """
 
 from __future__ import annotations
@@ -37,14 +41,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
 from asyncrl.replay_buffers._ring import Ring, RingConfig
 from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import BoolArray, Columns, IntArray
+from asyncrl.types import Array, BoolArray, Columns, IntArray
 
-__all__ = ["SequenceReplay", "SequenceReplayConfig"]
+__all__ = [
+    "PrioritizedSequenceReplay",
+    "PrioritizedSequenceReplayConfig",
+    "SequenceReplay",
+    "SequenceReplayConfig",
+]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities
 class SequenceReplayConfig(RingConfig):
     """Size of the replay, and how sequences are cut out of it."""
 
@@ -87,6 +97,19 @@ class SequenceReplayConfig(RingConfig):
         return SequenceReplay(self, schema, seed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PrioritizedSequenceReplayConfig(PrioritiesConfig, SequenceReplayConfig):
+    """Size of the replay, how sequences are cut out of it, and who is sampled how often."""
+
+    def __post_init__(self) -> None:
+        PrioritiesConfig.__post_init__(self)
+        SequenceReplayConfig.__post_init__(self)
+
+    def build(self, schema: SegmentSchema, seed: int) -> PrioritizedSequenceReplay:
+        """Allocate ring and tree."""
+        return PrioritizedSequenceReplay(self, schema, seed)
+
+
 class SequenceReplay:
     """Every sequence in it is equally likely to be sampled; its size counts sequences."""
 
@@ -126,7 +149,7 @@ class SequenceReplay:
         drawn = self._random.integers(self._ring.oldest, self._ring.newest, batch_size)
         return self._gather(self._ring.rows(drawn))
 
-    def _gather(self, starts: IntArray) -> Columns:
+    def _gather(self, starts: IntArray) -> dict[str, Array]:
         ring, config = self._ring, self._config
         rows, real = ring.windows(starts)
         learned, mask = rows[:, : config.rows], real[:, : config.rows]
@@ -140,6 +163,31 @@ class SequenceReplay:
         batch["bootstrap"] = np.arange(config.rows) + steps
         batch["mask"] = mask
         return batch
+
+
+class PrioritizedSequenceReplay(SequenceReplay):
+    """Sequences about which the agent was wrong are sampled more often, new ones like the worst."""
+
+    def __init__(
+        self, config: PrioritizedSequenceReplayConfig, schema: SegmentSchema, seed: int
+    ) -> None:
+        super().__init__(config, schema, seed)
+        self._priorities = Priorities(config, self._ring, seed)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        return self._priorities.push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        """Draw sequences, with their weights and indices."""
+        if not len(self):
+            raise ValueError("cannot sample from an empty replay buffer")
+        numbers, weights = self._priorities.draw(batch_size)
+        return self._gather(self._ring.rows(numbers)) | {"weight": weights, "index": numbers}
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        """Tell how wrong the agent was about sequences of a batch, however long ago."""
+        self._priorities.update(index, td_error)
 
 
 class _SequenceRing(Ring):

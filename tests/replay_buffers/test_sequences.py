@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.config import from_plain, to_plain
 from asyncrl.errors import ConfigError
-from asyncrl.replay_buffers.sequences import SequenceReplay, SequenceReplayConfig
+from asyncrl.replay_buffers.sequences import (
+    PrioritizedSequenceReplayConfig,
+    SequenceReplay,
+    SequenceReplayConfig,
+)
 from asyncrl.types import Array
 from tests.replay_buffers.segments import segment, streams, with_columns
 from tests.streams import Transition, make_outbox, n_step_return, play, schema
@@ -177,6 +182,32 @@ def test_every_sequence_is_equally_likely_and_seeded() -> None:
     assert counts / 20_000 == pytest.approx(1 / len(buffer), rel=0.25)
 
 
+def test_prioritized_sequences_are_the_same_windows_drawn_in_proportion() -> None:
+    config = PrioritizedSequenceReplayConfig(
+        capacity=16, sequence_length=3, burn_in=1, stride=2, n_step=2, gamma=GAMMA, alpha=1.0
+    )
+    buffer = config.build(schema(4, config.lookahead), 0)
+    told, messages = play([["", "", "", "", "T"] * 8], make_outbox(1, 4, config.lookahead))
+    for message in messages:
+        assert buffer.push(message.columns, message.rows) == message.transitions
+    index = np.arange(buffer._ring.oldest, buffer._ring.newest)
+    assert len(buffer) == len(index) > 4
+    errors = np.where(index == index[2], 8.0, 1.0)
+    buffer.update_priorities(index, errors)
+    batch = buffer.sample(2000)
+    episodes = split(told)
+    for k in range(100):
+        sample = {name: column[k] for name, column in batch.items()}
+        check({**sample, "obs": sample["obs"][:, 0]}, episodes, config)
+    share = (batch["index"] == index[2]).mean()
+    assert share == pytest.approx(8 / errors.sum(), abs=0.01)
+    lowest = batch["weight"][batch["index"] == index[2]]
+    assert lowest == pytest.approx(8**-0.4)
+    assert (batch["index"].shape, batch["weight"].shape) == ((2000,), (2000,))
+    buffer.update_priorities(np.array([0]), np.array([1e9]))
+    assert set(buffer.sample(500)["index"].tolist()) <= set(index.tolist()), "it is long gone"
+
+
 def test_oldest_sequences_make_room() -> None:
     config = SequenceReplayConfig(capacity=8, sequence_length=2, stride=1)
     buffer = config.build(schema(4, config.lookahead), 0)
@@ -189,8 +220,9 @@ def test_oldest_sequences_make_room() -> None:
     assert set(buffer.sample(200)["obs"][:, 0, 0].tolist()) == newest
 
 
-def test_empty_buffer_refuses_to_sample() -> None:
-    config = SequenceReplayConfig()
+@pytest.mark.parametrize("make", [SequenceReplayConfig, PrioritizedSequenceReplayConfig])
+def test_empty_buffer_refuses_to_sample(make: type[SequenceReplayConfig]) -> None:
+    config = make()
     with pytest.raises(ValueError, match="empty"):
         config.build(schema(4, config.lookahead), 0).sample(1)
 
@@ -219,5 +251,16 @@ def test_start_columns_must_be_there() -> None:
 )
 def test_settings_are_checked(settings_: dict[str, int]) -> None:
     name, value = next(iter(settings_.items()))
-    with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
-        SequenceReplayConfig(**settings_)
+    for make in (SequenceReplayConfig, PrioritizedSequenceReplayConfig):
+        with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
+            make(**settings_)
+    with pytest.raises(ConfigError, match=r"replay\.alpha"):
+        PrioritizedSequenceReplayConfig(alpha=2.0)
+
+
+def test_prioritized_sequences_are_saved_and_loaded() -> None:
+    config = PrioritizedSequenceReplayConfig(burn_in=3, alpha=0.9, start_columns=("memory",))
+    assert from_plain(PrioritizedSequenceReplayConfig, to_plain(config)) == config
+    segments = schema(4, config.lookahead)
+    plain = SequenceReplayConfig(burn_in=3)
+    assert config.nbytes(segments) > plain.nbytes(segments), "priorities take room"
