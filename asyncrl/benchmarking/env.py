@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack
 
 from asyncrl.benchmarking.bare_envs import random_actions, turn_native, turn_plain
 from asyncrl.benchmarking.load import Load
+from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.benchmarking.rounds import Rates
 from asyncrl.env import BatchEnv
 from asyncrl.types import Array
 
@@ -37,31 +37,45 @@ class EnvStage:
             ),
         )
 
+        self.slices = workload.slices
+        self._slice_seconds = workload.seconds / workload.slices
+        self._open = ExitStack()
+        with self._open as undo:
+            self._ours = self._repeating(self._turn_ours(undo))
+            self._bare = self._repeating(self._turn_bare(undo))
+            self._open = undo.pop_all()
+
     def measure_value(self) -> Rates:
         """Step the batch."""
-        with closing(self._load.workload.env_config.build()) as batch:
-            return [self._rate(turn_batch(batch, self._actions))]
+        return [self._ours.rate(self._slice_seconds)]
 
     def measure_limit(self) -> Rates:
         """Step the environments themselves."""
-        config = self._load.workload.env_config
-        if self._native:
-            with closing(config.make_vector()) as vector:
-                return [self._rate(turn_native(vector, self._actions))]
-        envs: list[Any] = []
-        try:
-            envs += [config.make_plain() for _ in range(config.n_envs)]
-            return [self._rate(turn_plain(envs, self._actions))]
-        finally:
-            for env in envs:
-                env.close()
+        return [self._bare.rate(self._slice_seconds)]
 
     def close(self) -> None:
-        """Have nothing to release: each measurement makes its environments anew."""
+        """Close all environments."""
+        self._open.close()
 
-    def _rate(self, turn: Callable[[], float]) -> float:
-        workload = self._load.workload
-        return repeat_rate(turn, seconds=workload.seconds, warm_up_seconds=workload.warm_up_seconds)
+    def _turn_ours(self, opened: ExitStack) -> Callable[[], int]:
+        batch = self._load.workload.env_config.build()
+        opened.callback(batch.close)
+        return turn_batch(batch, self._actions)
+
+    def _turn_bare(self, opened: ExitStack) -> Callable[[], int]:
+        config = self._load.workload.env_config
+        if self._native:
+            vector = config.make_vector()
+            opened.callback(vector.close)
+            return turn_native(vector, self._actions)
+        envs = []
+        for _ in range(config.n_envs):
+            envs.append(config.make_plain())
+            opened.callback(envs[-1].close)
+        return turn_plain(envs, self._actions)
+
+    def _repeating(self, turn: Callable[[], int]) -> Repeating:
+        return Repeating(turn, warm_up_seconds=self._load.workload.warm_up_seconds)
 
 
 def turn_batch(batch: BatchEnv, actions: Array) -> Callable[[], int]:

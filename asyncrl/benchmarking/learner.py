@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import SupportsFloat
 
 from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.replay import filled
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.benchmarking.rounds import Rates
 from asyncrl.types import Columns
 
 __all__ = ["LearnerStage", "agent_settings"]
@@ -18,7 +19,8 @@ __all__ = ["LearnerStage", "agent_settings"]
 class LearnerStage:
     """Sampling and learning, against learning from one and the same batch."""
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, *, slices: int = 0) -> None:
+        """Make and fill what is needed; 0 slices are as many as the workload's length has."""
         workload = load.workload
         self._load = load
         segments = max(1, min(64, load.capacity // workload.segment_length))
@@ -36,23 +38,23 @@ class LearnerStage:
             ),
         )
 
+        self.slices = slices or workload.slices
+        self._slice_seconds = workload.seconds / self.slices
+        self._turn = self._repeating(lambda: self._opt(self._buffer.sample(workload.batch_size)))
+        batch = self._buffer.sample(workload.batch_size)
+        self._fixed = self._repeating(lambda: self._opt(batch))
+
     def measure_value(self) -> Rates:
         """Sample, learn, and so on."""
-        buffer, size = self._buffer, self._load.workload.batch_size
-
-        def turn() -> int:
-            return self._opt(buffer.sample(size))
-
-        return [self._rate(turn)]
+        return [self._turn.rate(self._slice_seconds)]
 
     def measure_limit(self) -> Rates:
         """Learn from the same batch again and again."""
-        batch = self._buffer.sample(self._load.workload.batch_size)
-        return [self._rate(lambda: self._opt(batch))]
+        return [self._fixed.rate(self._slice_seconds)]
 
     def close(self) -> None:
         """Let go of the memory."""
-        for name in ("_buffer", "_agent"):
+        for name in ("_turn", "_fixed", "_buffer", "_agent"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
 
@@ -65,14 +67,9 @@ class LearnerStage:
         for value in self._record.values():
             float(value)
 
-    def _rate(self, turn: Callable[[], int]) -> float:
-        workload = self._load.workload
-        return repeat_rate(
-            turn,
-            seconds=workload.seconds,
-            warm_up_seconds=workload.warm_up_seconds,
-            settle=self._settle,
-        )
+    def _repeating(self, turn: Callable[[], int]) -> Repeating:
+        warm_up_seconds = self._load.workload.warm_up_seconds
+        return Repeating(turn, warm_up_seconds=warm_up_seconds, settle=self._settle)
 
 
 def agent_settings(load: Load) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Stage `replay`: batches out of a full replay, and segments into it.
 
 The limit of sampling is numpy's `take` of rows chosen beforehand out of bare columns: it moves the
-bytes of the same batch and chooses nothing. The limit of pushing copies the same columns.
+bytes of the same batch and chooses nothing. The limit of pushing copies the same columns. Where
+a replay takes priorities, each batch's are changed before the next batch is drawn.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Callable
 import numpy as np
 
 from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates, repeat_rate
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.benchmarking.rounds import Rates
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.types import Array, Columns, IntArray
 
@@ -25,6 +28,7 @@ _INDEX_TABLE = 1024
 
 KINDS: dict[str, Callable[[int], ReplayBufferConfig]] = {
     "uniform": lambda capacity: UniformReplayConfig(capacity=capacity),
+    "prioritized": lambda capacity: PrioritizedReplayConfig(capacity=capacity),
 }
 """Name of a kind of replay -> its settings, given the capacity."""
 
@@ -41,7 +45,8 @@ class ReplayStage:
         self._buffer = filled(KINDS[kind](load.capacity), load, self._message)
         self._bare = BareColumns(self._message, load.capacity // workload.segment_length)
         batch = self._buffer.sample(workload.batch_size)
-        self._transitions = segments * workload.segment_length
+        takes_priorities = isinstance(self._buffer, TakesPriorities)
+        transitions = segments * workload.segment_length
         settings = {
             "env_kwargs": dict(workload.env_kwargs),
             "capacity": load.capacity,
@@ -51,7 +56,7 @@ class ReplayStage:
         self.quantities = (
             Quantity(
                 stage="replay",
-                case=f"{kind} sample",
+                case=f"{kind} {'sample+update' if takes_priorities else 'sample'}",
                 env=workload.env,
                 unit="transitions/s",
                 limit_is="numpy take",
@@ -68,40 +73,46 @@ class ReplayStage:
                 settings={**settings, "segments": segments},
             ),
         )
-        self._take = self._bare.taking(batch, workload.batch_size)
+        self.slices = workload.slices
+        self._slice_seconds = workload.seconds / workload.slices
+        size = workload.batch_size
+        self._ours = [
+            self._repeating(self._sampling(), size),
+            self._repeating(lambda: self._buffer.push(self._message, self._rows), transitions),
+        ]
+        self._limits = [
+            self._repeating(self._bare.taking(batch, size), size),
+            self._repeating(lambda: self._bare.copy(self._message), transitions),
+        ]
 
     def measure_value(self) -> Rates:
         """Sample, then push."""
-        buffer, size = self._buffer, self._load.workload.batch_size
-        message, rows = self._message, self._rows
-        return [
-            self._rate(lambda: buffer.sample(size)) * size,
-            self._rate(lambda: buffer.push(message, rows)) * self._transitions,
-        ]
+        return [work.rate(self._slice_seconds) for work in self._ours]
 
     def measure_limit(self) -> Rates:
         """Take the same bytes, then copy the same segments."""
-        size = self._load.workload.batch_size
-        return [
-            self._rate(self._take) * size,
-            self._rate(lambda: self._bare.copy(self._message)) * self._transitions,
-        ]
+        return [work.rate(self._slice_seconds) for work in self._limits]
 
     def close(self) -> None:
         """Let go of the memory."""
-        for name in ("_buffer", "_bare", "_take"):
+        for name in ("_ours", "_limits", "_buffer", "_bare"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
 
-    def _rate(self, work: Callable[[], object]) -> float:
-        """Return calls per second."""
-        workload = self._load.workload
+    def _sampling(self) -> Callable[[], object]:
+        buffer, size = self._buffer, self._load.workload.batch_size
+        if not isinstance(buffer, TakesPriorities):
+            return lambda: buffer.sample(size)
+        update = buffer.update_priorities
+        errors = np.random.default_rng(0).exponential(size=size).astype(np.float32)
+        return lambda: update(buffer.sample(size)["index"], errors)
 
+    def _repeating(self, work: Callable[[], object], transitions: int) -> Repeating:
         def once() -> int:
             work()
-            return 1
+            return transitions
 
-        return repeat_rate(once, seconds=workload.seconds, warm_up_seconds=workload.warm_up_seconds)
+        return Repeating(once, warm_up_seconds=self._load.workload.warm_up_seconds)
 
 
 class BareColumns:
@@ -131,16 +142,17 @@ class BareColumns:
         """Return what takes the bytes of such a batch, of other rows each time."""
         flat = {name: column.reshape(-1, *column.shape[2:]) for name, column in self._ring.items()}
         n_rows = len(flat["flags"])
-        widest = max(self._rows_of(flat, name, array, batch_size) for name, array in batch.items())
+        kept = {name: array for name, array in batch.items() if _source(name) in flat}
+        widest = max(self._rows_of(flat, name, array, batch_size) for name, array in kept.items())
         random = np.random.default_rng(0)
         first = random.integers(n_rows - widest + 1, size=(_INDEX_TABLE, batch_size, 1))
         tables: dict[int, list[IntArray]] = {}
         plan: list[tuple[Array, list[IntArray]]] = []
-        for name, array in batch.items():
+        for name, array in kept.items():
             rows = self._rows_of(flat, name, array, batch_size)
             if rows not in tables:
                 tables[rows] = list((first + np.arange(rows)).reshape(_INDEX_TABLE, -1))
-            plan.append((flat[_source(name, flat)], tables[rows]))
+            plan.append((flat[_source(name)], tables[rows]))
         turn = 0
 
         def take() -> list[Array]:
@@ -152,18 +164,16 @@ class BareColumns:
 
     def _rows_of(self, flat: Columns, name: str, array: Array, batch_size: int) -> int:
         """Return how many stored rows make one of a batch: several where frames are stacked."""
-        row_bytes = flat[_source(name, flat)][0].nbytes
+        row_bytes = flat[_source(name)][0].nbytes
         return max(1, array.nbytes // (batch_size * row_bytes)) if name in _OBS else 1
 
 
 _OBS = {"obs", "next_obs"}
 
 
-def _source(name: str, flat: Columns) -> str:
-    """Return the stored column that a batch's is made of; `discount` is made of flags."""
-    if name == "next_obs":
-        return "obs"
-    return name if name in flat else "flags"
+def _source(name: str) -> str:
+    """Return the stored column that a batch's is made of."""
+    return {"next_obs": "obs", "discount": "flags"}.get(name, name)
 
 
 def filled(config: ReplayBufferConfig, load: Load, message: Columns) -> ReplayBuffer:

@@ -9,8 +9,9 @@ from asyncrl.agent import PolicyContext
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.bare_envs import play_native, play_plain
 from asyncrl.benchmarking.load import Load
+from asyncrl.benchmarking.rates import Count, growth_rate, wait_until_going
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Count, Rates, growth_rate, wait_until_going
+from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.errors import AsyncRLError
 from asyncrl.launcher import Launcher, Progress
@@ -26,6 +27,8 @@ _PRELOAD = ("asyncrl.agents.torch_agent", "asyncrl.envs.gym")
 
 class SampleStage:
     """Actors against a bare loop on as many processes: policy, environments, columns written."""
+
+    slices = 1
 
     def __init__(self, load: Load) -> None:
         workload = load.workload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from textwrap import wrap
 
 from asyncrl.benchmarking.machine import title
 from asyncrl.benchmarking.result import Result
@@ -10,6 +11,7 @@ from asyncrl.benchmarking.result import Result
 __all__ = ["render"]
 
 _QUIET_LOAD = 0.5
+_WIDTH = 110
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -24,8 +26,9 @@ def render(results: Sequence[Result]) -> str:
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(columns))]
     lines = [_line(header, widths, aligns), "  ".join("─" * width for width in widths)]
     lines += [_line(row, widths, aligns) for row in rows]
-    head = [title(results[0].machine), _how(results), *_load_note(results)]
-    return "\n".join([*head, "", *lines])
+    head = [title(results[0].machine), _settings(results), _how(results), *_load_note(results)]
+    wrapped = [line for text in head for line in wrap(text, _WIDTH, subsequent_indent="  ")]
+    return "\n".join([*wrapped, "", *lines])
 
 
 def _columns(results: Sequence[Result]) -> list[tuple[str, str, Callable[[Result], str]]]:
@@ -81,21 +84,33 @@ def _line(cells: Sequence[str], widths: Sequence[int], aligns: Sequence[str]) ->
     return "  ".join(padded).rstrip()
 
 
+def _settings(results: Sequence[Result]) -> str:
+    """Return what was set, each once; where stages differ in it, all that was."""
+    found: dict[str, dict[str, None]] = {}
+    for result in results:
+        for name, value in result.settings.items():
+            if value not in ({}, []):
+                shown = "x".join(map(str, value)) if isinstance(value, list) else str(value)
+                found.setdefault(name.replace("_", " "), {})[shown] = None
+    return ", ".join(f"{name} {' or '.join(values)}" for name, values in found.items())
+
+
 def _how(results: Sequence[Result]) -> str:
     rounds = sorted({len(result.repeats) for result in results})
     seconds = sorted({result.seconds for result in results})
     often = "one round" if rounds == [1] else f"medians of {_range(rounds)} rounds"
-    return (
-        f"{often}, value and limit in turns, {_range(seconds)} s each; ratio is value / limit, the "
-        "better the nearer to 100%"
-    )
+    each = f"{_range(seconds)} s each"
+    return f"{often} of value and limit in turns, {each}; ratio is value / limit"
 
 
 def _load_note(results: Sequence[Result]) -> list[str]:
     load = results[0].load_before  # later ones have our own load in them
     if load <= _QUIET_LOAD:
         return []
-    return [f"the load was {load:.1f} before: something else was running, so speeds are too low"]
+    return [
+        f"the load was {load:.1f} before: something else was running, so speeds are too low; "
+        "ratios suffer less"
+    ]
 
 
 def _range(values: Sequence[float]) -> str:

@@ -8,8 +8,9 @@ from functools import partial
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.learner import LearnerStage, agent_settings
 from asyncrl.benchmarking.load import Load
+from asyncrl.benchmarking.rates import growth_rate, wait_until_going
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates, growth_rate, wait_until_going
+from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.sample import SampleStage, stored_by
 from asyncrl.interrupter import CrashForwardingThread
 from asyncrl.train import build_async_trainer
@@ -20,10 +21,12 @@ __all__ = ["TrainStage"]
 class TrainStage:
     """Both sides run as fast as they can: no rate limiter makes one wait for the other."""
 
+    slices = 1
+
     def __init__(self, load: Load) -> None:
         workload = load.workload
         self._load = load
-        self._learner = LearnerStage(load)
+        self._learner = LearnerStage(load, slices=1)
         self._sample = SampleStage(load)
         settings = {
             **workload.env_settings(),

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import zmq
 
+from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates, repeat_rate
+from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.errors import AsyncRLError
 from asyncrl.launcher import Launcher, Progress
@@ -92,6 +93,8 @@ class _Traffic:
 class TransportStage:
     """Messages of whole segments, as an actor sends and a learner receives them."""
 
+    slices = 1
+
     def __init__(self, workload: Workload, case: Case) -> None:
         schema = rows_schema(case, workload.segment_length)
         window = ZmqTransportConfig().window
@@ -153,11 +156,8 @@ class TransportStage:
                 raise AsyncRLError(f"the sender failed: {ended[0].error}\n\n{ended[0].text}")
             if time.monotonic() > deadline:
                 raise AsyncRLError(f"no message came in {_START_DEADLINE_S:.0f} s")
-        messages = repeat_rate(
-            receive,
-            seconds=self._workload.seconds,
-            warm_up_seconds=self._workload.warm_up_seconds,
-        )
+        receiving = Repeating(receive, warm_up_seconds=self._workload.warm_up_seconds)
+        messages = receiving.rate(self._workload.seconds)
         return messages * self._traffic.transitions
 
     def _receive_ours(self, link: LearnerLink) -> int:

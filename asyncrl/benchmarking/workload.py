@@ -11,6 +11,8 @@ from asyncrl.errors import ConfigError
 
 __all__ = ["Workload"]
 
+_SLICE_S = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -84,6 +86,11 @@ class Workload:
             n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
         )
+
+    @property
+    def slices(self) -> int:
+        """In how many slices a measurement within this process is made, of 0.25 s or so."""
+        return max(1, round(self.seconds / _SLICE_S))
 
     def env_settings(self) -> dict[str, Any]:
         """Return what every number depends on that has environments in it."""

@@ -58,7 +58,10 @@ class FakeStage:
         values: Sequence[Rates],
         limits: Sequence[Rates],
         quantities: Sequence[Quantity] | None = None,
+        *,
+        slices: int = 1,
     ) -> None:
+        self.slices = slices
         self.quantities = quantities or [a_quantity()]
         self.asked: list[str] = []
         self.closed = False
