@@ -16,10 +16,10 @@ read across an episode's end: after it, `obs` repeats the episode's last observa
 False, and rewards and discounts are 0. `bootstrap` never points at a repetition, which a memory
 would take for one more step.
 
-Where a sequence may start: at every `stride`-th row of a segment, and at the first row of every
-episode. A sequence that starts an episode has nothing to burn in, and its memory is known, so its
-first `burn_in` rows are empty (`mask` False, `obs` repeats the first one) and all of the episode's
-own rows are learned from:
+Where a sequence may start: at every `stride`-th row of a segment, unless the episode would end in
+burn-in, and at the first row of every episode. A sequence that starts an episode has nothing to
+burn in, and its memory is known, so its first `burn_in` rows are empty (`mask` False, `obs` repeats
+the first one) and all of the episode's own rows are learned from:
 
     t            0  1  2 |  3  4  5  6  7  8    burn_in=3, sequence_length=6
     from row 8   8  9 10 | 11 12 13 14 15 16    start columns: of row 8, before burn-in
@@ -29,9 +29,10 @@ An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the
 `where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +
 burn_in <= sequence_length`; a larger stride leaves some out.
 
-Prioritized replay of sequences adds `weight` and `index`, of shape (B,); `priorities()` of its agent
-is one TD error for each sequence, for instance 0.9 times the largest of its rows' and 0.1 times the
-mean (Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning", 2019).
+Prioritized replay of sequences adds `weight` and `index`, of shape (B,). `priorities()` of its
+agent is one TD error for each sequence, for instance 0.9 times the largest of its rows' and 0.1
+times their mean, as in Kapturowski et al., "Recurrent Experience Replay in Distributed
+Reinforcement Learning", 2019.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ class _SequenceRing(Ring):
     def _listed(self, real: BoolArray) -> BoolArray:
         first, end = self._first, self._first + self.schema.length
         begins = ~real[:, first - 1 : end - 1]
+        ended = (~real).cumsum(axis=1)
+        goes_on = ended[:, first:end] == ended[:, first + self._burn_in : end + self._burn_in]
         listed = np.zeros_like(real)
-        listed[:, first:end] = real[:, first:end] & (self._on_stride | begins)
+        listed[:, first:end] = real[:, first:end] & (begins | self._on_stride & goes_on)
         return listed
