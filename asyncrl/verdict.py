@@ -199,18 +199,23 @@ def _actors_bound(facts: Facts) -> Verdict | None:
     policy, env, send = (facts.actor.get(name, 0.0) / busy for name in ("policy", "env", "send"))
     waits = f"the learner waits {_pc(facts.learner_waits)} of its time"
     if policy >= 0.4 and policy >= max(env, send):
-        evidence = f"policy-bound: {waits}, and actors choose actions {_pc(policy)} of theirs"
+        evidence = (
+            f"policy-bound: {waits}, and actors choose actions {_pc(policy * busy)} of theirs"
+        )
         return Verdict("policy-bound", f"{evidence}; {_wider_batches(facts, policy)}")
     if send >= 0.35 and send >= env:
         return Verdict(
             "send-bound",
-            f"send-bound: {waits}, and actors pack and send {_pc(send)} of theirs; "
+            f"send-bound: {waits}, and actors pack and send {_pc(send * busy)} of theirs; "
             "lengthen segment.length, for fewer and larger messages",
         )
     if env >= 0.5:
-        evidence = f"env-bound: {waits}, and actors step environments {_pc(env)} of theirs"
+        evidence = f"env-bound: {waits}, and actors step environments {_pc(env * busy)} of theirs"
         return Verdict("env-bound", f"{evidence}; {_more_actors(facts)}")
-    evidence = f"actor-bound: {waits}, and actors are busy {_pc(busy)} of theirs"
+    evidence = (
+        f"actor-bound: {waits}, and actors are busy {_pc(busy)} of theirs (environments "
+        f"{_pc(env * busy)}, actions {_pc(policy * busy)}, sending {_pc(send * busy)})"
+    )
     return Verdict("actor-bound", f"{evidence}; {_more_actors(facts)}")
 
 

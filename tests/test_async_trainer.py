@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -289,6 +290,43 @@ def test_batches_are_drawn_one_by_one_where_the_limiter_allows_no_more() -> None
     stage = Stage(strategy=Steps(3), samples_per_insert=1.0)
     stage.train()
     assert stage.proxy.drawn == [BATCH_SIZE] * 3
+
+
+class TimedSteps(Steps):
+    """Notes, around its turns, what the phases add up to and what the clock says."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        watch, clock = trainer.books.watch, time.perf_counter
+        outer = clock()
+        watch.lap("other")
+        inner, before = clock(), sum(watch.totals().values())
+        super().run(trainer)
+        self.least_s = clock() - inner
+        watch.lap("other")
+        self.most_s = clock() - outer
+        self.phases_s = sum(watch.totals().values()) - before
+
+
+def test_phases_of_the_learner_add_up_to_the_time_of_its_loop() -> None:
+    loop = TimedSteps(6)
+    intervals = ("eval_interval_opt_steps", "record_interval_opt_steps", "save_interval_opt_steps")
+    stage = Stage(strategy=loop, books=dict.fromkeys(intervals, 2))
+    result = stage.train()
+    assert loop.least_s <= loop.phases_s <= loop.most_s
+    phases = {"wait", "sample", "opt", "publish", "eval", "record", "save", "other"}
+    assert set(result.learner_shares) == phases
+    means = {name for record in stage.recorder.records for name in record if name[:3] == "ms/"}
+    assert means == {
+        *("ms/recv", "ms/push", "ms/sample", "ms/opt"),
+        *("ms/publish", "ms/eval", "ms/record", "ms/save"),
+    }
+
+
+def test_phase_that_did_not_take_place_has_no_mean_time() -> None:
+    stage = Stage(strategy=Steps(4), books={"record_interval_opt_steps": 2})
+    stage.train()
+    assert all("ms/eval" not in record for record in stage.recorder.records)
+    assert any("ms/opt" in record for record in stage.recorder.records)
 
 
 def test_time_until_data_is_there_is_waiting() -> None:

@@ -16,6 +16,7 @@ from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import Scored
+from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import ModelInfo
 from asyncrl.metrics import describe
@@ -83,7 +84,12 @@ class Run:
     """A bookkeeper, a hand clock and all that it talks to."""
 
     def __init__(
-        self, *scores: float, slow: bool = False, stop: StopCondition | None = None, **config: Any
+        self,
+        *scores: float,
+        slow: bool = False,
+        stop: StopCondition | None = None,
+        setup: Setup | None = None,
+        **config: Any,
     ) -> None:
         off = {"eval_interval_opt_steps": 0, "record_interval_s": 0, "save_interval_opt_steps": 0}
         self.now_s = 100.0
@@ -101,6 +107,7 @@ class Run:
             recorder=self.recorder,
             checkpointer=self.checkpointer,
             stop=stop,
+            setup=setup,
             clock=lambda: self.now_s,
         )
         self.books.start(
@@ -395,6 +402,39 @@ def test_bar_may_depend_on_where_the_run_is() -> None:
     assert (
         run.interrupter.reason == "4 optimisation steps are done and an evaluation reached 10 (20)"
     )
+
+
+def test_start_up_ends_with_the_first_optimisation_step() -> None:
+    run = Run()
+    run.turn(0, seconds=2.0)
+    run.turn(1, seconds=0.5)
+    run.turn(1, seconds=4.0)
+    assert run.finish().start_up_s == 2.5
+
+
+def test_run_without_an_optimisation_step_was_all_start_up() -> None:
+    run = Run()
+    run.turn(0, seconds=2.0)
+    result = run.finish()
+    assert result.start_up_s == result.wall_s == 2.0
+    assert result.verdict.kind == "too-early"
+
+
+def test_result_knows_how_the_run_was_set_up_and_how_busy_the_machine_was() -> None:
+    setup = Setup(actors=3, envs_per_actor=5, samples_per_insert=2.0, cores=4)
+    result = Run(setup=setup).finish()
+    assert result.setup == setup
+    assert result.cpu_percent >= 0.0
+    assert 0.0 <= result.machine_cpu_percent <= 100.0
+
+
+def test_samples_per_insert_are_those_of_the_last_record() -> None:
+    run = Run(record_interval_opt_steps=1)
+    ratios = iter([3.0, 3.5, 3.75])
+    run.books.start({}, [lambda: {"samples_per_insert": next(ratios)}])
+    run.turn()
+    run.turn()
+    assert run.finish().samples_per_insert == 3.75
 
 
 def test_first_reason_stays() -> None:

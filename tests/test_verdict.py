@@ -192,7 +192,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "actors, no phase stands out": (
         facts(learner_waits=0.3, actor={"env": 0.4, "policy": 0.35, "send": 0.25}),
         "actor-bound",
-        ("actors are busy 100 %", "6 actors"),
+        ("busy 100 % of theirs (environments 40 %, actions 35 %, sending 25 %)", "6 actors"),
     ),
     "nobody waits, cores full": (
         facts(0.1, 0.05, setup={"actors": 2, "cores": 2}, machine_cpu_percent=99.0),
