@@ -1,4 +1,4 @@
-"""RLlib, with its new API stack: what its environment runners collect, and DQN.
+"""RLlib, with its new API stack: what its environment runners collect, its learners and replays.
 
 Runners are measured without a learner (`rollouts`: the driver receives the episodes), or below one
 of its asynchronous algorithms.
@@ -33,8 +33,19 @@ from ray.rllib.env.wrappers.atari_wrappers import (  # type: ignore[import-not-f
 from ray.tune.registry import register_env  # type: ignore[import-not-found]
 
 from benchmarks.peers.apart import run_apart
-from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, rate, report, request
+from benchmarks.peers.interface import (
+    ATARI,
+    CARTPOLE,
+    CHEETAH,
+    REPLAY_ROWS,
+    SIZES,
+    Request,
+    rate,
+    report,
+    request,
+)
 from benchmarks.peers.race import GOALS, Race
+from benchmarks.peers.rllib_parts import make_priority_turn, make_update_turn
 
 __all__ = ["DQN_SETTINGS", "SAMPLING"]
 
@@ -179,6 +190,24 @@ def sampling(asked: Request, directory: Path) -> None:
     give(asked, value)
 
 
+def updates(asked: Request, directory: Path) -> None:
+    """Optimise from a full replay buffer, uniformly sampled."""
+    settings = settings_of(asked)
+    torch.set_num_threads(settings["threads"])
+    discrete = asked.stage == "updates-dqn"
+    with cluster(directory):
+        sizes, rows = SIZES[asked.stage], settings["rows"]
+        turn = make_update_turn(sizes, rows, discrete=discrete, seed=asked.seed)
+        give(asked, rate(turn, asked.seconds))
+
+
+def prioritized(asked: Request, _directory: Path) -> None:
+    """Sample by priority, and set the priorities of what was sampled."""
+    settings = settings_of(asked)
+    turn = make_priority_turn(settings["alpha"], settings["beta"])
+    give(asked, rate(turn, asked.seconds))
+
+
 def score(asked: Request, directory: Path) -> None:
     """Train DQN with RLlib's tuned settings until the score is reached."""
     torch.set_num_threads(settings_of(asked)["threads"])
@@ -235,7 +264,11 @@ def greedy(algorithm: Any) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[An
 
 def settings_of(asked: Request) -> dict[str, Any]:
     """Return the fastest known, or those that were asked for."""
-    known = SAMPLING[asked.env] if asked.stage == "sampling" else DQN_SETTINGS
+    known = {
+        "sampling": SAMPLING.get(asked.env, {}),
+        "per": {"alpha": 0.6, "beta": 0.4},
+        "score-dqn": DQN_SETTINGS,
+    }.get(asked.stage, {"rows": REPLAY_ROWS})
     return {**known, "threads": asked.threads or 1, **asked.settings}
 
 
@@ -258,7 +291,13 @@ def give(
     )
 
 
-STAGES = {"sampling": sampling, "score-dqn": score}
+STAGES = {
+    "sampling": sampling,
+    "updates-dqn": updates,
+    "updates-sac": updates,
+    "per": prioritized,
+    "score-dqn": score,
+}
 
 
 def main() -> None:
