@@ -229,8 +229,11 @@ def _announce(config: RingConfig, schema: SegmentSchema) -> None:
         directory=config.memory_map,
     )
     logger.info(
-        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full",
+        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full; "
+        "segments of %d rows keep each row %.2f times",
         config.slots(schema) * schema.length,
         in_memory / 2**30,
         in_file / 2**30,
+        schema.length,
+        schema.rows / schema.length,
     )

@@ -12,9 +12,9 @@ the memory up. With T = burn_in + sequence_length and n = n_step, a batch of B o
     start columns  (B, ...)          of the first real row, see `start_columns`
 
 so that the target of row t is `reward[t] + discount[t] * value(obs)[bootstrap[t]]`. Nothing is ever
-read across an episode's end: after it, `obs` repeats the episode's last observation, `mask` is
-False, and rewards and discounts are 0. `bootstrap` never points at a repetition, which a memory
-would take for one more step.
+read across an episode's end: after it, `obs` repeats the episode's last observation, other columns
+the last transition's, `mask` is False, and rewards and discounts are 0. `bootstrap` never points at
+a repetition, which a memory would take for one more step.
 
 Where a sequence may start: at every `stride`-th row of a segment, unless the episode would end in
 burn-in, and at the first row of every episode. A sequence that starts an episode has nothing to
@@ -153,14 +153,16 @@ class SequenceReplay:
     def _gather(self, starts: IntArray) -> dict[str, Array]:
         ring, config = self._ring, self._config
         rows, real = ring.windows(starts)
-        learned, mask = rows[:, : config.rows], real[:, : config.rows]
-        returns = ring.returns(learned)
-        batch = {name: ring.columns[name].take(learned, axis=0) for name in self._row_columns}
+        mask = real[:, : config.rows]
+        last = starts + real.sum(axis=1) - 1
+        transitions = np.minimum(rows[:, : config.rows], last[:, None])
+        returns = ring.returns(transitions)
+        batch = {name: ring.columns[name].take(transitions, axis=0) for name in self._row_columns}
         batch |= {name: ring.columns[name].take(starts, axis=0) for name in config.start_columns}
         batch["obs"] = ring.observations(rows)
         batch["reward"] = np.where(mask, returns.reward, np.float32(0))
         batch["discount"] = np.where(mask, returns.discount, np.float32(0))
-        steps = np.where(mask, returns.last + 1 - learned, 0)
+        steps = np.where(mask, returns.last + 1 - transitions, 0)
         batch["bootstrap"] = np.arange(config.rows) + steps
         batch["mask"] = mask
         return batch

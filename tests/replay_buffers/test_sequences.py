@@ -86,10 +86,12 @@ def check(sample: Mapping[str, Array], episodes: Episodes, config: SequenceRepla
     for t, is_real in enumerate(sample["mask"]):
         j = at + t - begin
         assert is_real == (at <= j < len(episode))
+        nearest = episode[min(max(j, at), len(episode) - 1)]
+        assert sample["action"][t] == nearest.action
+        assert sample["model_version"][t] == (nearest.reward - 1) % 100, "lags are told by it"
         found = sample["reward"][t], sample["obs"][sample["bootstrap"][t]], sample["discount"][t]
         if is_real:
             assert found == pytest.approx(n_step_return(episode, j, config.n_step, GAMMA))
-            assert sample["action"][t] == episode[j].action
             assert sample["bootstrap"][t] == t + min(config.n_step, len(episode) - j)
         else:
             assert found == (0.0, sample["obs"][t], 0.0)

@@ -1,0 +1,45 @@
+"""Prioritized replay in a whole run: first priorities are the actors', later ones the learner's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.train import build_async_trainer
+from tests.fakes import CountingBatch
+
+pytestmark = pytest.mark.processes
+
+
+def test_priorities_come_from_actors_and_from_the_learner() -> None:
+    config = AsyncConfig(
+        actors=1,
+        segment=SegmentConfig(length=8),
+        replay=PrioritizedReplayConfig(capacity=4000, n_step=2, alpha=1.0),
+        limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=200),
+        trainer=AsyncTrainerConfig(batch_size=32),
+        evaluation=EvaluationConfig(where="off"),
+    )
+    trainer = build_async_trainer(
+        DQNConfig(hidden=(16,), actor_priorities=True),
+        partial(CountingBatch, n_envs=4, length=20),
+        config,
+        stop=MaxOptSteps(100) | MaxSeconds(60),
+    )
+    result = trainer.train()
+    assert result.opt_steps == 100
+    buffer = trainer.proxy.buffer
+    assert isinstance(buffer, PrioritizedReplay)
+    batch = buffer.sample(32)
+    assert {"weight", "index", "q_taken", "q_best"} <= set(batch)
+    priorities = buffer._priorities._sums.take(np.arange(len(buffer)))
+    assert len(np.unique(priorities)) > len(buffer) / 2, "not all are new and alike"
