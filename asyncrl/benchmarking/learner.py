@@ -13,7 +13,7 @@ from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.types import Columns
 
-__all__ = ["LearnerStage", "agent_settings"]
+__all__ = ["LearnerStage"]
 
 
 class LearnerStage:
@@ -34,7 +34,14 @@ class LearnerStage:
                 env=workload.env,
                 unit="opt steps/s",
                 limit_is="one fixed batch",
-                settings=agent_settings(load),
+                settings={
+                    "env_kwargs": dict(workload.env_kwargs),
+                    "agent": type(load.agent).__name__.removesuffix("Config"),
+                    "hidden": list(workload.hidden),
+                    "device": str(getattr(self._agent, "device", "")),
+                    "batch_size": workload.batch_size,
+                    "capacity": load.capacity,
+                },
             ),
         )
 
@@ -70,15 +77,3 @@ class LearnerStage:
     def _repeating(self, turn: Callable[[], int]) -> Repeating:
         warm_up_seconds = self._load.workload.warm_up_seconds
         return Repeating(turn, warm_up_seconds=warm_up_seconds, settle=self._settle)
-
-
-def agent_settings(load: Load) -> dict[str, object]:
-    """Return what the speed of learning depends on."""
-    workload = load.workload
-    return {
-        "env_kwargs": dict(workload.env_kwargs),
-        "agent": type(load.agent).__name__.removesuffix("Config"),
-        "hidden": list(workload.hidden),
-        "batch_size": workload.batch_size,
-        "capacity": load.capacity,
-    }

@@ -47,10 +47,10 @@ class Load:
         batch.close()
         discrete = isinstance(spec.action, DiscreteSpec)
         agent: AgentConfig = (
-            DQNConfig(hidden=workload.hidden)
+            DQNConfig(hidden=workload.hidden, device=workload.device)
             if discrete
             # From the first step on it is the policy that acts.
-            else SACConfig(hidden=workload.hidden, random_env_steps=0)
+            else SACConfig(hidden=workload.hidden, device=workload.device, random_env_steps=0)
         )
         processor = OneStep(frame_stack=workload.frame_stack)
         schema = make_schema(

@@ -1,11 +1,12 @@
 """The stages by name, in the order of the data's way: what `asyncrl bench` measures.
 
-A new stage is one module beside this one, and a line here.
+A new stage is one module beside this one, a line here, and its name in `workload.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from asyncrl.benchmarking.env import EnvStage
 from asyncrl.benchmarking.learner import LearnerStage
@@ -15,7 +16,7 @@ from asyncrl.benchmarking.rounds import Stage
 from asyncrl.benchmarking.sample import SampleStage
 from asyncrl.benchmarking.train import TrainStage
 from asyncrl.benchmarking.transport import CASES, TransportStage
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.benchmarking.workload import StageName, Workload
 
 __all__ = ["STAGES", "make_stages"]
 
@@ -37,7 +38,7 @@ def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]
     return stages
 
 
-STAGES: dict[str, Callable[[Workload], Iterator[Stage]]] = {
+STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
     "env": _one(EnvStage),
     "sample": _one(SampleStage),
     "transport": _transports,
@@ -48,7 +49,8 @@ STAGES: dict[str, Callable[[Workload], Iterator[Stage]]] = {
 """Name -> what makes its measurements, each only when its turn has come."""
 
 
-def make_stages(name: str, workload: Workload) -> Iterator[Stage]:
+def make_stages(name: StageName | Literal["all"], workload: Workload) -> Iterator[Stage]:
     """Make the measurements of one stage, or of `all`, one after another."""
-    for stage in STAGES if name == "all" else [name]:
-        yield from STAGES[stage](workload)
+    for stage, make in STAGES.items():
+        if name in {stage, "all"}:
+            yield from make(workload)

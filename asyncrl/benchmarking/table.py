@@ -16,9 +16,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def render(results: Sequence[Result]) -> str:
-    """Return the machine, a line for each result, and what the columns mean."""
-    if not results:
-        return "nothing was measured"
+    """Return the machine, a line for each of the results, of which there is at least one."""
     columns = _columns(results)
     rows = [[cell(result) for _, _, cell in columns] for result in results]
     header = [name for name, _, _ in columns]

@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.benchmarking.learner import LearnerStage, agent_settings
+from asyncrl.benchmarking.learner import LearnerStage
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.rates import growth_rate, wait_until_going
 from asyncrl.benchmarking.result import Quantity
@@ -30,7 +30,7 @@ class TrainStage:
         self._sample = SampleStage(load)
         settings = {
             **workload.env_settings(),
-            **agent_settings(load),
+            **self._learner.quantities[0].settings,
             "actors": workload.actors,
             "segment_length": workload.segment_length,
         }

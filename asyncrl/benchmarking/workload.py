@@ -9,7 +9,10 @@ from typing import Any, Literal
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 
-__all__ = ["Workload"]
+__all__ = ["StageName", "Workload"]
+
+StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
+"""What can be measured, in the order of the data's way."""
 
 _SLICE_S = 0.25
 
@@ -46,6 +49,9 @@ class Workload:
 
     hidden: tuple[int, ...] = (64, 64)
     """Units of each hidden layer of the agent: DQN for discrete actions, SAC for others."""
+
+    device: str = "auto"
+    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one."""
 
     capacity: int = 1_000_000
     """Transitions in replay; fewer where memory would not hold them."""

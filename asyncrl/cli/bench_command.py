@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import tyro
 
@@ -19,14 +19,14 @@ from asyncrl.benchmarking.compare import compare
 from asyncrl.benchmarking.machine import machine
 from asyncrl.benchmarking.result import Result, load_results, save_results
 from asyncrl.benchmarking.rounds import Rounds, Stage
-from asyncrl.benchmarking.stages import STAGES, make_stages
 from asyncrl.benchmarking.table import render
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.benchmarking.workload import StageName, Workload
 from asyncrl.errors import ConfigError
 
 __all__ = ["Arguments", "BenchArguments", "parse", "run"]
 
-_WORDS = "|".join([*STAGES, "all"])
+_NAMES = (*get_args(StageName), "all")
+_WORDS = "|".join(_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ _QUICK = replace(
 class Arguments:
     """What one command line asks for."""
 
-    stage: str
-    """A name in `STAGES`, or `all`."""
+    stage: StageName | Literal["all"]
+    """What to measure."""
 
     bench: BenchArguments
     baseline: list[Result] | None = None
@@ -78,8 +78,9 @@ class Arguments:
 
 def parse(argv: list[str]) -> Arguments:
     """Read the command line."""
+    stage: Any
     stage, flags = (argv[0], argv[1:]) if argv else ("", [])
-    if stage not in {*STAGES, "all"}:
+    if stage not in _NAMES:
         if {"-h", "--help"} & {*argv}:
             stage, flags = _WORDS, ["--help"]
         else:
@@ -99,6 +100,8 @@ def parse(argv: list[str]) -> Arguments:
 
 def run(arguments: Arguments) -> int:
     """Measure, and return the exit code."""
+    from asyncrl.benchmarking.stages import make_stages
+
     bench = arguments.bench
     results: list[Result] = []
     ended_by = 0
@@ -112,10 +115,10 @@ def run(arguments: Arguments) -> int:
         _tell("")
         if bench.save is not None and results:
             save_results(results, bench.save)
-        if not bench.json:
+        if results and not bench.json:
             print(render(results))
     if ended_by:
-        print("asyncrl: interrupted, so these are the results so far", file=sys.stderr)
+        print("asyncrl: interrupted, so these are the results of complete rounds", file=sys.stderr)
         return 128 + ended_by
     return _judge(arguments, results)
 

@@ -11,13 +11,14 @@ from tests.benchmarking.workloads import tiny
 
 @pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "DQN"), ("Pendulum-v1", "SAC")])
 def test_value_and_limit_are_measured(env: str, agent: str) -> None:
-    stage = LearnerStage(Load.of(tiny(env=env)))
+    stage = LearnerStage(Load.of(tiny(env=env, device="cpu")))
     (quantity,) = stage.quantities
     assert (quantity.stage, quantity.unit) == ("learner", "opt steps/s")
     assert quantity.settings == {
         "env_kwargs": {},
         "agent": agent,
         "hidden": [8],
+        "device": "cpu",
         "batch_size": 16,
         "capacity": 2000,
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Literal, get_args
 
 from asyncrl.benchmarking.stages import STAGES, make_stages
+from asyncrl.benchmarking.workload import StageName
 from tests.benchmarking.workloads import tiny
 
 
-def names_of(name: str) -> list[str]:
+def names_of(name: StageName | Literal["all"]) -> list[str]:
     found = []
     for stage in make_stages(name, tiny()):
         with closing(stage):
@@ -21,6 +23,10 @@ def test_each_name_makes_its_own_stage() -> None:
         made = names_of(name)
         assert made
         assert all(found.startswith(f"{name} ") for found in made)
+
+
+def test_every_name_has_a_stage() -> None:
+    assert tuple(STAGES) == get_args(StageName)
 
 
 def test_all_makes_every_stage_once() -> None:

@@ -70,10 +70,6 @@ def test_a_machine_that_was_busy_before_is_said() -> None:
     assert "load" not in render([a_result(), later])
 
 
-def test_nothing_is_said_to_be_nothing() -> None:
-    assert render([]) == "nothing was measured"
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(1234567.8, "1,234,568"), (1000.0, "1,000"), (99.94, "99.9"), (1.234, "1.23")],

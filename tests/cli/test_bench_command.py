@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from asyncrl.benchmarking import stages as stages_module
 from asyncrl.benchmarking.result import load_results, save_results
 from asyncrl.benchmarking.stages import STAGES
-from asyncrl.cli import bench_command
 from asyncrl.cli.bench_command import parse
 from asyncrl.cli.main import main
 from asyncrl.errors import AsyncRLError
 from tests.benchmarking.sample_results import FakeStage, a_quantity, a_result
 from tests.cli.console import run, started
+from tests.test_architecture import loaded_by
 
 TINY = "--seconds 0.05 --warm-up-seconds 0.01 --repeats 1 --envs-per-actor 2".split()
 
@@ -29,7 +30,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeStage]:
         FakeStage([[90.0], [80.0]], [[100.0], [100.0]], [a_quantity(stage="env")]),
         FakeStage([[40.0], [50.0]], [[100.0], [100.0]]),
     ]
-    monkeypatch.setattr(bench_command, "make_stages", lambda _name, _workload: iter(stages))
+    monkeypatch.setattr(stages_module, "make_stages", lambda _name, _workload: iter(stages))
     return stages
 
 
@@ -103,6 +104,19 @@ def test_a_ratio_that_got_worse_than_the_baseline_is_a_failure(
     assert "new: env, CartPole-v1, agent steps/s is not in the baseline" in shown
 
 
+def test_what_was_saved_can_be_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = str(tmp_path / "x")
+    assert main(["bench", "env", *TINY, "--save", baseline]) == 0
+    assert main(["bench", "env", *TINY, "--compare", baseline, "--tolerance", "1e9"]) == 0
+    assert "nothing got worse by more than" in capsys.readouterr().out
+
+
+def test_wrong_flags_and_help_load_no_torch() -> None:
+    assert "torch" not in loaded_by("asyncrl.cli.bench_command")
+
+
 @pytest.mark.usefixtures("fakes")
 def test_comparison_keeps_out_of_the_way_of_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -124,7 +138,7 @@ def test_a_stage_that_fails_does_not_take_the_others_results_with_it(
         yield fakes[0]
         raise AsyncRLError("the second stage is broken")
 
-    monkeypatch.setattr(bench_command, "make_stages", stages)
+    monkeypatch.setattr(stages_module, "make_stages", stages)
     assert main(["bench", "all", "--repeats", "2", "--save", str(tmp_path / "x")]) == 1
     shown = capsys.readouterr()
     assert "env    CartPole-v1" in shown.out
@@ -144,7 +158,7 @@ def test_interruption_ends_with_what_was_measured_so_far(
         bench.send_signal(number)
         out, err = bench.communicate(timeout=60)
     assert bench.returncode == 128 + number
-    assert "interrupted, so these are the results so far" in err
+    assert "interrupted, so these are the results of complete rounds" in err
     assert "Traceback" not in err
     saved = json.loads((tmp_path / "x").read_text())
     assert saved == [json.loads(line) for line in [first, *out.splitlines()]]
