@@ -1,0 +1,131 @@
+"""The way of a batch from numpy to the device that learns, without waiting and without allocating.
+
+On a GPU, all columns are packed into one pinned buffer and copied at once, on a stream of its own:
+while the device computes, the next batch is sampled, packed and copied beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.types import Array, Columns
+
+__all__ = ["BatchLayout", "BatchMover"]
+
+_ALIGNMENT_BYTES = 64
+_LANES = 2
+"""One is read by the device while the other one is filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where each column of a batch lies in one buffer."""
+
+    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    """Names, dtypes and shapes."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, batch: Columns) -> Self:
+        """Lay the columns of a batch side by side."""
+        offsets, end = [], 0
+        for column in batch.values():
+            offsets.append(end)
+            end += -(-column.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        columns = tuple((name, str(c.dtype), c.shape) for name, c in batch.items())
+        return cls(columns, tuple(offsets), end)
+
+    def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Return the columns as views of a buffer of bytes."""
+        views = {}
+        for (name, dtype, shape), offset in zip(self.columns, self.offsets, strict=True):
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+            n_bytes = int(np.prod(shape)) * kind.itemsize
+            views[name] = buffer[offset : offset + n_bytes].view(kind).view(shape)
+        return views
+
+    def arrays(self, buffer: Tensor) -> dict[str, Array]:
+        """Return the columns as arrays over a buffer in the host's memory."""
+        return {name: tensor.numpy() for name, tensor in self.tensors(buffer).items()}
+
+
+class BatchMover:
+    """Brings the wanted columns of batches to a device.
+
+    On a CPU the tensors share the batch's memory. On a GPU they are views of one of two buffers:
+    whatever reads them must have been ordered, on the stream that was current at this call, before
+    the next call.
+    """
+
+    def __init__(self, device: torch.device, wanted: Sequence[str]) -> None:
+        self._device = device
+        self._wanted = tuple(wanted)
+        self._lanes = _Lanes(device) if device.type == "cuda" else None
+
+    def __call__(self, batch: Columns) -> dict[str, Tensor]:
+        """Return the wanted columns, as far as the batch has them, on the device."""
+        columns = {name: batch[name] for name in self._wanted if name in batch}
+        if self._lanes is not None:
+            return self._lanes.move(columns)
+        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        if self._device.type == "cpu":
+            return tensors
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+
+class _Lanes:
+    """Buffers that take turns, and the stream on which all of them are copied."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._copies = torch.cuda.Stream(device)
+        self._layout = BatchLayout((), (), 0)
+        self._lanes: list[_Lane] = []
+        self._turn = 0
+
+    def move(self, columns: Columns) -> dict[str, Tensor]:
+        computing = torch.cuda.current_stream(self._device)
+        layout = BatchLayout.of(columns)
+        if layout != self._layout:
+            self._allocate(layout)
+        # All that reads the batch before this one has been ordered by now.
+        self._lanes[self._turn].read.record(computing)
+        self._turn = (self._turn + 1) % _LANES
+        lane = self._lanes[self._turn]
+        lane.copied.synchronize()  # the copy two batches ago: its pinned bytes are free again
+        for name, array in lane.arrays.items():
+            np.copyto(array, columns[name])
+        with torch.cuda.stream(self._copies):
+            self._copies.wait_event(lane.read)
+            lane.there.copy_(lane.here, non_blocking=True)
+            lane.copied.record(self._copies)
+        computing.wait_event(lane.copied)
+        return dict(lane.tensors)
+
+    def _allocate(self, layout: BatchLayout) -> None:
+        """Make buffers for batches of another form; rare enough to wait for the device."""
+        torch.cuda.synchronize(self._device)
+        self._layout = layout
+        self._lanes = [_Lane(layout, self._device) for _ in range(_LANES)]
+
+
+class _Lane:
+    """A pinned buffer, its twin on the device, and the events that say who is done with them."""
+
+    def __init__(self, layout: BatchLayout, device: torch.device) -> None:
+        self.here = torch.empty(layout.nbytes, dtype=torch.uint8, pin_memory=True)
+        self.there = torch.empty(layout.nbytes, dtype=torch.uint8, device=device)
+        self.arrays = layout.arrays(self.here)
+        self.tensors = layout.tensors(self.there)
+        self.copied = torch.cuda.Event()
+        """The bytes have left the pinned buffer and arrived."""
+        self.read = torch.cuda.Event()
+        """The device has read them for the last time."""

@@ -1,0 +1,98 @@
+"""Batches on their way to a device: what shares memory, what is packed, what may be reused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.agents.batch_mover import BatchLayout, BatchMover
+from asyncrl.types import Columns
+
+CPU = torch.device("cpu")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def batch(rows: int, seed: int = 0) -> Columns:
+    random = np.random.default_rng(seed)
+    return {
+        "obs": random.normal(size=(rows, 3)).astype(np.float32),
+        "pixels": random.integers(256, size=(rows, 2, 5), dtype=np.uint8),
+        "action": random.integers(9, size=rows),
+        "done": random.random(rows) < 0.5,
+        "reward": random.normal(size=rows),
+    }
+
+
+def test_tensors_on_a_cpu_share_the_batch_memory() -> None:
+    columns = batch(4)
+    tensors = BatchMover(CPU, list(columns))(columns)
+    columns["reward"][1] = 5.0
+    assert tensors["reward"][1] == 5.0
+    assert tensors["action"].dtype == torch.int64
+
+
+def test_only_wanted_columns_are_moved_and_none_needs_to_be_there() -> None:
+    move = BatchMover(CPU, ["weight", "reward", "obs"])
+    assert list(move(batch(4))) == ["reward", "obs"]
+
+
+def test_rows_of_a_larger_array_are_moved_without_a_copy() -> None:
+    columns = batch(12)
+    part = {name: column[4:8] for name, column in columns.items()}
+    tensors = BatchMover(CPU, list(columns))(part)
+    for name, tensor in tensors.items():
+        assert np.array_equal(tensor.numpy(), columns[name][4:8])
+        assert np.shares_memory(tensor.numpy(), columns[name])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_packed_columns_come_back_as_they_were(rows: int) -> None:
+    columns = batch(rows)
+    layout = BatchLayout.of(columns)
+    buffer = torch.zeros(layout.nbytes, dtype=torch.uint8)
+    for name, array in layout.arrays(buffer).items():
+        np.copyto(array, columns[name])
+    for name, tensor in layout.tensors(buffer.clone()).items():
+        assert np.array_equal(tensor.numpy(), columns[name])
+        assert tensor.numpy().dtype == columns[name].dtype
+
+
+def test_packed_columns_lie_apart_and_aligned() -> None:
+    layout = BatchLayout.of(batch(3))
+    sizes = [column.nbytes for column in batch(3).values()]
+    ends = [*layout.offsets[1:], layout.nbytes]
+    for offset, size, end in zip(layout.offsets, sizes, ends, strict=True):
+        assert offset % 64 == 0
+        assert offset + size <= end
+
+
+def test_batches_of_one_form_have_one_layout() -> None:
+    assert BatchLayout.of(batch(8, seed=1)) == BatchLayout.of(batch(8, seed=2))
+    assert BatchLayout.of(batch(8)) != BatchLayout.of(batch(9))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_batches_arrive_on_a_gpu_whatever_their_form() -> None:
+    device = torch.device("cuda")
+    move = BatchMover(device, list(batch(1)))
+    for turn, rows in enumerate([8, 8, 8, 5, 8]):
+        columns = batch(rows, seed=turn)
+        for name, tensor in move(columns).items():
+            assert tensor.is_cuda
+            assert np.array_equal(tensor.cpu().numpy(), columns[name])
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_batch_that_the_device_still_reads_is_not_overwritten() -> None:
+    move = BatchMover(torch.device("cuda"), ["obs"])
+    busy = torch.randn(4096, 4096, device="cuda")
+    sums = []
+    for turn in range(20):
+        tensors = move({"obs": np.full(100_000, turn, np.float32)})
+        for _ in range(5):
+            busy = busy @ busy * 1e-3  # keeps the device behind the host
+        sums.append(tensors["obs"].sum())
+    assert [float(total) for total in sums] == [100_000.0 * turn for turn in range(20)]
