@@ -1,0 +1,79 @@
+"""Updates that are compiled or recorded do what they do one operation after another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.agents.accelerate import Accelerated, Acceleration
+from asyncrl.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+class Counting:
+    """An update that changes what it works on in place."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.total = torch.zeros(3, device=device)
+        self.calls = 0
+
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.calls += 1
+        self.total.add_(data["x"].sum(dim=0))
+        return {"largest": self.total.max(), "row": data["x"].mean(dim=0)}
+
+
+def run(how: Acceleration, device: torch.device, sizes: list[int]) -> tuple[Counting, list[float]]:
+    counting = Counting(device)
+    accelerated = Accelerated(counting.update, how, device)
+    told = []
+    for turn, size in enumerate(sizes):
+        x = torch.full((size, 3), float(turn + 1), device=device)
+        answer = accelerated({"x": x})
+        assert answer["row"].tolist() == [turn + 1.0] * 3
+        told.append(answer["largest"])
+    return counting, [float(value) for value in told]
+
+
+def test_off_calls_the_update_itself() -> None:
+    counting, told = run("off", CPU, [2, 2, 4])
+    assert (counting.calls, told) == (3, [2.0, 6.0, 18.0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_graphs_update_once_a_call_and_tell_numbers_that_stay() -> None:
+    sizes = [2] * 8 + [5, 2]
+    expected = run("off", torch.device("cuda"), sizes)[1]
+    counting, told = run("graphs", torch.device("cuda"), sizes)
+    assert told == expected
+    assert counting.calls < len(sizes)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_graphs_work_on_new_tensors_once_told_to_forget() -> None:
+    device = torch.device("cuda")
+    counting = Counting(device)
+    accelerated = Accelerated(counting.update, "graphs", device)
+    x = torch.ones(1, 3, device=device)
+    for _ in range(6):
+        accelerated({"x": x})
+    counting.total = torch.zeros(3, device=device)
+    accelerated.forget()
+    for _ in range(6):
+        accelerated({"x": x})
+    assert counting.total.tolist() == [6.0] * 3
+
+
+def test_graphs_on_a_cpu_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"records CUDA graphs, but the learner computes on cpu"):
+        Accelerated(Counting(CPU).update, "graphs", CPU)
+
+
+def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
+        Accelerated(Counting(CPU).update, "compile", CPU)
