@@ -1,0 +1,123 @@
+"""Observations and rewards of the same size whatever the environment's units are.
+
+The statistics are buffers of the network: they travel with every model to the actors, and lie in
+every checkpoint, without anybody having to think of them. The replay keeps what the environment
+said; what has been learned about its sizes is applied when a batch is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.networks import NetworkInput
+from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Columns
+
+__all__ = ["Normalized", "RunningNorm"]
+
+_LARGEST = 10.0
+_EPSILON = 1e-8
+
+
+class RunningNorm(nn.Module):
+    """Subtracts the mean and divides by the standard deviation of all that was learned from."""
+
+    mean: Tensor
+    var: Tensor
+    count: Tensor
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        # In double precision, since millions of rows are added up. None is without a dimension:
+        # torch 2.13 compiles what changes such a tensor in place to something that does not.
+        self.shape = shape or (1,)
+        self.register_buffer("mean", torch.zeros(self.shape, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(self.shape, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.float64))
+
+    @torch.no_grad()
+    def learn(self, values: Tensor) -> None:
+        """Take rows (B, *shape) into account, as if all rows so far had come at once.
+
+        Chan et al. (1979), Updating formulae and a pairwise algorithm for computing sample
+        variances.
+        """
+        rows = values.reshape(-1, *self.shape).double()
+        var, mean = torch.var_mean(rows, dim=0, correction=0)
+        self.count.add_(len(rows))
+        share = len(rows) / self.count
+        delta = mean - self.mean
+        self.mean.addcmul_(delta, share)
+        # var <- (1 - share) var + share (var_B + (1 - share) delta^2)
+        self.var.lerp_(torch.addcmul(var, delta.square(), 1.0 - share), share)
+
+    def scale(self) -> Tensor:
+        """Return one over the standard deviation."""
+        return (self.var + _EPSILON).rsqrt().float()
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return normalised values (B, *shape), none of them larger than 10."""
+        # The difference first and in double precision: means may be large, differences small.
+        centered = (values - self.mean).float()
+        return (centered * self.scale()).clamp_(-_LARGEST, _LARGEST)
+
+
+class Normalized(nn.Module):
+    """A network behind the normalisation of what it sees, and of what it is rewarded with."""
+
+    def __init__(
+        self, network: nn.Module, observation: BoxSpec | PackedSpec | None, *, rewards: bool
+    ) -> None:
+        """Wrap a network; `observation` is None where observations are left as they are."""
+        super().__init__()
+        self.network = network
+        fields = _fields(observation)
+        self._names = list(fields)
+        self.fields = nn.ModuleList(RunningNorm(box.shape) for box in fields.values())
+        self.returns = RunningNorm(()) if rewards else None
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return what the network answers to normalised observations."""
+        answer: Tensor = self.network(self.see(obs))
+        return answer
+
+    def see(self, obs: NetworkInput) -> NetworkInput:
+        """Return observations as the network sees them."""
+        if isinstance(obs, Tensor):
+            return self.fields[0](obs) if self.fields else obs
+        norms = zip(self._names, self.fields, strict=True)
+        return {**obs, **{name: norm(obs[name]) for name, norm in norms}}
+
+    def check(self, batch: Columns) -> None:
+        """Refuse a batch without the returns that rewards are to be normalised by."""
+        if self.returns is not None and "return" not in batch:
+            raise ConfigError(
+                "agent.normalize_reward=True needs batches with a column `return`, the discounted "
+                "return of the episode so far, but this one has only "
+                f"{', '.join(sorted(batch))}; let the step processor add it: "
+                "OneStep(return_gamma=...)"
+            )
+
+    def learn(self, obs: NetworkInput, data: Mapping[str, Tensor]) -> None:
+        """Take a batch into account: its observations, and its returns so far."""
+        for name, norm in zip(self._names, self.fields, strict=True):
+            norm.learn(obs if isinstance(obs, Tensor) else obs[name])  # type: ignore[operator]
+        if self.returns is not None:
+            self.returns.learn(data["return"])
+
+    def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
+        """Return the rewards of a batch in units of the standard deviation of returns."""
+        reward = data["reward"]
+        return reward if self.returns is None else reward * self.returns.scale()
+
+
+def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
+    """Return the fields that have a size: bytes are within [0, 1] already, choices have none."""
+    if observation is None:
+        return {}
+    fields = observation.fields if isinstance(observation, PackedSpec) else [("", observation)]
+    return {name: box for name, box in fields if box.dtype != "uint8" and not box.categorical}

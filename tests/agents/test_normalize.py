@@ -1,0 +1,110 @@
+"""Running statistics: exact whatever comes first, and where they are applied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from asyncrl.agents.normalize import Normalized, RunningNorm
+from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.errors import ConfigError
+
+
+def box(shape: tuple[int, ...], dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:
+    low, high = np.zeros(shape, dtype), np.ones(shape, dtype)
+    return BoxSpec(shape, dtype, low, high, categorical=categorical)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=6),
+    mean=st.sampled_from([0.0, -3.0, 1e6]),
+    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+)
+@settings(max_examples=40, deadline=None)
+def test_parts_add_up_to_the_whole(sizes: list[int], mean: float, scale: float) -> None:
+    random = np.random.default_rng(len(sizes))
+    rows = random.normal(mean, scale, (sum(sizes), 2))
+    norm = RunningNorm((2,))
+    for part in np.split(rows, np.cumsum(sizes)[:-1]):
+        norm.learn(torch.from_numpy(part))
+    assert norm.mean.numpy() == pytest.approx(rows.mean(axis=0), rel=1e-9, abs=1e-9)
+    assert norm.var.numpy() == pytest.approx(rows.var(axis=0), rel=1e-6, abs=1e-9)
+    assert norm.count.item() == len(rows)
+
+
+def test_small_differences_of_large_numbers_survive() -> None:
+    rows = 1e7 + np.random.default_rng(0).integers(0, 3, (1000, 1)).astype(np.float32)
+    norm = RunningNorm((1,))
+    for part in np.split(rows, 10):
+        norm.learn(torch.from_numpy(part))
+    seen = norm(torch.from_numpy(rows))
+    assert seen.dtype == torch.float32
+    assert seen.mean().item() == pytest.approx(0.0, abs=1e-5)
+    assert seen.std(correction=0).item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_nothing_learned_changes_nothing() -> None:
+    values = torch.tensor([[0.5, -2.0]])
+    assert RunningNorm((2,))(values) == pytest.approx(values)
+
+
+def test_outliers_are_cut() -> None:
+    norm = RunningNorm((1,))
+    norm.learn(torch.randn(100, 1, generator=torch.Generator().manual_seed(0)))
+    assert norm(torch.tensor([[1e6], [-1e6]])).tolist() == [[10.0], [-10.0]]
+
+
+def test_numbers_without_a_dimension_are_normalized_too() -> None:
+    norm = RunningNorm(())
+    norm.learn(torch.tensor([1.0, 3.0]))
+    assert norm(torch.tensor([1.0, 2.0, 3.0])).tolist() == pytest.approx([-1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("left", [box((2,), "uint8"), box((2,), "int64", categorical=True)])
+def test_bytes_and_choices_are_left_as_they_are(left: BoxSpec) -> None:
+    model = Normalized(nn.Identity(), left, rewards=False)
+    obs = torch.tensor([[0.25, 1.0], [0.5, 0.0]])
+    model.learn(obs, {})
+    assert torch.equal(model(obs), obs)
+    assert not list(model.buffers())
+
+
+def test_fields_are_normalized_each_by_itself() -> None:
+    spec = PackedSpec((("image", box((2,), "uint8")), ("speed", box((1,))), ("arm/angle", box(()))))
+    model = Normalized(nn.Identity(), spec, rewards=False)
+    obs = {
+        "image": torch.tensor([[0.0, 1.0], [0.5, 0.5]]),
+        "speed": torch.tensor([[10.0], [30.0]]),
+        "arm/angle": torch.tensor([0.1, 0.3]),
+    }
+    model.learn(obs, {})
+    seen = model(obs)
+    assert torch.equal(seen["image"], obs["image"])
+    assert seen["speed"].ravel().tolist() == pytest.approx([-1.0, 1.0])
+    assert seen["arm/angle"].tolist() == pytest.approx([-1.0, 1.0], abs=1e-5)
+
+
+def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
+    model = Normalized(nn.Identity(), None, rewards=True)
+    data = {"return": torch.tensor([0.0, 8.0]), "reward": torch.tensor([2.0, -1.0])}
+    model.learn(torch.zeros(2, 1), data)
+    assert model.rewards(data).tolist() == pytest.approx([0.5, -0.25])
+
+
+def test_rewards_are_left_as_they_are_unless_asked_for() -> None:
+    model = Normalized(nn.Identity(), box((1,)), rewards=False)
+    data = {"reward": torch.tensor([2.0])}
+    model.learn(torch.zeros(2, 1), data)
+    model.check({"reward": np.ones(1)})
+    assert torch.equal(model.rewards(data), data["reward"])
+
+
+def test_missing_returns_are_asked_for_in_words() -> None:
+    model = Normalized(nn.Identity(), None, rewards=True)
+    with pytest.raises(ConfigError, match=r"column `return`.* only obs, reward; .*return_gamma"):
+        model.check({"reward": np.ones(1), "obs": np.ones(1)})
+    model.check({"return": np.ones(1)})
