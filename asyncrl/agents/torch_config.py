@@ -1,0 +1,96 @@
+"""Settings that all agents made of torch modules share: where and how they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents._checks import check_not_negative
+from asyncrl.agents.accelerate import Acceleration
+from asyncrl.agents.normalize import Normalized
+from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.errors import ConfigError
+
+__all__ = ["TorchConfig"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchConfig:
+    """What does not depend on the algorithm; its config derives from this one."""
+
+    device: str = "auto"
+    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
+    compute on a CPU."""
+
+    threads: int = 1
+    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
+    than one pays for large networks only, and takes cores from the actors."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the learner's products of matrices. Parameters, losses and actors stay in float32."""
+
+    accelerate: Acceleration = "off"
+    """`graphs` records an optimisation step on a GPU once and repeats it from then on, which pays
+    for all but large networks. `compile` lets torch write its operations anew, which takes a
+    minute at first and pays on a GPU; on a CPU it is slower than `off` for small networks."""
+
+    normalize_obs: bool = False
+    """Learn the mean and the standard deviation of observations and let networks see them
+    normalised. Bytes (images) and choices are left as they are."""
+
+    normalize_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted return of episodes so far. Needs
+    a step processor that tells it: OneStep(return_gamma=...)."""
+
+    def __post_init__(self) -> None:
+        check_not_negative("threads", self.threads)
+        if self.precision not in {"float32", "bfloat16"}:
+            raise ConfigError(
+                f"agent.precision must be float32 or bfloat16, got {self.precision!r}"
+            )
+        if self.accelerate not in {"off", "compile", "graphs"}:
+            raise ConfigError(
+                f"agent.accelerate must be off, compile or graphs, got {self.accelerate!r}"
+            )
+
+    def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
+        """Return the network, wrapped in the normalisation that was asked for, if any was."""
+        if not self.normalize_obs and not self.normalize_reward:
+            return network
+        seen = observation if self.normalize_obs else None
+        return Normalized(network, seen, rewards=self.normalize_reward)
+
+    def precision_on(self, device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+        """Return the context in which to multiply matrices: one for each pass of a network.
+
+        Within one context torch converts each parameter once, so parameters must not change there.
+        """
+        if self.precision == "float32":
+            return nullcontext
+        return partial(torch.autocast, device.type, torch.bfloat16)
+
+    def adam(
+        self, params: Iterable[Tensor], learning_rate: float, eps: float = 1e-8
+    ) -> torch.optim.Adam:
+        """Make an Adam that can be accelerated as this config says."""
+        capturable = self.accelerate == "graphs"
+        return torch.optim.Adam(
+            params, lr=learning_rate, eps=eps, fused=True, capturable=capturable
+        )
+
+    def uncompiled(self, function: Function) -> Function:
+        """Return the function, left as it is where the update around it is compiled.
+
+        What steps optimizers is: `backward` cannot be compiled, and little else is left there.
+        """
+        if self.accelerate != "compile":
+            return function
+        return cast(Function, torch.compiler.disable(function))

@@ -1,0 +1,66 @@
+"""Settings that torch agents share: what is refused, and what they turn into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.env import BoxSpec
+from asyncrl.errors import ConfigError
+
+CPU = torch.device("cpu")
+BOX = BoxSpec((2,), "float32", np.zeros(2, np.float32), np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"threads": -1}, r"agent\.threads must be 0 or more, got -1"),
+        ({"precision": "float16"}, r"precision must be float32 or bfloat16, got 'float16'"),
+        ({"accelerate": "on"}, r"accelerate must be off, compile or graphs, got 'on'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        TorchConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_matrices_are_multiplied_in_the_precision_asked_for(
+    precision: Any, dtype: torch.dtype
+) -> None:
+    layer = nn.Linear(2, 2)
+    with TorchConfig(precision=precision).precision_on(CPU)():
+        assert layer(torch.ones(1, 2)).dtype == dtype
+    assert layer.weight.dtype == torch.float32
+
+
+def test_network_is_wrapped_only_if_something_is_normalized() -> None:
+    network = nn.Linear(2, 1)
+    assert TorchConfig().with_norms(network, BOX) is network
+    obs = TorchConfig(normalize_obs=True).with_norms(network, BOX)
+    rewards = TorchConfig(normalize_reward=True).with_norms(network, BOX)
+    assert isinstance(obs, Normalized)
+    assert isinstance(rewards, Normalized)
+    assert (len(obs.fields), obs.returns) == (1, None)
+    assert (len(rewards.fields), rewards.returns is None) == (0, False)
+
+
+@pytest.mark.parametrize("accelerate", ["off", "compile", "graphs"])
+def test_optimizers_can_be_recorded_where_that_is_asked_for(accelerate: Any) -> None:
+    adam = TorchConfig(accelerate=accelerate).adam([torch.zeros(2, requires_grad=True)], 0.1)
+    assert adam.defaults["capturable"] == (accelerate == "graphs")
+
+
+@pytest.mark.parametrize("accelerate", ["off", "compile"])
+def test_uncompiled_functions_do_the_same(accelerate: Any) -> None:
+    function = TorchConfig(accelerate=accelerate).uncompiled(lambda x: x + 1)
+    assert function(2) == 3
