@@ -28,27 +28,29 @@ from torch.nn import functional
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
-from asyncrl.agents.networks import no_observations, observation_reader, q_network
+from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader, q_network
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
     flatten_parameters,
     pick_device,
     seeded,
-    to_tensors,
     use_threads,
 )
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.types import Array, Columns, ModelVersion, Params
 
 __all__ = ["DQNAgent", "DQNConfig", "DQNPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DQNConfig:
+class DQNConfig(TorchConfig):
     """Double DQN with a ladder of exploration rates, unless told otherwise."""
 
     hidden: tuple[int, ...] = (64, 64)
@@ -88,15 +90,12 @@ class DQNConfig:
     exploration: Exploration = field(default_factory=EpsilonLadder)
     """How actions other than the best one are tried in training."""
 
-    device: str = "auto"
-    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
-    compute on a CPU."""
-
-    threads: int = 1
-    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
-    than one pays for large networks only, and takes cores from the actors."""
+    actor_priorities: bool = False
+    """Let actors store the values of the action taken and of the best one beside each row, of
+    which a prioritized replay computes first priorities."""
 
     def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
         if self.loss not in {"huber", "mse"}:
@@ -110,7 +109,6 @@ class DQNConfig:
         check_positive("adam_eps", self.adam_eps)
         check_not_negative("max_grad_norm", self.max_grad_norm)
         check_probability("tau", self.tau)
-        check_not_negative("threads", self.threads)
         if self.target_interval_opt_steps < 1:
             raise ConfigError(
                 "agent.target_interval_opt_steps must be at least 1, got "
@@ -127,8 +125,10 @@ class DQNConfig:
         return DQNPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return none: an observation and an action say all."""
-        return ()
+        """Return the values that actors are to store, if they are."""
+        if not self.actor_priorities:
+            return ()
+        return ColumnSpec("q_taken", "float32"), ColumnSpec("q_best", "float32")
 
 
 class DQNPolicy(TorchPolicy):
@@ -137,7 +137,8 @@ class DQNPolicy(TorchPolicy):
     def __init__(
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        super().__init__(_build_network(config, spec, context.seed), device)
+        network = _build_network(config, spec, context.seed)
+        super().__init__(config.with_norms(network, spec.observation), device)
         self.read_obs = observation_reader(spec.observation)
         self.config = config
         self.random = np.random.default_rng(context.seed)
@@ -150,7 +151,10 @@ class DQNPolicy(TorchPolicy):
         if not self.training:
             return Act(q.argmax(axis=1))
         self.env_steps += len(obs)
-        return Act(self._explorer.choose(q, self.env_steps))
+        action = self._explorer.choose(q, self.env_steps)
+        if not self.config.actor_priorities:
+            return Act(action)
+        return Act(action, {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)})
 
     def record(self) -> Record:
         """Tell how much is explored at present."""
@@ -164,56 +168,82 @@ class DQNAgent(DQNPolicy, TorchAgent):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.target = copy.deepcopy(self.model)
-        self._flat, self._gradient = flatten_parameters(self.model)
+        self._net = self.model.network if isinstance(self.model, Normalized) else self.model
+        self.target = copy.deepcopy(self._net)
+        self._flat, self._gradient = flatten_parameters(self._net)
         self._flat_target, _ = flatten_parameters(self.target)
-        self.optimizer = torch.optim.Adam(
-            [self._flat], lr=config.learning_rate, eps=config.adam_eps, fused=True
-        )
+        self.optimizer = config.adam([self._flat], config.learning_rate, config.adam_eps)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self._loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
+        self._precision = config.precision_on(device)
+        self._descend = config.uncompiled(self._step_down)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Take one step towards the targets; tell loss, mean value and norm of the gradient."""
-        data = to_tensors(batch, self.device)
-        target = self._targets(data)
+        """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
+        told = self._updates.step(batch)
+        self.version = ModelVersion(self.version + 1)
+        if not self.config.tau and self.version % self.config.target_interval_opt_steps == 0:
+            # theta' <- theta
+            self.target.load_state_dict(self._net.state_dict())
+        return told
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch."""
+        return self._updates.priorities()
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        obs, next_obs, reward = self._updates.inputs(data)
+        target = self._targets(next_obs, reward, data["discount"])
         # Q(s, a) of the actions that were taken.
-        q = self.model(self.read_obs(data["obs"])).gather(1, data["action"][:, None]).squeeze(1)
+        q = self._values(self._net, obs).gather(1, data["action"][:, None]).squeeze(1)
         # L = mean over the batch of huber(Q(s, a) - y), or of (Q(s, a) - y)^2
-        loss = self._loss(q, target)
+        if "weight" in data:
+            loss = (data["weight"] * self._loss(q, target, reduction="none")).mean()
+        else:
+            loss = self._loss(q, target)
+        told = {"loss": loss.detach(), "q_mean": q.detach().mean(), "q": q.detach()}
+        return told | {"target": target} | self._descend(loss)
+
+    def _step_down(self, loss: Tensor) -> dict[str, Tensor]:
+        """Step down the slope of the loss, and let the target network follow."""
+        told = {}
         self._gradient.zero_()
         loss.backward()
-        grad_norm = self._gradient.norm()
         if self.config.max_grad_norm:
             # g <- g * min(1, max_grad_norm / |g|)
-            self._gradient *= (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp_(max=1.0)
+            told["grad_norm"] = norm = torch.linalg.vector_norm(self._gradient)
+            self._gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.optimizer.step()
-        self.version = ModelVersion(self.version + 1)
-        self._update_target()
-        return {"loss": loss.detach(), "q_mean": q.detach().mean(), "grad_norm": grad_norm}
+        if self.config.tau:
+            with torch.no_grad():
+                # theta' <- theta' + tau * (theta - theta')
+                self._flat_target.lerp_(self._flat, self.config.tau)
+        return told
 
     @torch.no_grad()
-    def _targets(self, data: Mapping[str, Tensor]) -> Tensor:
+    def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
         """Return y = r + discount * Q'(s', a*), where s' may lie n steps ahead.
 
         `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
         """
-        next_obs = self.read_obs(data["next_obs"])
-        next_q = self.target(next_obs)
+        next_q = self._values(self.target, next_obs)
         # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
-        choosing_q = self.model(next_obs) if self.config.double else next_q
+        choosing_q = self._values(self._net, next_obs) if self.config.double else next_q
         best = choosing_q.argmax(dim=1, keepdim=True)
         value: Tensor = next_q.gather(1, best).squeeze(1)
-        return data["reward"] + data["discount"] * value
+        return reward + discount * value
 
-    @torch.no_grad()
-    def _update_target(self) -> None:
-        if self.config.tau:
-            # theta' <- theta' + tau * (theta - theta')
-            self._flat_target.lerp_(self._flat, self.config.tau)
-        elif self.version % self.config.target_interval_opt_steps == 0:
-            # theta' <- theta
-            self.target.load_state_dict(self.model.state_dict())
+    def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:
+        with self._precision():
+            q: Tensor = network(obs)
+        return q.float()
 
 
 def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from asyncrl.agent import Act, PolicyContext
@@ -41,24 +41,26 @@ from asyncrl.agents._sac_networks import (
     sample_action,
 )
 from asyncrl.agents.networks import NetworkInput, observation_reader
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
     pick_device,
     seeded,
-    to_tensors,
     use_threads,
 )
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.types import Array, Columns, ModelVersion, Params
 
 __all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SACConfig:
+class SACConfig(TorchConfig):
     """Settings of soft actor-critic."""
 
     hidden: tuple[int, ...] = (256, 256)
@@ -100,14 +102,12 @@ class SACConfig:
     random_env_steps: int = 1000
     """Environment steps of the whole run whose actions are uniformly random."""
 
-    device: str = "auto"
-    """Where the learner computes: auto, cpu, cuda or cuda:N. Actors act on a CPU."""
-
-    threads: int = 1
-    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
-    than one pays for large networks only, and takes cores from the actors."""
+    max_grad_norm: float = 0.0
+    """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
+    them all as they are."""
 
     def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
         if self.n_critics < 1:
@@ -117,7 +117,7 @@ class SACConfig:
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
         check_not_negative("alpha", self.alpha or 0.0)
-        check_not_negative("threads", self.threads)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
         check_not_negative("random_env_steps", self.random_env_steps)
         check_positive("initial_alpha", self.initial_alpha)
         check_positive("actor_learning_rate", self.actor_learning_rate)
@@ -146,7 +146,8 @@ class SACPolicy(TorchPolicy):
     ) -> None:
         box = bounded_actions(spec)
         with seeded(context.seed):
-            super().__init__(make_actor(spec, config.hidden, config.actor_network), device)
+            actor = make_actor(spec, config.hidden, config.actor_network)
+        super().__init__(config.with_norms(actor, spec.observation), device)
         self.config = config
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
@@ -193,8 +194,9 @@ class SACAgent(SACPolicy, TorchAgent):
                 spec, config.hidden, config.n_critics, config.critic_network
             ).to(device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
-        self._actor_adam = _adam(self.model.parameters(), config.actor_learning_rate)
-        self._critic_adam = _adam(self.critics.parameters(), config.critic_learning_rate)
+        self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
+        self._actor_adam = config.adam(self._actor.parameters(), config.actor_learning_rate)
+        self._critic_adam = config.adam(self.critics.parameters(), config.critic_learning_rate)
         self._params: list[Tensor] = [*self.critics.parameters()]
         self._slow_params: list[Tensor] = [*self.targets.parameters()]
         self._noise = torch.Generator(device).manual_seed(context.seed)
@@ -205,9 +207,13 @@ class SACAgent(SACPolicy, TorchAgent):
         )
         self._fixed_alpha = None if config.alpha is None else torch.tensor(config.alpha).to(device)
         self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
-        self._alpha_adam = _adam([self._log_alpha], config.alpha_learning_rate)
+        self._alpha_adam = config.adam([self._log_alpha], config.alpha_learning_rate)
         standard = config.actor_network is None and config.critic_network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        self._precision = config.precision_on(device)
+        self._descend = config.uncompiled(self._step_down)
+        self._finish = config.uncompiled(self._follow_up)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
         self.parts |= {
             "critics": self.critics,
             "targets": self.targets,
@@ -221,78 +227,107 @@ class SACAgent(SACPolicy, TorchAgent):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve critics, actor and temperature by one step each."""
-        data = to_tensors(batch, self.device)
-        obs, next_obs = self.read_obs(data["obs"]), self.read_obs(data["next_obs"])
+        # Drawn here, since an update that has been recorded would repeat itself.
+        noise = torch.randn(
+            (2, len(batch["action"]), len(self._low)), generator=self._noise, device=self.device
+        )
+        with self._matmul():
+            told = self._updates.step(batch, {"noise": noise})
+        self.version = ModelVersion(self.version + 1)
+        return told
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        return self._updates.priorities()
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        obs, next_obs, reward = self._updates.inputs(data)
         action = data["action"].float().reshape(len(data["action"]), -1)
         action = (action - self._center_tensor) / self._half_tensor
-        noise = torch.randn((2, *action.shape), generator=self._noise, device=self.device)
+        noise = data["noise"]
         alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
-        with self._matmul():
-            # y = r + discount * V(s'), where s' may lie n steps ahead
-            value = self._value(next_obs, noise[0], alpha)
-            target = data["reward"] + data["discount"] * value
-            critic_loss, q = self._improve_critics(obs, action, target)
-            actor_loss, log_prob = self._improve_actor(obs, noise[1], alpha)
+        # y = r + discount * V(s'), where s' may lie n steps ahead
+        target = reward + data["discount"] * self._value(next_obs, noise[0], alpha)
+        critic_loss, q = self._improve_critics(obs, action, target, data.get("weight"))
+        actor_loss, log_prob = self._improve_actor(obs, noise[1], alpha)
         entropy = -log_prob.mean()
-        self._improve_alpha(entropy)
-        self._update_targets()
-        self.version = ModelVersion(self.version + 1)
+        self._finish(entropy)
         return {
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,
             "alpha": alpha,
             "entropy": entropy,
             "q_mean": q.mean(),
+            "q": q,
+            "target": target,
         }
 
     @torch.no_grad()
     def _value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
         # V(s) = min over i of Q'_i(s, a) - alpha * log pi(a|s), a ~ pi(.|s)
-        action, log_prob = sample_action(self.model(obs), noise)
-        least: Tensor = self.targets(obs, action).amin(dim=0)
+        action, log_prob = self._sample(obs, noise)
+        least = self._values(self.targets, obs, action).amin(dim=0)
         return least - alpha * log_prob
 
     def _improve_critics(
-        self, obs: NetworkInput, action: Tensor, target: Tensor
+        self, obs: NetworkInput, action: Tensor, target: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        q: Tensor = self.critics(obs, action)
-        # J_Q = mean of (Q_i(s, a) - y)^2
-        loss = mse_loss(q, target.expand_as(q))
-        _descend(self._critic_adam, loss)
-        return loss.detach(), q.detach()
+        q = self._values(self.critics, obs, action)
+        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
+        if weight is None:
+            loss = mse_loss(q, target.expand_as(q))
+        else:
+            loss = (weight * (q - target).square()).mean()
+        told = loss.detach(), q.detach()
+        self._descend(self._critic_adam, loss)
+        return told
 
     def _improve_actor(
         self, obs: NetworkInput, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        action, log_prob = sample_action(self.model(obs), noise)
+        action, log_prob = self._sample(obs, noise)
         # J_pi = mean of alpha * log pi(a|s) - min over i of Q_i(s, a), a ~ pi(.|s)
-        loss = (alpha * log_prob - self.critics(obs, action).amin(dim=0)).mean()
-        _descend(self._actor_adam, loss)
-        return loss.detach(), log_prob.detach()
+        least = self._values(self.critics, obs, action).amin(dim=0)
+        loss = (alpha * log_prob - least).mean()
+        told = loss.detach(), log_prob.detach()
+        self._descend(self._actor_adam, loss)
+        return told
 
-    def _improve_alpha(self, entropy: Tensor) -> None:
+    def _follow_up(self, entropy: Tensor) -> None:
+        """Improve the temperature, and let the slow critics follow."""
         if self._fixed_alpha is None:
             # J_alpha = mean of -log alpha * (log pi(a|s) + H), whose slope is, in log alpha,
             # mean of -log pi(a|s), minus H
             self._log_alpha.grad = entropy - self._target_entropy
             self._alpha_adam.step()
+        with torch.no_grad():
+            # theta' <- theta' + tau * (theta - theta')
+            torch._foreach_lerp_(self._slow_params, self._params, self.config.tau)
+            for slow, buffer in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
+                slow.copy_(buffer)
 
-    @torch.no_grad()
-    def _update_targets(self) -> None:
-        # theta' <- theta' + tau * (theta - theta')
-        torch._foreach_lerp_(self._slow_params, self._params, self.config.tau)
-        for slow, buffer in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
-            slow.copy_(buffer)
+    def _sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            out: Tensor = self._actor(obs)
+        return sample_action(out.float(), noise)
 
+    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
+        with self._precision():
+            values: Tensor = critics(obs, action)
+        return values.float()
 
-def _adam(params: Iterable[Tensor], learning_rate: float) -> torch.optim.Adam:
-    return torch.optim.Adam(params, lr=learning_rate, fused=True)
-
-
-def _descend(adam: torch.optim.Adam, loss: Tensor) -> None:
-    """Step down, with gradients of nothing else that the loss depends on."""
-    params = adam.param_groups[0]["params"]
-    for param in params:
-        param.grad = None
-    torch.autograd.backward(loss, inputs=params)
-    adam.step()
+    def _step_down(self, adam: torch.optim.Adam, loss: Tensor) -> None:
+        """Step down, with gradients of nothing else that the loss depends on."""
+        params = adam.param_groups[0]["params"]
+        for param in params:
+            param.grad = None
+        torch.autograd.backward(loss, inputs=params)
+        if self.config.max_grad_norm:
+            nn.utils.clip_grad_norm_(params, self.config.max_grad_norm)
+        adam.step()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, ModelVersion, Params
 
 __all__ = [
     "Part",
@@ -27,7 +27,6 @@ __all__ = [
     "flatten_parameters",
     "pick_device",
     "seeded",
-    "to_tensors",
     "use_threads",
 ]
 
@@ -174,16 +173,6 @@ def use_threads(threads: int) -> None:
     """Let torch compute with so many CPU threads in this process; 0 leaves it as it is."""
     if threads:
         torch.set_num_threads(threads)
-
-
-def to_tensors(batch: Columns, device: torch.device) -> dict[str, Tensor]:
-    """Move a batch to where the agent computes; on a CPU the tensors share its memory."""
-    tensors = {name: torch.from_numpy(value) for name, value in batch.items()}
-    if device.type == "cpu":
-        return tensors
-    return {
-        name: value.pin_memory().to(device, non_blocking=True) for name, value in tensors.items()
-    }
 
 
 def _mismatch(expected: Mapping[str, tuple[int, ...]], given: Params) -> str:

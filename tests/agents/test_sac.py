@@ -310,6 +310,19 @@ def test_slow_critics_follow_by_tau() -> None:
         assert not torch.equal(slow, old)
 
 
+def test_gradients_are_cut_to_their_largest_norm() -> None:
+    def norms(max_grad_norm: float) -> list[float]:
+        agent = small(max_grad_norm=max_grad_norm).build(SPEC, CONTEXT)
+        agent.opt(batch_of())
+        of = [[p.grad for p in module.parameters()] for module in (agent.model, agent.critics)]
+        return [float(nn.utils.get_total_norm(grads)) for grads in of]
+
+    free = norms(0.0)
+    limit = min(free) / 2
+    assert norms(limit) == pytest.approx([limit, limit], rel=1e-3)
+    assert norms(2 * max(free)) == pytest.approx(free)
+
+
 def test_slow_critics_take_buffers_too() -> None:
     agent = small(critic_network=NormalizingCritic).build(SPEC, CONTEXT)
     agent.opt(batch_of())
@@ -479,6 +492,7 @@ def test_matrices_are_multiplied_in_float32(width: int) -> None:
         ("tau", 0.0),
         ("tau", 1.5),
         ("random_env_steps", -1),
+        ("max_grad_norm", -1.0),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(field: str, value: object) -> None:

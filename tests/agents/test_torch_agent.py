@@ -16,7 +16,6 @@ from asyncrl.agents.torch_agent import (
     flatten_parameters,
     pick_device,
     seeded,
-    to_tensors,
     use_threads,
 )
 from asyncrl.errors import CheckpointError, ConfigError
@@ -203,22 +202,6 @@ def test_unknown_device_is_refused(name: str) -> None:
 def test_missing_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match="sees no GPU"):
         pick_device("cuda")
-
-
-def test_tensors_on_a_cpu_share_the_batch_memory() -> None:
-    batch = {"reward": np.zeros(3, np.float32), "action": np.zeros(3, np.int64)}
-    tensors = to_tensors(batch, CPU)
-    batch["reward"][1] = 5.0
-    assert tensors["reward"].tolist() == [0.0, 5.0, 0.0]
-    assert tensors["action"].dtype == torch.int64
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_tensors_arrive_on_a_gpu() -> None:
-    tensors = to_tensors({"reward": np.arange(3.0)}, torch.device("cuda"))
-    assert tensors["reward"].is_cuda
-    assert tensors["reward"].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_seeded_layers_repeat_and_leave_the_global_generator_alone() -> None:

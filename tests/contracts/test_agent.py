@@ -54,6 +54,7 @@ class Case:
 _DQN = DQNConfig(hidden=(16, 16), device="cpu", exploration=EpsilonGreedy(decay_env_steps=500))
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
+_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
     "dqn": Case(_DQN, CHOICES, _OTHER_DQN),
     "dqn-ladder": Case(
@@ -66,6 +67,10 @@ CASES = {
         CHOICES,
         _OTHER_DQN,
     ),
+    "dqn-normalized": Case(
+        dataclasses.replace(_DQN, **_NORMALIZED, actor_priorities=True), CHOICES, _OTHER_DQN
+    ),
+    "sac-normalized": Case(dataclasses.replace(_SAC, **_NORMALIZED), CONTINUOUS, _SAC),
     "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
@@ -93,6 +98,7 @@ def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
         "reward": random.normal(size=size).astype(np.float32),
         "discount": np.where(random.random(size) < 0.1, 0.0, 0.99).astype(np.float32),
         "model_version": np.zeros(size, np.int64),
+        "return": random.normal(size=size).astype(np.float32),
     }
 
 

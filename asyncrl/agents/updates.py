@@ -1,0 +1,76 @@
+"""What lies between a batch and an agent's equations, the same for all agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.accelerate import Accelerated, Update
+from asyncrl.agents.batch_mover import BatchMover
+from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.types import Array, Columns
+
+__all__ = ["Updates"]
+
+_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
+
+
+class Updates:
+    """Optimisation steps: each moves a batch to the device and runs the agent's update on it.
+
+    The update tells, besides its numbers, the values `q` that it has learned from and the `target`
+    that it moved them to, row by row; both stay here, for `priorities`.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        config: TorchConfig,
+        model: nn.Module,
+        read_obs: Callable[[Tensor], NetworkInput],
+        device: torch.device,
+    ) -> None:
+        self._norm = model if isinstance(model, Normalized) else None
+        self._read_obs = read_obs
+        self._move = BatchMover(device, _COLUMNS + ("return",) * config.normalize_reward)
+        self._run = Accelerated(update, config.accelerate, device)
+        self._newest: tuple[Tensor, Tensor] | None = None
+
+    def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Update once, from a batch and what else the update takes; return its numbers."""
+        if self._norm is not None:
+            self._norm.check(batch)
+        data = self._move(batch)
+        if more:
+            data |= more
+        told = self._run(data)
+        self._newest = told.pop("q"), told.pop("target")
+        return told
+
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations, next observations and rewards as networks and losses take them.
+
+        This is for the update to call: normalisation, where it is on, learns from the batch here.
+        """
+        obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
+        if self._norm is None:
+            return obs, next_obs, data["reward"]
+        self._norm.learn(obs, data)
+        return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
+
+    def priorities(self) -> Array:
+        """Return how far each row of the newest batch was from its target."""
+        if self._newest is None:
+            raise ValueError("priorities are those of the newest batch, and there was none yet")
+        q, target = self._newest
+        errors = (q - target).abs_()
+        priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
+        return priorities
+
+    def forget(self) -> None:
+        """Prepare for tensors of the agent having been replaced by others."""
+        self._run.forget()

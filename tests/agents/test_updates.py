@@ -1,0 +1,244 @@
+"""What DQN and SAC have in common on the way from a batch to new parameters."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.sac import SACAgent, SACConfig
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+
+CONTEXT = PolicyContext(seed=4, n_envs=6)
+BOX = BoxSpec((3,), "float32", np.full(3, -1, np.float32), np.full(3, 1, np.float32))
+ROWS = 32
+
+Config = DQNConfig | SACConfig
+DQN = DQNConfig(hidden=(16, 16), device="cpu")
+SAC = SACConfig(hidden=(16, 16), device="cpu", random_env_steps=0)
+both = pytest.mark.parametrize("config", [DQN, SAC], ids=["dqn", "sac"])
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def spec_for(config: Config) -> EnvSpec:
+    return EnvSpec(BOX, DiscreteSpec(2) if isinstance(config, DQNConfig) else BOX)
+
+
+def build(config: Config, **changes: Any) -> DQNAgent | SACAgent:
+    return dataclasses.replace(config, **changes).build(spec_for(config), CONTEXT)
+
+
+def batch_for(config: Config, seed: int = 0, rows: int = ROWS) -> Columns:
+    random = np.random.default_rng(seed)
+    discrete = isinstance(config, DQNConfig)
+    return {
+        "obs": random.normal(5.0, 3.0, (rows, 3)).astype(np.float32),
+        "next_obs": random.normal(5.0, 3.0, (rows, 3)).astype(np.float32),
+        "action": random.integers(2, size=rows)
+        if discrete
+        else random.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "reward": random.normal(size=rows).astype(np.float32),
+        "discount": np.where(random.random(rows) < 0.1, 0.0, 0.99).astype(np.float32),
+        "return": random.normal(0.0, 20.0, rows).astype(np.float32),
+    }
+
+
+def parameters(agent: DQNAgent | SACAgent) -> Array:
+    params = agent.model_info().params
+    return np.concatenate([params[name].ravel() for name in sorted(params)])
+
+
+def learned(config: Config, opt_steps: int = 6, **changes: Any) -> tuple[Array, list[float]]:
+    """Return parameters after some steps, and all numbers that were told."""
+    agent = build(config, **changes)
+    told: list[float] = []
+    for seed in range(opt_steps):
+        told += map(float, agent.opt(batch_for(config, seed)).values())
+    return parameters(agent), told
+
+
+@both
+def test_priorities_are_the_errors_of_the_newest_batch(config: Config) -> None:
+    agent = build(config)
+    with pytest.raises(ValueError, match="there was none yet"):
+        agent.priorities()
+    for seed, rows in enumerate([ROWS, 7]):
+        batch = batch_for(config, seed, rows)
+        batch["discount"][:] = 0.0  # the target is the reward
+        critics = copy.deepcopy(agent.model if isinstance(agent, DQNAgent) else agent.critics)
+        agent.opt(batch)
+        with torch.no_grad():
+            obs, action = torch.from_numpy(batch["obs"]), torch.from_numpy(batch["action"])
+            if isinstance(agent, DQNAgent):
+                q = critics(obs).gather(1, action[:, None]).T.numpy()
+            else:
+                q = critics(obs, action).numpy()
+        errors = np.abs(q - batch["reward"]).mean(axis=0)
+        assert agent.priorities() == pytest.approx(errors, rel=1e-4, abs=1e-5)
+        assert agent.priorities().dtype == np.float32
+
+
+@both
+def test_weights_of_one_change_nothing(config: Config) -> None:
+    plain, weighted = build(config), build(config)
+    for seed in range(3):
+        batch = batch_for(config, seed)
+        plain.opt(batch)
+        weighted.opt(batch | {"weight": np.ones(ROWS, np.float32)})
+    assert parameters(weighted) == pytest.approx(parameters(plain), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [(DQN, "loss"), (dataclasses.replace(SAC, n_critics=1), "critic_loss")],
+    ids=["dqn", "sac"],
+)
+def test_loss_is_weighted_row_by_row(config: Config, name: str) -> None:
+    batch = batch_for(config)
+    weight = np.random.default_rng(1).random(ROWS).astype(np.float32)
+    agent = build(config)
+    loss = float(agent.opt(batch | {"weight": weight})[name])
+    assert loss == pytest.approx(float((weight * agent.priorities() ** 2).mean()), rel=1e-4)
+
+
+@both
+@pytest.mark.parametrize("normalize_obs", [False, True])
+def test_bfloat16_stays_close_to_float32(config: Config, normalize_obs: bool) -> None:
+    exact, told = learned(config, normalize_obs=normalize_obs)
+    rounded, told_rounded = learned(config, normalize_obs=normalize_obs, precision="bfloat16")
+    assert not np.array_equal(rounded, exact)
+    assert rounded == pytest.approx(exact, abs=0.02)
+    assert told_rounded == pytest.approx(told, rel=0.1, abs=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@both
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"normalize_obs": True, "normalize_reward": True, "precision": "bfloat16"}],
+    ids=["plain", "all"],
+)
+def test_compiled_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
+    eager, told = learned(config, **changes)
+    compiled, told_compiled = learned(config, accelerate="compile", **changes)
+    tolerance = 0.02 if "precision" in changes else 1e-5
+    assert compiled == pytest.approx(eager, abs=tolerance)
+    assert told_compiled == pytest.approx(told, rel=10 * tolerance, abs=10 * tolerance)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@both
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"normalize_obs": True, "normalize_reward": True, "max_grad_norm": 1.0},
+        {"precision": "bfloat16"},
+    ],
+    ids=["plain", "normalized", "bfloat16"],
+)
+def test_recorded_updates_are_those_of_eager_ones(config: Config, changes: dict[str, Any]) -> None:
+    eager, told = learned(config, opt_steps=12, device="cuda", **changes)
+    recorded, told_recorded = learned(
+        config, opt_steps=12, device="cuda", accelerate="graphs", **changes
+    )
+    assert recorded == pytest.approx(eager, abs=1e-4)
+    assert told_recorded == pytest.approx(told, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@both
+def test_recorded_updates_go_on_from_a_state(config: Config) -> None:
+    changes: dict[str, Any] = {"device": "cuda", "accelerate": "graphs"}
+    first, second = build(config, **changes), build(config, **changes)
+    for seed in range(6):
+        first.opt(batch_for(config, seed))
+        second.opt(batch_for(config, 100 + seed))
+    second.load_state(first.state())
+    for seed in range(6):
+        for agent in (first, second):
+            agent.opt(batch_for(config, 10 + seed))
+    assert parameters(second) == pytest.approx(parameters(first), abs=1e-5)
+    assert second.priorities() == pytest.approx(first.priorities(), abs=1e-4)
+
+
+@both
+def test_actors_normalize_as_the_learner_does(config: Config) -> None:
+    agent = build(config, normalize_obs=True, normalize_reward=True)
+    changed = dataclasses.replace(config, normalize_obs=True, normalize_reward=True)
+    policy = changed.build_policy(spec_for(config), CONTEXT)
+    obs = batch_for(config, 50, rows=6)["obs"]
+    for seed in range(20):
+        agent.opt(batch_for(config, seed))
+    with evaluation_mode(agent), evaluation_mode(policy):
+        policy.sync_model(agent.model_info())
+        assert np.array_equal(policy.act(obs).action, agent.act(obs).action)
+    info = policy.model_info().params
+    all_rows = np.concatenate([batch_for(config, seed)["obs"] for seed in range(20)])
+    assert info["fields.0.mean"] == pytest.approx(all_rows.mean(axis=0, dtype=np.float64))
+    assert info["fields.0.var"] == pytest.approx(all_rows.var(axis=0, dtype=np.float64))
+    assert info["returns.var"].item() == pytest.approx(400.0, rel=0.2)
+
+
+@both
+def test_networks_learn_from_what_is_normalized(config: Config) -> None:
+    """Units of observations and rewards do not matter once there are statistics of them."""
+    plain = build(config, normalize_obs=True, normalize_reward=True)
+    scaled = build(config, normalize_obs=True, normalize_reward=True)
+    for seed in range(5):
+        batch = batch_for(config, seed)
+        plain.opt(batch)
+        for name in ("obs", "next_obs"):
+            batch[name] = batch[name] * 100.0 - 7.0
+        for name in ("reward", "return"):
+            batch[name] = batch[name] * 1000.0
+        scaled.opt(batch)
+    network = {name for name in plain.model_info().params if name.startswith("network.")}
+    ours, theirs = scaled.model_info().params, plain.model_info().params
+    for name in network:
+        assert ours[name] == pytest.approx(theirs[name], abs=1e-4)
+
+
+@both
+def test_statistics_lie_in_the_state(config: Config) -> None:
+    first = build(config, normalize_obs=True, normalize_reward=True)
+    second = build(config, normalize_obs=True, normalize_reward=True)
+    for seed in range(3):
+        first.opt(batch_for(config, seed))
+    second.load_state(first.state())
+    for agent in (first, second):
+        agent.opt(batch_for(config, 9))
+    assert np.array_equal(parameters(second), parameters(first))
+    assert second.state()["model/fields.0.count"].item() == 4 * ROWS
+
+
+@both
+def test_rewards_without_returns_cannot_be_normalized(config: Config) -> None:
+    batch = batch_for(config)
+    del batch["return"]
+    agent = build(config, normalize_reward=True)
+    with pytest.raises(ConfigError, match="column `return`"):
+        agent.opt(batch)
+    assert agent.version == 0
+
+
+@both
+def test_rows_of_larger_arrays_are_learned_from_in_place(config: Config) -> None:
+    whole = batch_for(config, rows=3 * ROWS)
+    alone, part = build(config), build(config)
+    for start in (0, ROWS, 2 * ROWS):
+        rows = slice(start, start + ROWS)
+        part.opt({name: column[rows] for name, column in whole.items()})
+        alone.opt({name: column[rows].copy() for name, column in whole.items()})
+    assert np.array_equal(parameters(part), parameters(alone))
