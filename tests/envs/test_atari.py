@@ -74,6 +74,12 @@ def test_spaces_are_stacked_frames_and_the_games_own_actions() -> None:
     assert make("ALE/Pong-v5", frame_stack=2).spec.observation.shape == (2, 84, 84)
 
 
+def test_bare_environment_can_be_had_too() -> None:
+    env = EnvConfig(id="ale_py:ALE/Pong-v5", n_envs=2).build()
+    assert env.spec.observation.shape == (210, 160, 3)
+    env.close()
+
+
 @pytest.mark.parametrize("life_loss", [False, True])
 def test_stacks_can_be_built_again_from_single_frames(life_loss: bool) -> None:
     first, steps = play(make(life_loss=life_loss), 200)
