@@ -36,6 +36,7 @@ _SHORT_S = 2.0
 _WAITS = 0.25
 """Who waits for less than this part of the time is not held up."""
 
+_MOST_WAIT = 0.75
 _BOOKS = 0.2
 _BOOKS_GOAL = 0.05
 _POLICY_GOAL = 0.25
@@ -180,15 +181,19 @@ def _learner_bound(facts: Facts) -> Verdict | None:
         f"learner-bound: actors wait {_pc(waits)} of their time for credit, while the learner "
         f"{_LEARNER_VERBS[busiest]} {_pc(facts.learner.get(busiest, 0.0))} of its"
     )
-    ratio = setup.samples_per_insert
-    to = f" from {ratio:g} to {ratio * (1 - waits):.2g}" if ratio else ""
+    ratio, working = setup.samples_per_insert, round(setup.actors * (1 - waits), 3)
+    # A learner that is much too slow is not to sample much less: that would be another algorithm.
+    to = f" from {ratio:g} to {ratio * (1 - waits):.2g}" if ratio and waits <= _MOST_WAIT else ""
     lower = f"lower limiter.samples_per_insert{to} for more environment steps"
-    enough = math.ceil(round(setup.actors * (1 - waits), 3))
-    if enough == setup.actors:
-        return Verdict("learner-bound", f"{evidence}; speed the learner up, or {lower}")
-    starved = _full(facts) and (facts.cpu_percent or 100.0) < _FULL_PERCENT
-    gain = f" and leave it more than {facts.cpu_percent:.0f} % of a core" if starved else ""
-    return Verdict("learner-bound", f"{evidence}; {_actors(enough)} would do{gain}, or {lower}")
+    enough = math.ceil(working)
+    advice = "speed the learner up" if enough == setup.actors else f"{_actors(enough)} would do"
+    if _full(facts) and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
+        gets = f"{facts.cpu_percent:.0f} % of a core"
+        if working + 1 <= setup.cores:
+            advice = f"other programs leave it {gets}; {advice}"
+        elif setup.actors > 1:
+            advice = f"{_actors(setup.actors - 1)} would leave it more than {gets}"
+    return Verdict("learner-bound", f"{evidence}; {advice}, or {lower}")
 
 
 def _actors_bound(facts: Facts) -> Verdict | None:

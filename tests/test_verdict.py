@@ -118,13 +118,28 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     ),
     "learner lacks a core": (
         facts(
-            0.5,
+            0.4,
             setup={"actors": 2, "cores": 2},
             machine_cpu_percent=98.0,
             cpu_percent=63.0,
         ),
         "learner-bound",
-        ("1 actor would do and leave it more than 63 % of a core",),
+        ("1 actor would leave it more than 63 % of a core, or lower",),
+    ),
+    "learner lacks a core because of others": (
+        facts(
+            0.9,
+            setup={"actors": 2, "cores": 2},
+            machine_cpu_percent=98.0,
+            cpu_percent=49.0,
+        ),
+        "learner-bound",
+        ("other programs leave it 49 % of a core; 1 actor would do, or lower",),
+    ),
+    "learner much too slow": (
+        facts(0.99),
+        "learner-bound",
+        ("1 actor would do, or lower limiter.samples_per_insert for more",),
     ),
     "one actor, slow learner": (
         facts(0.4, setup={"actors": 1}),
