@@ -35,7 +35,8 @@ class RingConfig:
     """Discount of a reward one step later."""
 
     memory_map: Path | None = None
-    """Directory for a file that holds the columns in place of memory; it is gone with the run."""
+    """Directory for a file that holds the columns in place of memory; it is gone with the run. It
+    takes blocks as it fills, so the disk must keep room for it: without any, the system ends us."""
 
     def __post_init__(self) -> None:
         if self.capacity < 1:

@@ -57,7 +57,11 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities
 class SequenceReplayConfig(RingConfig):
-    """Size of the replay, and how sequences are cut out of it."""
+    """Size of the replay, and how sequences are cut out of it.
+
+    Batch sizes, and with them the limiter's samples per insert, count sequences. Every segment
+    carries a whole sequence beyond its own rows, so segments should be several times as long.
+    """
 
     sequence_length: int = 32
     """Rows of a sequence to learn from."""
