@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from asyncrl.cores import Cores
 from asyncrl.recorder import Record
 
-__all__ = ["Facts", "Setup", "usable_cores"]
-
-
-def usable_cores() -> list[int]:
-    """Return the numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+__all__ = ["Facts", "Setup"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +22,7 @@ class Setup:
     samples_per_insert: float | None = None
     """As set; 0 is off. What is not known is None."""
 
-    cores: int = field(default_factory=lambda: len(usable_cores()))
+    cores: int = field(default_factory=lambda: Cores().count)
     """That this process may use."""
 
 

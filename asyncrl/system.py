@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import psutil
 
-from asyncrl.facts import usable_cores
+from asyncrl.cores import Cores, CoreTimes
 from asyncrl.recorder import Record
 
 __all__ = ["Gpu", "SystemMeter", "Usage", "find_gpu"]
@@ -43,7 +43,7 @@ class SystemMeter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._process = psutil.Process()
-        self._cores = usable_cores()
+        self._cores = Cores()
         self._gpu = find_gpu()
         self._children: list[psutil.Process] = []
         self._children_s: dict[int, float] = {}
@@ -75,14 +75,8 @@ class SystemMeter:
 
     def _read(self) -> _Reading:
         own = self._process.cpu_times()
-        cores = psutil.cpu_times(percpu=True)
-        mine = [cores[i] for i in self._cores if i < len(cores)] or cores
-        return _Reading(
-            clock_s=self._clock(),
-            own_s=own.user + own.system,
-            idle_s=sum(core.idle + getattr(core, "iowait", 0.0) for core in mine),
-            total_s=sum(_seconds(core) for core in mine),
-        )
+        clock_s = self._clock()
+        return _Reading(clock_s, own.user + own.system, self._cores.times(clock_s))
 
     def _read_children(self, seconds: float) -> Record:
         """Return what the processes that this one has started take, and theirs."""
@@ -139,20 +133,14 @@ class _NvidiaGpu:
 class _Reading(NamedTuple):
     clock_s: float
     own_s: float
-    idle_s: float
-    total_s: float
+    cores: CoreTimes
 
 
 def _usage(before: _Reading, now: _Reading) -> Usage:
     passed_s = max(now.clock_s - before.clock_s, 1e-9)
-    total_s = now.total_s - before.total_s
-    idle = (now.idle_s - before.idle_s) / total_s if total_s > 0 else 1.0
+    total_s = now.cores.total_s - before.cores.total_s
+    busy = (now.cores.busy_s - before.cores.busy_s) / total_s if total_s > 0 else 0.0
     return Usage(
         cpu_percent=100 * max(now.own_s - before.own_s, 0.0) / passed_s,
-        machine_cpu_percent=100 * min(max(1 - idle, 0.0), 1.0),
+        machine_cpu_percent=100 * min(max(busy, 0.0), 1.0),
     )
-
-
-def _seconds(core: Any) -> float:  # noqa: ANN401 - its fields differ between systems
-    # What guests use is counted as `user` and `nice` already.
-    return float(sum(core)) - getattr(core, "guest", 0.0) - getattr(core, "guest_nice", 0.0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.facts import Facts, Setup, usable_cores
+from asyncrl.cores import Cores
+from asyncrl.facts import Facts, Setup
 from asyncrl.metrics import describe
 
 RECORD = {
@@ -85,5 +84,4 @@ def test_start_up_that_is_not_known_changes_nothing() -> None:
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:
-    assert 1 <= len(usable_cores()) <= (os.cpu_count() or 1)
-    assert Setup().cores == len(usable_cores())
+    assert Setup().cores == Cores().count

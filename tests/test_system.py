@@ -41,7 +41,7 @@ def test_use_is_since_the_last_record_and_in_the_mean_since_the_start() -> None:
     first = meter.record()
     now_s = 102.0
     second = meter.record()
-    assert first["system/cpu_percent"] >= 20.0
+    assert first["system/cpu_percent"] >= 15.0, "0.2 s in 1 s, counted in hundredths"
     assert second["system/cpu_percent"] < first["system/cpu_percent"]
     assert second["system/cpu_percent"] < meter.usage().cpu_percent
 

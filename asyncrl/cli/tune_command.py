@@ -13,9 +13,9 @@ import tyro
 
 from asyncrl.cli.run_config import RunConfig, preset
 from asyncrl.config import load_yaml
+from asyncrl.cores import Cores
 from asyncrl.env import DiscreteSpec
 from asyncrl.errors import ConfigError
-from asyncrl.facts import usable_cores
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial
@@ -136,7 +136,7 @@ def tune(
     tuning = Tuner(
         try_plan=try_plan,
         task=Task(
-            cores=len(usable_cores()),
+            cores=Cores().count,
             batch_size=config.trainer.batch_size,
             samples_per_insert=config.limiter.samples_per_insert,
         ),
