@@ -19,6 +19,8 @@ from types import FrameType
 
 __all__ = ["run_apart"]
 
+ROOT = Path(__file__).resolve().parents[2]
+
 INSIDE = "ASYNCRL_PEER_DIRECTORY"
 """Environment variable: the mark, and a directory that is removed at the end."""
 

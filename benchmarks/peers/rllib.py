@@ -77,7 +77,7 @@ STEPS_A_REQUEST = 64
 """Of each environment, that a runner is asked for at once."""
 
 WARM_UP_S = 3.0
-LIMIT_S = 150.0
+LIMIT_S = 65.0
 """For the start and the end, besides what is measured."""
 
 STORE_BYTES = 300 * 2**20

@@ -81,7 +81,7 @@ ARGUMENTS = [
 ]
 
 WARM_UP_S = 2.0
-LIMIT_S = 120.0
+LIMIT_S = 65.0
 """For the start and the end, besides what is measured."""
 
 
