@@ -115,6 +115,7 @@ class _Pool(VectorEnv[Any, Any, Any]):
             self.single_observation_space = spec.gymnasium_observation_space
             self.single_action_space = spec.gymnasium_action_space
         self.n_frames: int = getattr(spec.config, "stack_num", 1)
+        self.frame_skip: int = getattr(spec.config, "frame_skip", 1)
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = n_envs
         self.infos: dict[str, Any] = {}

@@ -180,6 +180,13 @@ def test_robots_and_games_skip_frames() -> None:
     assert frame_skip(EnvConfig(id="ALE/Pong-v5", n_envs=1, kwargs={"frame_skip": 2})) == 2
 
 
+def test_frames_of_envpools_environments_are_counted() -> None:
+    pytest.importorskip("envpool")
+    assert frame_skip(EnvConfig(id="envpool:HalfCheetah-v4", n_envs=1)) == 5
+    assert frame_skip(EnvConfig(id="envpool:Pong-v5", n_envs=1, kwargs={"frame_skip": 3})) == 3
+    assert frame_skip(EnvConfig(id="envpool:CartPole-v1", n_envs=1)) == 1
+
+
 @pytest.mark.parametrize("play", [play_plain, play_native])
 def test_observations_of_several_fields_are_refused(play: Any) -> None:
     spec = EnvSpec(PackedSpec((("camera", OBS), ("pose", OBS))), DiscreteSpec(5))
