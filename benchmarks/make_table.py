@@ -38,13 +38,13 @@ def render(results: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def insert(page: str, table: str) -> str:
+def insert(page: str, table: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
     """Return the page with the table in the place of the one between the marks."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"the page needs the two lines {BEGIN!r} and {END!r}, in this order")
-    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+        raise ValueError(f"the page needs the two lines {marks[0]!r} and {marks[1]!r}, in order")
+    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def _row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
@@ -87,7 +87,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
     args = parser.parse_args()
     paths = sorted(args.results.glob("*.json"))
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    results = [result for result in read if "comparisons" in result]
     page = insert(args.page.read_text(encoding="utf-8"), render(results))
     args.page.write_text(page, encoding="utf-8")
     print(f"{len(results)} results are in {args.page}")

@@ -1,0 +1,325 @@
+"""How fast is asyncrl beside other frameworks? All that are installed, stage by stage, in turns.
+
+Each measurement is a process of its own, in the side's own virtual environment. All sides of a
+stage are measured one after another, then the next stage; then all of it again, with other seeds.
+Every number is kept in results/peers.json as soon as it is there, and the next call goes on where
+this one was stopped. In the end the table in README.md is written anew.
+
+A stage's round counts as a whole: it is taken again if the code of any of its sides has changed.
+
+    python -m benchmarks.bench_peers [--stages STAGE ...] [--peers PEER ...] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.benchmarking.machine import machine
+from benchmarks.common import RESULTS, ROOT, fingerprint, note, positive
+from benchmarks.make_table import insert
+from benchmarks.peer_results import (
+    BEGIN,
+    END,
+    OURS,
+    Measurement,
+    Quantity,
+    load_measurements,
+    quantities,
+    render,
+    save_measurements,
+)
+from benchmarks.peers.interface import STAGES
+
+__all__ = ["SIDES", "Plan", "Side", "measure", "still_valid"]
+
+_START_S = 75.0
+"""What a process may take besides measuring."""
+
+_TIDY_S = 15.0
+"""For a script to end its own processes when it is told to end."""
+
+_ENOUGH_FAILURES = 2
+"""Rounds that never got to the score settle it, when three are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of those that are compared."""
+
+    module: str
+    """Run with -m."""
+
+    venv: str
+    """Below .peers; empty for that of asyncrl."""
+
+    stages: tuple[str, ...]
+    files: str
+    """Its scripts, as a pattern below benchmarks."""
+
+    @property
+    def python(self) -> Path:
+        """Return its interpreter, whether it is there or not."""
+        return ROOT / ".peers" / self.venv / "bin" / "python" if self.venv else Path(sys.executable)
+
+
+_UPDATES = ("updates-sac", "updates-dqn")
+_SCORES = ("score-dqn", "score-sac")
+_LEARNS = ("sampling", "env", *_UPDATES, *_SCORES)
+
+SIDES: Mapping[str, Side] = {
+    OURS: Side(module="benchmarks.ours", venv="", stages=tuple(STAGES), files="ours.py"),
+    "sb3": Side(module="benchmarks.peers.sb3", venv="sb3", stages=_LEARNS, files="peers/sb3*.py"),
+    "torchrl": Side(
+        module="benchmarks.peers.torchrl",
+        venv="torchrl",
+        stages=tuple(STAGES),
+        files="peers/torchrl*.py",
+    ),
+    "tianshou": Side(
+        module="benchmarks.peers.tianshou",
+        venv="tianshou",
+        stages=tuple(STAGES),
+        files="peers/tianshou*.py",
+    ),
+    "rllib": Side(
+        module="benchmarks.peers.rllib",
+        venv="rllib",
+        stages=("sampling", "score-dqn"),
+        files="peers/rllib*.py",
+    ),
+    "sample_factory": Side(
+        module="benchmarks.peers.sample_factory",
+        venv="sample_factory",
+        stages=("sampling",),
+        files="peers/sample_factory*.py",
+    ),
+    "cleanrl_style": Side(
+        module="benchmarks.peers.cleanrl_style",
+        venv="",
+        stages=_LEARNS,
+        files="peers/cleanrl_*.py",
+    ),
+    "envpool": Side(
+        module="benchmarks.peers.envpool_env",
+        venv="envpool",
+        stages=("sampling", "env"),
+        files="peers/envpool*.py",
+    ),
+    "cpprb": Side(
+        module="benchmarks.peers.cpprb", venv="cpprb", stages=("per",), files="peers/cpprb*.py"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured, how often and for how long."""
+
+    sides: tuple[str, ...]
+    stages: tuple[str, ...]
+    rounds: int
+    seconds: float
+    score_seconds: float
+
+    def steps(self) -> Iterator[tuple[int, Quantity, str]]:
+        """Return round, quantity and side of each measurement, in order."""
+        for number in range(self.rounds):
+            for quantity in quantities():
+                if quantity.stage not in self.stages:
+                    continue
+                for side in self.sides:
+                    if quantity.stage in SIDES[side].stages:
+                        yield number, quantity, side
+
+    def limit_s(self, quantity: Quantity) -> float:
+        """Return for how long to measure, or when to give up."""
+        return self.score_seconds if quantity.less_is_better else self.seconds
+
+    def identity(self, side: str, quantity: Quantity) -> str:
+        """Return what changes when a measurement would have to be taken again."""
+        digest = hashlib.sha256(f"{self.limit_s(quantity)}".encode())
+        shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
+        for path in [*shared, *sorted((ROOT / "benchmarks").glob(SIDES[side].files))]:
+            digest.update(path.read_bytes())
+        if side == OURS:
+            digest.update(fingerprint().encode())
+        return digest.hexdigest()[:16]
+
+
+def still_valid(
+    measurements: Iterable[Measurement], identities: Mapping[tuple[str, Quantity], str]
+) -> list[Measurement]:
+    """Return those of rounds in which no side has changed since."""
+    taken = list(measurements)
+    stale = {
+        (m.round, m.quantity)
+        for m in taken
+        if identities.get((m.side, m.quantity), m.identity) != m.identity
+    }
+    return [m for m in taken if (m.round, m.quantity) not in stale]
+
+
+def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) -> bool:
+    """Tell whether one more round could not say anything new: it fails, or never gets there."""
+    before = [m for m in measurements if (m.quantity, m.side) == (quantity, side)]
+    never = sum(m.value is None for m in before)
+    return any(m.failed for m in before) or never >= _ENOUGH_FAILURES
+
+
+def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measurement:
+    """Run the side's script once."""
+    seconds = plan.limit_s(quantity)
+    command = [str(SIDES[side].python), "-m", SIDES[side].module, quantity.stage]
+    command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(number)]
+    load, began = os.getloadavg()[0], time.monotonic()
+    printed, why = run_apart(command, seconds + _START_S)
+    wall_s = time.monotonic() - began
+    # A script that reports no value for a rate has given up; for a time, it was not there in time.
+    value = printed.get("value")
+    return Measurement(
+        side=side,
+        stage=quantity.stage,
+        env=quantity.env,
+        round=number,
+        value=value,
+        failed=bool(why) or (value is None and not quantity.less_is_better),
+        version=printed.get("version", ""),
+        note=why or printed.get("note", ""),
+        date=time.strftime("%Y-%m-%d"),
+        load_before=load,
+        identity=plan.identity(side, quantity),
+        wall_s=wall_s,
+        settings=printed.get("settings", {}),
+        details=printed.get("details", {}),
+    )
+
+
+def run_apart(command: Sequence[str], limit_s: float) -> tuple[dict[str, Any], str]:
+    """Run a script where it leaves no files, and return what it printed, or why it did not.
+
+    The script and all that it has started are ended once the time is over.
+    """
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        process = subprocess.Popen(  # noqa: S603  # our own scripts
+            command,
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return {}, f"did not end within {limit_s:g} s"
+        finally:
+            _end(process)
+        out.seek(0)
+        lines = out.read().splitlines()
+        if code == 0 and lines:
+            printed: dict[str, Any] = json.loads(lines[-1])
+            return printed, ""
+        errors.seek(0)
+        said = errors.read().strip().splitlines() or ["nothing"]
+        return {}, f"ended with {code}, saying: {said[-1][:200]}"
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """Ask the script to end, if it has not, and end whatever it leaves."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_TIDY_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
+    parser.add_argument("--peers", nargs="*", choices=[s for s in SIDES if s != OURS])
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each rate")
+    parser.add_argument("--score-seconds", type=float, default=90.0, help="to give up after")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    parser.add_argument(
+        "--any-code", action="store_true", help="keep what was measured with code that has changed"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
+    return parser.parse_args()
+
+
+def make_plan(args: argparse.Namespace) -> Plan:
+    """Return the plan for the sides whose virtual environments are there."""
+    wanted = SIDES if args.peers is None else (OURS, *args.peers)
+    there = tuple(side for side in SIDES if side in wanted and SIDES[side].python.exists())
+    for side in wanted:
+        if side not in there:
+            note(f"without {side}: benchmarks/peers/make_venv.sh {SIDES[side].venv} installs it")
+    return Plan(
+        sides=there,
+        stages=tuple(args.stages),
+        rounds=args.rounds,
+        seconds=args.seconds,
+        score_seconds=args.score_seconds,
+    )
+
+
+def kept_from_before(
+    path: Path, plan: Plan, here: Mapping[str, Any], *, any_code: bool
+) -> list[Measurement]:
+    """Return earlier measurements that count."""
+    where, before = load_measurements(path)
+    if before and where != here:
+        note(f"{path} was measured on another machine or with other packages; starting anew")
+        return []
+    if any_code:
+        return before
+    now = {(side, q): plan.identity(side, q) for side in plan.sides for q in quantities()}
+    kept = still_valid(before, now)
+    note(f"{path}: going on with {len(kept)} of {len(before)} measurements")
+    return kept
+
+
+def main() -> None:
+    """Measure what is missing, and write the table."""
+    args = arguments()
+    plan, here = make_plan(args), machine()
+    path = args.results / "peers.json"
+    taken = [] if args.fresh else kept_from_before(path, plan, here, any_code=args.any_code)
+    done = {(m.round, m.quantity, m.side) for m in taken}
+    for number, quantity, side in plan.steps():
+        if (number, quantity, side) in done or settled(taken, quantity, side):
+            continue
+        found = measure(side, quantity, number, plan)
+        what = f"round {number + 1}, {quantity.stage}, {quantity.env}: {side}"
+        note(f"{what} {found.value} {found.note} ({found.wall_s:.0f} s)")
+        taken.append(found)
+        save_measurements(path, here, taken)
+    page = args.page.read_text(encoding="utf-8")
+    args.page.write_text(insert(page, render(here, taken), (BEGIN, END)), encoding="utf-8")
+    note(f"the table is in {args.page}")
+
+
+if __name__ == "__main__":
+    main()

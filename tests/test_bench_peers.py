@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bench_peers import SIDES, Plan, run_apart, settled, still_valid
+from benchmarks.common import ROOT
+from benchmarks.make_table import insert
+from benchmarks.peer_results import (
+    BEGIN,
+    END,
+    LABELS,
+    OURS,
+    Measurement,
+    Quantity,
+    find,
+    load_measurements,
+    quantities,
+    render,
+    save_measurements,
+)
+from benchmarks.peers.interface import STAGES
+from benchmarks.plot_peers import draw
+
+DQN_SPEED = Quantity(stage="updates-dqn", env="CartPole-v1")
+DQN_TIME = Quantity(stage="score-dqn", env="CartPole-v1")
+MACHINE = {
+    "processor": "a processor",
+    "cores": 2,
+    "python": "3.11",
+    "torch": "2",
+    "numpy": "2",
+    "gymnasium": "1",
+}
+
+
+def taken(
+    side: str, quantity: Quantity, number: int, value: float | None, **kw: Any
+) -> Measurement:
+    settings: dict[str, Any] = {
+        "failed": False,
+        "version": "1.2",
+        "note": "",
+        "date": "2030-01-02",
+        "load_before": 0.5,
+        "identity": "code",
+        "wall_s": 4.0,
+        **kw,
+    }
+    return Measurement(
+        side=side, stage=quantity.stage, env=quantity.env, round=number, value=value, **settings
+    )
+
+
+def rounds(side: str, quantity: Quantity, *values: float | None) -> list[Measurement]:
+    return [taken(side, quantity, number, value) for number, value in enumerate(values)]
+
+
+def plan(**kw: Any) -> Plan:
+    settings: dict[str, Any] = {"sides": (OURS, "sb3"), "stages": ("updates-dqn", "score-dqn")}
+    return Plan(rounds=2, seconds=1.0, score_seconds=5.0, **{**settings, **kw})
+
+
+def test_all_sides_of_a_stage_are_measured_before_the_next_and_then_again():
+    order = [(number, quantity.stage, side) for number, quantity, side in plan().steps()]
+    once = [(stage, side) for stage in ("updates-dqn", "score-dqn") for side in (OURS, "sb3")]
+    assert order == [(number, *step) for number in range(2) for step in once]
+
+
+def test_a_side_is_asked_only_for_what_it_can_do():
+    sides = {side for _, _, side in plan(sides=tuple(SIDES), stages=("per",)).steps()}
+    assert sides == {OURS, "torchrl", "tianshou", "cpprb"}
+
+
+def test_a_rate_is_compared_round_by_round():
+    found = find(
+        rounds("sb3", DQN_SPEED, 10.0, 20.0, 40.0) + rounds(OURS, DQN_SPEED, 20.0, 60.0, 40.0),
+        DQN_SPEED,
+    )
+    assert list(found) == [OURS, "sb3"]
+    assert found["sb3"].ahead_by_round == [2.0, 3.0, 1.0]
+    assert found["sb3"].ahead == 2.0
+
+
+def test_a_time_is_compared_by_its_median_and_less_is_better():
+    found = find(
+        rounds("sb3", DQN_TIME, 9.0, None, 6.0) + rounds(OURS, DQN_TIME, 3.0, 3.0, 1.0), DQN_TIME
+    )
+    assert found["sb3"].median == 9.0
+    assert found["sb3"].ahead == 3.0
+    assert found["sb3"].values == [9.0, math.inf, 6.0]
+
+
+def test_what_failed_has_no_number_and_its_reason_is_told():
+    failed = taken("sb3", DQN_SPEED, 0, None, failed=True, note="it hung.")
+    page = render(MACHINE, [*rounds(OURS, DQN_SPEED, 2.0), failed])
+    assert "| Stable-Baselines3 | none [1] |" in page
+    assert "1. Stable-Baselines3, updates-dqn, CartPole-v1: it hung.\n" in page
+
+
+def test_the_table_names_values_ratios_and_spread():
+    page = render(
+        MACHINE,
+        [
+            *rounds(OURS, DQN_SPEED, 1000.0, 3000.0, 2000.0),
+            *rounds("sb3", DQN_SPEED, 500.0, 1000.0, 2000.0),
+            *rounds(OURS, DQN_TIME, 4.0),
+            *rounds("torchrl", DQN_TIME, None),
+        ],
+    )
+    assert "| asyncrl | 2,000 (1,000 to 3,000) | 4.00 (4.00) |" in page
+    assert "| Stable-Baselines3 | 1,000, **2.00x** (1.00 to 3.00) |  |" in page
+    assert "| TorchRL |  | not reached |" in page
+    assert "Stable-Baselines3 1.2" in page
+
+
+def test_a_round_is_measured_again_if_the_code_of_any_side_has_changed():
+    before = [*rounds(OURS, DQN_SPEED, 1.0, 2.0), *rounds("sb3", DQN_SPEED, 3.0, 4.0)]
+    before[3] = replace(before[3], identity="older code")
+    other = rounds("sb3", DQN_TIME, 5.0)
+    now = {(side, DQN_SPEED): "code" for side in (OURS, "sb3")}
+    assert still_valid([*before, *other], now) == [before[0], before[2], *other]
+
+
+def test_the_identity_depends_on_the_side_and_on_how_long_it_is_measured():
+    identities = {
+        plan().identity(OURS, DQN_SPEED),
+        plan().identity("sb3", DQN_SPEED),
+        plan(sides=()).identity("torchrl", DQN_SPEED),
+        plan().identity("sb3", DQN_TIME),
+    }
+    assert len(identities) == 4
+
+
+def test_a_side_that_fails_or_never_arrives_is_not_asked_for_ever():
+    failed = [taken("sb3", DQN_SPEED, 0, None, failed=True)]
+    assert settled(failed, DQN_SPEED, "sb3")
+    assert not settled(failed, DQN_SPEED, "torchrl")
+    assert not settled(rounds("sb3", DQN_TIME, None, 3.0), DQN_TIME, "sb3")
+    assert settled(rounds("sb3", DQN_TIME, None, None), DQN_TIME, "sb3")
+
+
+def test_measurements_survive_the_disk(tmp_path):
+    path = tmp_path / "peers.json"
+    assert load_measurements(path) == ({}, [])
+    kept = rounds(OURS, DQN_TIME, 1.0, None)
+    save_measurements(path, MACHINE, kept)
+    assert load_measurements(path) == (MACHINE, kept)
+
+
+def test_a_script_that_hangs_is_ended_and_said_so():
+    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); signal.pause()"
+    printed, why = run_apart([sys.executable, "-c", script], 1.0)
+    assert printed == {}
+    assert why == "did not end within 1 s"
+
+
+def test_a_script_that_fails_is_quoted():
+    _, why = run_apart([sys.executable, "-c", "raise ValueError('too small')"], 60.0)
+    assert why == "ended with 1, saying: ValueError: too small"
+
+
+def test_the_last_line_counts_and_files_stay_out_of_the_repository():
+    script = "import json, os; print('noise'); print(json.dumps({'here': os.getcwd()}))"
+    printed, why = run_apart([sys.executable, "-c", script], 60.0)
+    assert why == ""
+    assert not Path(printed["here"]).is_relative_to(ROOT)
+
+
+def test_every_side_has_its_script_and_a_label():
+    assert set(SIDES) == set(LABELS)
+    for side in SIDES.values():
+        assert (ROOT / side.module.replace(".", "/")).with_suffix(".py").exists()
+        assert list((ROOT / "benchmarks").glob(side.files))
+        assert set(side.stages) <= set(STAGES)
+        if side.venv:
+            assert (ROOT / "benchmarks/peers/requirements" / f"{side.venv}.txt").exists()
+
+
+def test_the_readme_has_a_place_for_the_table():
+    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert "a table" in insert(page, "a table", (BEGIN, END))
+
+
+def test_the_picture_has_a_bar_for_each_side():
+    found = {q: find(rounds(OURS, q, 2.0) + rounds("sb3", q, 1.0), q) for q in quantities()}
+    figure = draw(found)
+    panels = [axis for axis in figure.axes if axis.axison]
+    assert len(panels) == len(quantities())
+    assert all(len(axis.patches) == 2 for axis in panels)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("stage", ["updates-sac", "updates-dqn"])
+def test_ours_and_the_plain_loops_report_what_they_measure(stage):
+    for module in (SIDES[OURS].module, SIDES["cleanrl_style"].module):
+        settings = json.dumps({"rows": 1024})
+        command = [sys.executable, "-m", module, stage, "--seconds", "0.05"]
+        printed, why = run_apart([*command, "--settings", settings], 100.0)
+        assert why == ""
+        assert printed["value"] > 0
+        assert printed["unit"] == "opt steps/s"
