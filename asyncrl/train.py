@@ -123,6 +123,7 @@ def build_async_trainer(
     config = config or AsyncConfig()
     plan = _Plan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
+    buffer = plan.build_buffer()  # refused here if there is no room for it
     with ExitStack() as undo:
         # First of all: it loads modules for the actors while the learner's side is being built.
         launcher = LocalLauncher(preload=_PRELOAD)
@@ -134,9 +135,7 @@ def build_async_trainer(
         link = transport.listen()
         undo.callback(link.close)
         interrupter = interrupter or Interrupter()
-        proxy = ReplayBufferProxy(
-            link, plan.build_buffer(), plan.limiter, interrupter, config.proxy
-        )
+        proxy = ReplayBufferProxy(link, buffer, plan.limiter, interrupter, config.proxy)
         bodies = plan.bodies(link.address, evaluate)
         trainer = AsyncTrainer(
             learner,

@@ -5,19 +5,31 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import psutil
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
-from tests.fakes import CountingBatch
+from tests.fakes import ConstantConfig, CountingBatch
 
 pytestmark = pytest.mark.processes
+
+
+def test_what_cannot_work_is_refused_and_leaves_nothing() -> None:
+    for agent, replay, words in (
+        (ConstantConfig(), PrioritizedReplayConfig(), "ConstantAgent has none"),
+        (DQNConfig(), PrioritizedReplayConfig(capacity=10**12), "bytes .* are available"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            build_async_trainer(agent, CountingBatch, AsyncConfig(replay=replay))
+        assert not psutil.Process().children(), "nothing is left behind"
 
 
 def test_priorities_come_from_actors_and_from_the_learner() -> None:
