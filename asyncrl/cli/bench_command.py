@@ -31,7 +31,10 @@ _WORDS = "|".join(_NAMES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchArguments(Workload):
-    """Measure stages, each against its own limit, in turns."""
+    """Measure stages, each against its own limit, in turns.
+
+    `all` measures every stage, and `asyncrl bench tune` finds the fastest settings.
+    """
 
     repeats: int = 3
     """Rounds; each measures value and limit, and the median counts."""
