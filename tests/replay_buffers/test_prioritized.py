@@ -190,6 +190,15 @@ def test_overwritten_transitions_do_not_count_for_the_largest_weight() -> None:
     assert buffer.sample(64)["weight"] == pytest.approx(1.0)
 
 
+def test_places_that_nothing_has_taken_do_not_count_for_the_largest_weight() -> None:
+    buffer = build(capacity=8, normaliser="buffer")
+    fill(buffer, 8)
+    for message in play([["T"] * 4], make_outbox(1, LENGTH, 1), finish=False)[1]:
+        buffer.push(message.columns, message.rows)
+    assert len(buffer) < buffer.capacity, "every other row ends an episode"
+    assert buffer.sample(64)["weight"] == pytest.approx(1.0)
+
+
 def test_beta_grows_with_the_batches() -> None:
     buffer = build(beta=0.2, beta_end=0.6, beta_samples=16)
     fill(buffer, 12)

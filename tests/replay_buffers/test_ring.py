@@ -157,8 +157,8 @@ def test_limit_of_a_control_group_counts(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_file_holds_the_columns_and_has_no_name(tmp_path: Path) -> None:
-    mapped = UniformReplayConfig(capacity=64, memory_map=tmp_path).build(schema(4, 1), 3)
-    plain = UniformReplayConfig(capacity=64).build(schema(4, 1), 3)
+    mapped = UniformReplayConfig(capacity=60, memory_map=tmp_path).build(schema(4, 1), 3)
+    plain = UniformReplayConfig(capacity=60).build(schema(4, 1), 3)
     assert not list(tmp_path.iterdir())
     for message in play([["", "", "T"] * 40] * 2, make_outbox(2, 4, 1))[1]:
         mapped.push(message.columns, message.rows)
@@ -167,6 +167,7 @@ def test_file_holds_the_columns_and_has_no_name(tmp_path: Path) -> None:
     for name, column in mapped.sample(64).items():
         np.testing.assert_array_equal(column, expected[name])
     assert mapped.nbytes == plain.nbytes
+    assert all(column.flags.aligned for column in mapped._ring.columns.values())
 
 
 def test_killed_process_leaves_no_file(tmp_path: Path) -> None:
