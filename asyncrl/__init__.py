@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncrl.actor import Actor
     from asyncrl.actor_manager import ActorManager, ActorManagerConfig
-    from asyncrl.agent import Act, Agent, AgentConfig, Policy, PolicyContext, SyncModel
+    from asyncrl.agent import (
+        Act,
+        Agent,
+        AgentConfig,
+        Policy,
+        PolicyContext,
+        SyncModel,
+        TellsPriorities,
+    )
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint import Checkpointer
@@ -43,7 +51,7 @@ if TYPE_CHECKING:
     from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
     from asyncrl.recorder import Record, Recorder
     from asyncrl.replay_buffer import ReplayBuffer
-    from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+    from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
     from asyncrl.restart_policy import RestartPolicyConfig
     from asyncrl.segment import SegmentConfig
     from asyncrl.step_processor import OneStep, Step, StepProcessor
@@ -96,12 +104,14 @@ __all__ = [
     "Refused",
     "ReplayBuffer",
     "ReplayBufferProxy",
+    "ReplayBufferProxyConfig",
     "RestartPolicyConfig",
     "SegmentConfig",
     "Step",
     "StepProcessor",
     "SyncConfig",
     "SyncModel",
+    "TellsPriorities",
     "Trainer",
     "TrainerConfig",
     "Transport",
@@ -117,7 +127,15 @@ __all__ = [
 _HOMES = {
     "actor": ["Actor"],
     "actor_manager": ["ActorManager", "ActorManagerConfig"],
-    "agent": ["Act", "Agent", "AgentConfig", "Policy", "PolicyContext", "SyncModel"],
+    "agent": [
+        "Act",
+        "Agent",
+        "AgentConfig",
+        "Policy",
+        "PolicyContext",
+        "SyncModel",
+        "TellsPriorities",
+    ],
     "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint": ["Checkpointer"],
@@ -142,7 +160,7 @@ _HOMES = {
     "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
     "recorder": ["Record", "Recorder"],
     "replay_buffer": ["ReplayBuffer"],
-    "replay_buffer_proxy": ["ReplayBufferProxy"],
+    "replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
     "restart_policy": ["RestartPolicyConfig"],
     "segment": ["SegmentConfig"],
     "step_processor": ["OneStep", "Step", "StepProcessor"],

@@ -47,9 +47,9 @@ PUBLIC_NAMES = """
     ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation
     EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
     NonFiniteModel OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record
-    Recorder Refused ReplayBuffer ReplayBufferProxy RestartPolicyConfig SegmentConfig Step
-    StepProcessor SyncConfig SyncModel Trainer TrainerConfig Transport TransportClosed TransportError
-    WireError build_async_trainer train_async train_offline train_sync
+    Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig RestartPolicyConfig
+    SegmentConfig Step StepProcessor SyncConfig SyncModel TellsPriorities Trainer TrainerConfig
+    Transport TransportClosed TransportError WireError build_async_trainer train_async train_offline train_sync
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
