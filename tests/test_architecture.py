@@ -49,7 +49,8 @@ PUBLIC_NAMES = """
     NonFiniteModel OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record
     Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig RestartPolicyConfig
     SegmentConfig Step StepProcessor SyncConfig SyncModel TellsPriorities Trainer TrainerConfig
-    Transport TransportClosed TransportError WireError build_async_trainer train_async train_offline train_sync
+    Transport TransportClosed TransportError WireError build_async_trainer train_async train_offline
+    train_sync
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
