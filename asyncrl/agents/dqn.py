@@ -125,10 +125,9 @@ class DQNConfig(TorchConfig):
         return DQNPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the values that actors are to store, if they are."""
-        if not self.actor_priorities:
-            return ()
-        return ColumnSpec("q_taken", "float32"), ColumnSpec("q_best", "float32")
+        """Return what first priorities and normalisation need, where they are asked for."""
+        values = ("q_taken", "q_best") if self.actor_priorities else ()
+        return (*(ColumnSpec(name, "float32") for name in values), *self.norm_columns)
 
 
 class DQNPolicy(TorchPolicy):

@@ -17,7 +17,10 @@ from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["Normalized", "RunningNorm"]
+__all__ = ["RETURN", "Normalized", "RunningNorm"]
+
+RETURN = "discounted_return"
+"""Column that rewards are normalised by: the discounted return of the episode so far."""
 
 _LARGEST = 10.0
 _EPSILON = 1e-8
@@ -94,12 +97,11 @@ class Normalized(nn.Module):
 
     def check(self, batch: Columns) -> None:
         """Refuse a batch without the returns that rewards are to be normalised by."""
-        if self.returns is not None and "return" not in batch:
+        if self.returns is not None and RETURN not in batch:
             raise ConfigError(
-                "agent.normalize_reward=True needs batches with a column `return`, the discounted "
-                "return of the episode so far, but this one has only "
-                f"{', '.join(sorted(batch))}; let the step processor add it: "
-                "OneStep(return_gamma=...)"
+                f"agent.normalize_reward=True needs batches with a column {RETURN}, the discounted "
+                f"return of the episode so far, but this one has only {', '.join(sorted(batch))}; "
+                "let the step processor fill it: OneStep(return_gamma=...)"
             )
 
     def learn(self, obs: NetworkInput, data: Mapping[str, Tensor]) -> None:
@@ -107,7 +109,7 @@ class Normalized(nn.Module):
         for name, norm in zip(self._names, self.fields, strict=True):
             norm.learn(obs if isinstance(obs, Tensor) else obs[name])  # type: ignore[operator]
         if self.returns is not None:
-            self.returns.learn(data["return"])
+            self.returns.learn(data[RETURN])
 
     def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a batch in units of the standard deviation of returns."""

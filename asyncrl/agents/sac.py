@@ -134,8 +134,8 @@ class SACConfig(TorchConfig):
         return SACPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return none."""
-        return ()
+        """Return what normalisation needs, where it is asked for."""
+        return self.norm_columns
 
 
 class SACPolicy(TorchPolicy):

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from asyncrl.agents._checks import check_not_negative
 from asyncrl.agents.accelerate import Acceleration
-from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.normalize import RETURN, Normalized
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
 
 __all__ = ["TorchConfig"]
 
@@ -47,8 +48,8 @@ class TorchConfig:
     normalised. Bytes (images) and choices are left as they are."""
 
     normalize_reward: bool = False
-    """Divide rewards by the standard deviation of the discounted return of episodes so far. Needs
-    a step processor that tells it: OneStep(return_gamma=...)."""
+    """Divide rewards by the standard deviation of the discounted return of episodes so far, which
+    the step processor stores beside each row."""
 
     def __post_init__(self) -> None:
         check_not_negative("threads", self.threads)
@@ -60,6 +61,11 @@ class TorchConfig:
             raise ConfigError(
                 f"agent.accelerate must be off, compile or graphs, got {self.accelerate!r}"
             )
+
+    @property
+    def norm_columns(self) -> tuple[ColumnSpec, ...]:
+        """Columns that normalisation needs and a step processor fills."""
+        return (ColumnSpec(RETURN, "float32"),) if self.normalize_reward else ()
 
     def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
         """Return the network, wrapped in the normalisation that was asked for, if any was."""

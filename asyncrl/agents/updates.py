@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from asyncrl.agents.accelerate import Accelerated, Update
 from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.normalize import RETURN, Normalized
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.types import Array, Columns
 
@@ -36,7 +36,7 @@ class Updates:
     ) -> None:
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
-        self._move = BatchMover(device, _COLUMNS + ("return",) * config.normalize_reward)
+        self._move = BatchMover(device, _COLUMNS + (RETURN,) * config.normalize_reward)
         self._run = Accelerated(update, config.accelerate, device)
         self._newest: tuple[Tensor, Tensor] | None = None
 

@@ -90,7 +90,7 @@ def test_fields_are_normalized_each_by_itself() -> None:
 
 def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
     model = Normalized(nn.Identity(), None, rewards=True)
-    data = {"return": torch.tensor([0.0, 8.0]), "reward": torch.tensor([2.0, -1.0])}
+    data = {"discounted_return": torch.tensor([0.0, 8.0]), "reward": torch.tensor([2.0, -1.0])}
     model.learn(torch.zeros(2, 1), data)
     assert model.rewards(data).tolist() == pytest.approx([0.5, -0.25])
 
@@ -105,6 +105,8 @@ def test_rewards_are_left_as_they_are_unless_asked_for() -> None:
 
 def test_missing_returns_are_asked_for_in_words() -> None:
     model = Normalized(nn.Identity(), None, rewards=True)
-    with pytest.raises(ConfigError, match=r"column `return`.* only obs, reward; .*return_gamma"):
+    with pytest.raises(
+        ConfigError, match=r"column discounted_return.* only obs, reward; .*return_gamma"
+    ):
         model.check({"reward": np.ones(1), "obs": np.ones(1)})
-    model.check({"return": np.ones(1)})
+    model.check({"discounted_return": np.ones(1)})

@@ -54,6 +54,13 @@ def test_network_is_wrapped_only_if_something_is_normalized() -> None:
     assert (len(rewards.fields), rewards.returns is None) == (0, False)
 
 
+def test_normalized_rewards_need_a_column() -> None:
+    assert TorchConfig(normalize_obs=True).norm_columns == ()
+    assert [c.name for c in TorchConfig(normalize_reward=True).norm_columns] == [
+        "discounted_return"
+    ]
+
+
 @pytest.mark.parametrize("accelerate", ["off", "compile", "graphs"])
 def test_optimizers_can_be_recorded_where_that_is_asked_for(accelerate: Any) -> None:
     adam = TorchConfig(accelerate=accelerate).adam([torch.zeros(2, requires_grad=True)], 0.1)

@@ -47,7 +47,7 @@ def batch_for(config: Config, seed: int = 0, rows: int = ROWS) -> Columns:
         else random.uniform(-1, 1, (rows, 3)).astype(np.float32),
         "reward": random.normal(size=rows).astype(np.float32),
         "discount": np.where(random.random(rows) < 0.1, 0.0, 0.99).astype(np.float32),
-        "return": random.normal(0.0, 20.0, rows).astype(np.float32),
+        "discounted_return": random.normal(0.0, 20.0, rows).astype(np.float32),
     }
 
 
@@ -201,7 +201,7 @@ def test_networks_learn_from_what_is_normalized(config: Config) -> None:
         plain.opt(batch)
         for name in ("obs", "next_obs"):
             batch[name] = batch[name] * 100.0 - 7.0
-        for name in ("reward", "return"):
+        for name in ("reward", "discounted_return"):
             batch[name] = batch[name] * 1000.0
         scaled.opt(batch)
     network = {name for name in plain.model_info().params if name.startswith("network.")}
@@ -226,9 +226,9 @@ def test_statistics_lie_in_the_state(config: Config) -> None:
 @both
 def test_rewards_without_returns_cannot_be_normalized(config: Config) -> None:
     batch = batch_for(config)
-    del batch["return"]
+    del batch["discounted_return"]
     agent = build(config, normalize_reward=True)
-    with pytest.raises(ConfigError, match="column `return`"):
+    with pytest.raises(ConfigError, match="column discounted_return"):
         agent.opt(batch)
     assert agent.version == 0
 
