@@ -121,7 +121,8 @@ def run(arguments: Arguments) -> int:
         if results and not bench.json:
             print(render(results))
     if ended_by:
-        print("asyncrl: interrupted, so these are the results of complete rounds", file=sys.stderr)
+        found = "these are the results of complete rounds" if results else "no round is complete"
+        print(f"asyncrl: interrupted, {found}", file=sys.stderr)
         return 128 + ended_by
     return _judge(arguments, results)
 
@@ -156,8 +157,11 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
     return comparison.exit_code
 
 
-class _Interrupted(KeyboardInterrupt):
-    """A signal that ends measuring; what was measured so far is kept."""
+class _Interrupted(BaseException):
+    """A signal that ends measuring; what was measured so far is kept.
+
+    No `KeyboardInterrupt`: a run that is being measured then lets its actors finish.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -166,10 +170,12 @@ class _Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise `_Interrupted` while the block runs."""
+    """Let SIGINT and SIGTERM raise `_Interrupted` while the block runs; a second one hurries."""
+    came: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        raise _Interrupted(number)
+        came.append(number)
+        raise _Interrupted(number) if len(came) == 1 else KeyboardInterrupt
 
     heard = (signal.SIGINT, signal.SIGTERM)
     before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in heard}
