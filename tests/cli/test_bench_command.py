@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ def test_interruption_ends_with_what_was_measured_so_far(
     assert len(saved) < len(STAGES)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.processes
 def test_interruption_before_anything_is_measured_says_so(tmp_path: Path) -> None:
     flags = "--seconds 60 --envs-per-actor 2 --save x --debug".split()
