@@ -3,7 +3,8 @@
 Uniform replay of 1 M CartPole-sized transitions, and of single Atari frames, beside
 `torch.index_select` on arrays that hold the same columns: the same bytes for 256 rows, drawn
 beforehand. Prioritized replay of 1 M transitions, sampled and told 256 new priorities, beside that
-of each peer whose virtual environment is there.
+of each peer whose virtual environment is there. And uniform replay behind its receiving thread,
+while that stores messages of 4 MiB as fast as it can: the 90th percentile, of waiting and sampling.
 
     python -m benchmarks.bench_replay [--rows N] [--peers DIRECTORY]
 """
@@ -15,17 +16,24 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import quantiles
 
 import numpy as np
 import torch
 
+from asyncrl.interrupter import Interrupter
+from asyncrl.messages import Experience, Message, ModelInfo, Peer
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Array
+from asyncrl.transport import Topic
+from asyncrl.types import ActorId, Array, ModelVersion
 from benchmarks.common import (
     ROOT,
     Comparison,
+    Rounds,
     compare,
     in_turns,
     make_parser,
@@ -42,6 +50,8 @@ __all__ = ["microseconds", "one_step_schema"]
 PEERS = ("cpprb", "tianshou", "torchrl")
 FRAME = (84, 84)
 LENGTH = 32
+MESSAGE_BYTES = 4 << 20
+PAUSE_S = 0.0005  # between two samples: a learner does something else, too
 
 
 def one_step_schema(obs: ColumnSpec) -> SegmentSchema:
@@ -142,6 +152,83 @@ def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
     ]
 
 
+class Flood:
+    """A learner's link on which a long message waits at every poll, until `dry`."""
+
+    def __init__(self, schema: SegmentSchema) -> None:
+        columns, filled = segments(schema, MESSAGE_BYTES // schema.segment_bytes * LENGTH)
+        self.dry = False
+        self._message = Experience(
+            peer=Peer(actor_id=ActorId(0), incarnation=0),
+            seq=1,
+            columns=columns,
+            rows=filled,
+            transitions=len(filled) * LENGTH,
+            produced=0,
+            env_steps=0,
+            model_version=ModelVersion(0),
+        )
+
+    def poll(self, timeout_s: float) -> list[Message]:
+        """Return the same message again."""
+        return [] if self.dry else [self._message]
+
+    def wake(self) -> None:
+        """Nobody sleeps."""
+
+    def acknowledge(self, peer: Peer, seq: int) -> None:
+        """Nobody waits."""
+
+    def refuse(self, peer: Peer, reason: str) -> None:
+        """Nobody is there."""
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        """Nobody listens."""
+
+    def stop_actors(self) -> None:
+        """Nobody acts."""
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def latency_us(proxy: ReplayBufferProxy, batch_size: int, seconds: float) -> float:
+    """Return the 90th percentile of the time that `sample` takes."""
+    times: list[float] = []
+    ready = time.perf_counter() + seconds
+    while time.perf_counter() < ready or len(times) < 10:
+        began = time.perf_counter()
+        proxy.sample(batch_size)
+        times.append(time.perf_counter() - began)
+        time.sleep(PAUSE_S)
+    return 1e6 * quantiles(times, n=10)[-1]
+
+
+def compare_pushing(what: str, obs: ColumnSpec, rows: int, args: argparse.Namespace) -> Comparison:
+    """Measure how long sampling takes while experience pours in, and at rest."""
+    schema, interrupter = one_step_schema(obs), Interrupter()
+    link = Flood(schema)
+    proxy = ReplayBufferProxy(
+        link,
+        UniformReplayConfig(capacity=rows).build(schema, 0),
+        RateLimiterConfig(samples_per_insert=0.0).build(max_insert=rows, batch_size=1),
+        interrupter,
+    )
+    proxy.start()
+    while len(proxy.buffer) < proxy.buffer.capacity:  # what is new takes longer to write to
+        interrupter.raise_if_failed()
+        time.sleep(0.01)
+    rounds: Rounds = {"pushing": [], "at rest": []}
+    for _ in range(args.repeats):
+        for name, link.dry in (("pushing", False), ("at rest", True)):
+            time.sleep(0.2)
+            rounds[name].append(latency_us(proxy, args.batch_size, args.seconds))
+    proxy.close()
+    interrupter.raise_if_failed()
+    text = f"90 % of samples of {args.batch_size} {what} beside a pushing thread / at rest"
+    return compare(rounds, "pushing", "at rest", what=text, unit="us")
+
+
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = make_parser(__doc__)
@@ -161,6 +248,8 @@ def main() -> None:
     comparisons = [
         compare_uniform("transitions", ColumnSpec("obs", "float32", (4,)), args.rows, args),
         compare_uniform("frames", ColumnSpec("obs", "uint8", FRAME), args.frames, args),
+        compare_pushing("transitions", ColumnSpec("obs", "float32", (4,)), args.rows, args),
+        compare_pushing("frames", ColumnSpec("obs", "uint8", FRAME), args.frames, args),
         *compare_prioritized(args),
     ]
     path = save(
