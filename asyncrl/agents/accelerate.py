@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -86,9 +85,7 @@ class _Graphs:
         """Update on another stream than the default one, which nothing can be recorded on."""
         now, beside = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
         beside.wait_stream(now)
-        with torch.cuda.stream(beside), warnings.catch_warnings():
-            # Adam made for recording wonders why it is not being recorded.
-            warnings.filterwarnings("ignore", message=".*capturable=True")
+        with torch.cuda.stream(beside):
             told = self._update(data)
         now.wait_stream(beside)
         for value in told.values():

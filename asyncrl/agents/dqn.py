@@ -28,6 +28,7 @@ from torch.nn import functional
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
+from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader, q_network
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import (
@@ -171,7 +172,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
         self.target = copy.deepcopy(self._net)
         self._flat, self._gradient = flatten_parameters(self._net)
         self._flat_target, _ = flatten_parameters(self.target)
-        self.optimizer = config.adam([self._flat], config.learning_rate, config.adam_eps)
+        self.optimizer = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self._loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
         self._precision = config.precision_on(device)
@@ -219,7 +220,7 @@ class DQNAgent(DQNPolicy, TorchAgent):
             # g <- g * min(1, max_grad_norm / |g|)
             told["grad_norm"] = norm = torch.linalg.vector_norm(self._gradient)
             self._gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self.optimizer.step()
+        self.optimizer.descend()
         if self.config.tau:
             with torch.no_grad():
                 # theta' <- theta' + tau * (theta - theta')

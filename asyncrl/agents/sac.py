@@ -40,6 +40,7 @@ from asyncrl.agents._sac_networks import (
     make_critics,
     sample_action,
 )
+from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, observation_reader
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import (
@@ -195,8 +196,8 @@ class SACAgent(SACPolicy, TorchAgent):
             ).to(device)
         self.targets = copy.deepcopy(self.critics).requires_grad_(False)
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
-        self._actor_adam = config.adam(self._actor.parameters(), config.actor_learning_rate)
-        self._critic_adam = config.adam(self.critics.parameters(), config.critic_learning_rate)
+        self._actor_adam = FusedAdam(self._actor.parameters(), config.actor_learning_rate)
+        self._critic_adam = FusedAdam(self.critics.parameters(), config.critic_learning_rate)
         self._params: list[Tensor] = [*self.critics.parameters()]
         self._slow_params: list[Tensor] = [*self.targets.parameters()]
         self._noise = torch.Generator(device).manual_seed(context.seed)
@@ -207,7 +208,7 @@ class SACAgent(SACPolicy, TorchAgent):
         )
         self._fixed_alpha = None if config.alpha is None else torch.tensor(config.alpha).to(device)
         self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
-        self._alpha_adam = config.adam([self._log_alpha], config.alpha_learning_rate)
+        self._alpha_adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
         standard = config.actor_network is None and config.critic_network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
@@ -305,7 +306,7 @@ class SACAgent(SACPolicy, TorchAgent):
             # J_alpha = mean of -log alpha * (log pi(a|s) + H), whose slope is, in log alpha,
             # mean of -log pi(a|s), minus H
             self._log_alpha.grad = entropy - self._target_entropy
-            self._alpha_adam.step()
+            self._alpha_adam.descend()
         with torch.no_grad():
             # theta' <- theta' + tau * (theta - theta')
             torch._foreach_lerp_(self._slow_params, self._params, self.config.tau)
@@ -322,7 +323,7 @@ class SACAgent(SACPolicy, TorchAgent):
             values: Tensor = critics(obs, action)
         return values.float()
 
-    def _step_down(self, adam: torch.optim.Adam, loss: Tensor) -> None:
+    def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
         """Step down, with gradients of nothing else that the loss depends on."""
         params = adam.param_groups[0]["params"]
         for param in params:
@@ -330,4 +331,4 @@ class SACAgent(SACPolicy, TorchAgent):
         torch.autograd.backward(loss, inputs=params)
         if self.config.max_grad_norm:
             nn.utils.clip_grad_norm_(params, self.config.max_grad_norm)
-        adam.step()
+        adam.descend()

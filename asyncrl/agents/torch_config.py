@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from asyncrl.agents._checks import check_not_negative
 from asyncrl.agents.accelerate import Acceleration
@@ -82,15 +82,6 @@ class TorchConfig:
         if self.precision == "float32":
             return nullcontext
         return partial(torch.autocast, device.type, torch.bfloat16)
-
-    def adam(
-        self, params: Iterable[Tensor], learning_rate: float, eps: float = 1e-8
-    ) -> torch.optim.Adam:
-        """Make an Adam that can be accelerated as this config says."""
-        capturable = self.accelerate == "graphs"
-        return torch.optim.Adam(
-            params, lr=learning_rate, eps=eps, fused=True, capturable=capturable
-        )
 
     def uncompiled(self, function: Function) -> Function:
         """Return the function, left as it is where the update around it is compiled.

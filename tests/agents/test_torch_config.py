@@ -61,12 +61,6 @@ def test_normalized_rewards_need_a_column() -> None:
     ]
 
 
-@pytest.mark.parametrize("accelerate", ["off", "compile", "graphs"])
-def test_optimizers_can_be_recorded_where_that_is_asked_for(accelerate: Any) -> None:
-    adam = TorchConfig(accelerate=accelerate).adam([torch.zeros(2, requires_grad=True)], 0.1)
-    assert adam.defaults["capturable"] == (accelerate == "graphs")
-
-
 @pytest.mark.parametrize("accelerate", ["off", "compile"])
 def test_uncompiled_functions_do_the_same(accelerate: Any) -> None:
     function = TorchConfig(accelerate=accelerate).uncompiled(lambda x: x + 1)

@@ -1,0 +1,57 @@
+"""Adam in two operations, and nothing around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["FusedAdam"]
+
+
+class FusedAdam(torch.optim.Adam):
+    """Torch's fused Adam without its hooks, its profiling and its checks at each step.
+
+    Around small networks these take ten times as long as the arithmetic. State and results are
+    those of `torch.optim.Adam(fused=True)`.
+    """
+
+    def __init__(self, params: Iterable[Tensor], learning_rate: float, eps: float = 1e-8) -> None:
+        super().__init__(params, lr=learning_rate, eps=eps, fused=True)
+        self._slots: list[list[Tensor]] = []
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        """Take one step; every parameter must have a gradient."""
+        group = self.param_groups[0]
+        params: list[Tensor] = group["params"]
+        if not self._slots:
+            self.step()  # makes the state if there is none
+            states = [self.state[param] for param in params]
+            names = ("exp_avg", "exp_avg_sq", "step")
+            self._slots = [[state[name] for state in states] for name in names]
+            return
+        averages, squares, steps = self._slots
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            params,
+            [param.grad for param in params],  # type: ignore[misc]  # none is None
+            averages,
+            squares,
+            [],
+            steps,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state, whose tensors replace those of this one."""
+        super().load_state_dict(state_dict)
+        self._slots = []
