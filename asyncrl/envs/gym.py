@@ -217,7 +217,7 @@ def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN4
 
 def _hint(env_id: str) -> str:
     spec = gymnasium.registry.get(env_id)
-    code = str(spec.entry_point).replace(".", "/") if spec is not None else env_id
+    code = f"{env_id} {spec.entry_point if spec is not None else ''}".replace(".", "/")
     for part, extra in _EXTRAS.items():
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' brings these environments)"
