@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,10 @@ from benchmarks.peer_results import (
 )
 from benchmarks.peers.interface import STAGES
 
-__all__ = ["SIDES", "Plan", "Side", "measure", "still_valid"]
+__all__ = ["SETTINGS_FILE", "SIDES", "Plan", "Side", "measure", "run_apart", "still_valid"]
+
+SETTINGS_FILE = "peers_settings.json"
+"""Side -> environment -> how it samples fastest here; written by sweep_peers.py."""
 
 _START_S = 75.0
 """What a process may take besides measuring."""
@@ -133,6 +136,13 @@ class Plan:
     rounds: int
     seconds: float
     score_seconds: float
+    sampling: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Side -> environment -> settings in place of the script's own."""
+
+    def settings(self, side: str, quantity: Quantity) -> str:
+        """Return what to tell the script, as JSON."""
+        found = self.sampling.get(side, {}).get(quantity.env, {})
+        return json.dumps(found if quantity.stage == "sampling" else {})
 
     def steps(self) -> Iterator[tuple[int, Quantity, str]]:
         """Return round, quantity and side of each measurement, in order."""
@@ -150,7 +160,8 @@ class Plan:
 
     def identity(self, side: str, quantity: Quantity) -> str:
         """Return what changes when a measurement would have to be taken again."""
-        digest = hashlib.sha256(f"{self.limit_s(quantity)}".encode())
+        told = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
+        digest = hashlib.sha256(told.encode())
         shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
         for path in [*shared, *sorted((ROOT / "benchmarks").glob(SIDES[side].files))]:
             digest.update(path.read_bytes())
@@ -184,6 +195,7 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
     seconds = plan.limit_s(quantity)
     command = [str(SIDES[side].python), "-m", SIDES[side].module, quantity.stage]
     command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(number)]
+    command += ["--settings", plan.settings(side, quantity)]
     load, began = os.getloadavg()[0], time.monotonic()
     printed, why = run_apart(command, seconds + _START_S)
     wall_s = time.monotonic() - began
@@ -276,7 +288,9 @@ def make_plan(args: argparse.Namespace) -> Plan:
     for side in wanted:
         if side not in there:
             note(f"without {side}: benchmarks/peers/make_venv.sh {SIDES[side].venv} installs it")
+    path = args.results / SETTINGS_FILE
     return Plan(
+        sampling=json.loads(path.read_text(encoding="utf-8")) if path.exists() else {},
         sides=there,
         stages=tuple(args.stages),
         rounds=args.rounds,

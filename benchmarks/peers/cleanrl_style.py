@@ -152,7 +152,6 @@ def score(asked: Request) -> None:
     settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
     torch.set_num_threads(asked.threads or settings["threads"])
     torch.manual_seed(asked.seed)
-    race = Race(goal, asked.seconds)
     env = gymnasium.make(goal.env)
     env.action_space.seed(asked.seed)
     obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[goal.env]
@@ -164,6 +163,7 @@ def score(asked: Request) -> None:
     else:
         learner = SAC(sizes, settings["learning_rate"], limit=2.0)
     walk = Walk(env, learner, settings, asked.seed)
+    race = Race(goal, asked.seconds)
     opt_steps = 0
     while not race.over(learner.greedy, opt_steps):
         for _ in range(settings["env_steps"]):

@@ -73,6 +73,12 @@ DQN_ENV_STEPS = 50_000
 SAC_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3}
 SAC_THREADS = 2
 
+PIXEL_POLICY: dict[str, Any] = {
+    "features_extractor_kwargs": {"features_dim": 64},
+    "net_arch": {"pi": [64], "vf": [64]},
+}
+"""64x64 behind the convolutions, which policy and value share."""
+
 N_STEPS = 128
 WARM_UP_ROLLOUTS = 2
 CHUNK_OPT_STEPS = 50
@@ -131,7 +137,7 @@ def sampling(asked: Request) -> None:
         n_steps=N_STEPS,
         batch_size=64 if atari else n,
         n_epochs=1,
-        policy_kwargs={} if atari else {"net_arch": [64, 64]},
+        policy_kwargs=PIXEL_POLICY if atari else {"net_arch": [64, 64]},
         seed=asked.seed,
         device="cpu",
     )

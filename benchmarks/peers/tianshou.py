@@ -52,6 +52,9 @@ DQN_SETTINGS: dict[str, Any] = {
     "batch": 64,
     "hidden": [256, 256],
     "target_every": 10,
+    "double": False,
+    "n_step": 1,
+    "gamma": 0.99,
     "learning_starts": 1000,
     "envs": 1,
     "env_steps": 256,
@@ -173,18 +176,19 @@ def score(asked: Request) -> None:
     torch.set_num_threads(asked.threads or settings["threads"])
     torch.manual_seed(asked.seed)
     np.random.seed(asked.seed)  # noqa: NPY002  # where Tianshou draws from
-    race = Race(goal, asked.seconds)
     observations, actions = spaces_of(goal.env)
     parts = {"observations": observations, "actions": actions, "hidden": settings["hidden"]}
     parts["learning_rate"] = settings["learning_rate"]
     if discrete:
-        algorithm: Any = DQNParts(**parts, target_every=settings["target_every"]).build()
+        of_dqn = {name: settings[name] for name in ("target_every", "double", "n_step", "gamma")}
+        algorithm: Any = DQNParts(**parts, **of_dqn).build()
     else:
         algorithm = SACParts(**parts).build()
     buffer = VectorReplayBuffer(REPLAY_ROWS, settings["envs"])
     collector = Collector(
         algorithm, make_envs(goal.env, "dummy", settings["envs"]), buffer, exploration_noise=True
     )
+    race = Race(goal, asked.seconds)
     collector.reset()
     collector.collect(n_step=settings["learning_starts"], random=True)
     env_steps, opt_steps = settings["learning_starts"], 0

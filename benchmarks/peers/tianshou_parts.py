@@ -64,6 +64,7 @@ class DQNParts:
     gamma: float = 0.99
     epsilon: float = 0.1
     double: bool = False
+    n_step: int = 1
 
     def build(self, model: nn.Module | None = None) -> DQN:
         """Put it together."""
@@ -83,7 +84,9 @@ class DQNParts:
             optim=AdamOptimizerFactory(lr=self.learning_rate),
             gamma=self.gamma,
             target_update_freq=self.target_every,
+            n_step_return_horizon=self.n_step,
             is_double=self.double,
+            huber_loss_delta=1.0,
         )
 
 

@@ -172,7 +172,6 @@ def score(asked: Request) -> None:
     settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
     torch.set_num_threads(asked.threads or settings["threads"])
     torch.manual_seed(asked.seed)
-    race = Race(goal, asked.seconds)
     hidden = (settings["hidden"][0], settings["hidden"][1])
     obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[goal.env]
     limit = 1.0 if discrete else 2.0
@@ -198,6 +197,7 @@ def score(asked: Request) -> None:
         exploration_type=ExplorationType.RANDOM,
     )
     greedy = make_greedy_net(learner, limit)
+    race = Race(goal, asked.seconds)
     env_steps, opt_steps = 0, 0
     for batch in collector:
         env_steps += batch.numel()

@@ -35,6 +35,9 @@ __all__ = [
     "make_td",
 ]
 
+MAX_GRADIENT_NORM = 10.0
+"""Of DQN, as Stable-Baselines3 has it."""
+
 CONTINUOUS_KEYS = ["observation", "action"]
 
 
@@ -139,7 +142,7 @@ class Learner:
             spec: Any = Categorical(sizes.actions)
             self.body: nn.Module = MLP(sizes.obs, sizes.actions, num_cells=list(sizes.hidden))
             self.actor = QValueActor(self.body, spec=spec)
-            self._loss = DQNLoss(self.actor, action_space=spec, delay_value=True)
+            self._loss = DQNLoss(self.actor, action_space=spec, loss_function="smooth_l1")
             self._targets = HardUpdate(
                 self._loss, value_network_update_interval=config.target_every
             )
@@ -170,6 +173,8 @@ class Learner:
         losses = self._loss(batch)
         self._optimizer.zero_grad()
         sum(loss for name, loss in losses.items() if name.startswith("loss")).backward()
+        if self._config.discrete:
+            nn.utils.clip_grad_norm_(self._loss.parameters(), MAX_GRADIENT_NORM)
         self._optimizer.step()
         self._targets.step()
 
