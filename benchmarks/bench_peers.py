@@ -100,7 +100,7 @@ SIDES: Mapping[str, Side] = {
     "rllib": Side(
         module="benchmarks.peers.rllib",
         venv="rllib",
-        stages=("sampling", "score-dqn"),
+        stages=("sampling", *_UPDATES, "per", "score-dqn"),
         files="peers/rllib*.py",
     ),
     "sample_factory": Side(

@@ -76,7 +76,7 @@ def test_all_sides_of_a_stage_are_measured_before_the_next_and_then_again():
 
 def test_a_side_is_asked_only_for_what_it_can_do():
     sides = {side for _, _, side in plan(sides=tuple(SIDES), stages=("per",)).steps()}
-    assert sides == {OURS, "torchrl", "tianshou", "cpprb"}
+    assert sides == {OURS, "torchrl", "tianshou", "rllib", "cpprb"}
 
 
 def test_a_rate_is_compared_round_by_round():

@@ -54,6 +54,9 @@ ENV: dict[str, dict[str, Any]] = {
 
 TURN_STEPS = 64
 
+LIMITS = {CARTPOLE: 1.0, PENDULUM: 2.0}
+"""Of actions."""
+
 
 def sampling(asked: Request) -> None:
     """Collect batches of transitions."""
@@ -172,18 +175,7 @@ def score(asked: Request) -> None:
     settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
     torch.set_num_threads(asked.threads or settings["threads"])
     torch.manual_seed(asked.seed)
-    hidden = (settings["hidden"][0], settings["hidden"][1])
-    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[goal.env]
-    limit = 1.0 if discrete else 2.0
-    learner = Learner(
-        LearnerConfig(
-            sizes=Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"]),
-            discrete=discrete,
-            learning_rate=settings["learning_rate"],
-            target_every=settings.get("target_every", 1),
-            action_limit=limit,
-        )
-    )
+    learner = _make_learner(goal.env, settings, discrete=discrete)
     replay = make_replay(REPLAY_ROWS, settings["batch"])
     explore = EGreedyModule(
         learner.spec, annealing_num_steps=settings.get("decay_env_steps", 1), eps_end=0.04
@@ -196,7 +188,7 @@ def score(asked: Request) -> None:
         init_random_frames=settings["learning_starts"],
         exploration_type=ExplorationType.RANDOM,
     )
-    greedy = make_greedy_net(learner, limit)
+    greedy = make_greedy_net(learner, LIMITS[goal.env])
     race = Race(goal, asked.seconds)
     env_steps, opt_steps = 0, 0
     for batch in collector:
@@ -218,6 +210,20 @@ def score(asked: Request) -> None:
         details=race.details(env_steps, opt_steps),
     )
     collector.shutdown()
+
+
+def _make_learner(env_id: str, settings: dict[str, Any], *, discrete: bool) -> Learner:
+    hidden = (settings["hidden"][0], settings["hidden"][1])
+    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[env_id]
+    return Learner(
+        LearnerConfig(
+            sizes=Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"]),
+            discrete=discrete,
+            learning_rate=settings["learning_rate"],
+            target_every=settings.get("target_every", 1),
+            action_limit=LIMITS[env_id],
+        )
+    )
 
 
 def _report(asked: Request, value: float, settings: dict[str, Any]) -> None:
