@@ -22,7 +22,7 @@ __all__ = ["main"]
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
 
-  asyncrl train dqn|sac|MODULE:CONFIG [--env ID] [--actors N] [--run-dir DIR] [--config FILE] ...
+  asyncrl train dqn|dqn-atari|sac|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
       train an agent with actor processes; any setting can be given, see --help
   asyncrl eval RUN_DIR [--episodes N] [--json]
       score the best model of a run

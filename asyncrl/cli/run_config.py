@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
@@ -51,7 +52,8 @@ class RunConfig(AsyncConfig):
     """The algorithm."""
 
     env: str = "CartPole-v1"
-    """A Gymnasium id, or `module:factory` of a function that returns an environment."""
+    """A Gymnasium id, `envpool:ID`, or `module:factory` of a function that returns an environment.
+    Games, `ALE/...`, are preprocessed as usual."""
 
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it."""
@@ -105,43 +107,16 @@ class RunConfig(AsyncConfig):
 
 
 def preset(name: str) -> RunConfig:
-    """Return settings that train `dqn`, `sac`, or the agent config at an import path.
+    """Return settings that train `dqn`, `dqn-atari`, `sac`, or the agent config at an import path.
 
     Those of `dqn` and `sac` are for small control problems, where a run takes seconds.
     """
-    if name == "dqn":
-        return RunConfig(
-            agent=DQNConfig(),
-            envs_per_actor=16,
-            segment=SegmentConfig(length=16),
-            replay=UniformReplayConfig(n_step=5),
-            limiter=RateLimiterConfig(samples_per_insert=4.0),
-            trainer=AsyncTrainerConfig(
-                batch_size=256,
-                sync_interval_opt_steps=20,
-                books=BookkeepingConfig(eval_interval_opt_steps=250),
-            ),
-        )
-    if name == "sac":
-        return RunConfig(
-            agent=SACConfig(
-                hidden=(64, 64),
-                actor_learning_rate=3e-3,
-                critic_learning_rate=3e-3,
-                alpha_learning_rate=3e-3,
-                tau=0.02,
-                random_env_steps=500,
-            ),
-            env="Pendulum-v1",
-            segment=SegmentConfig(length=16),
-            limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-            trainer=AsyncTrainerConfig(
-                sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
-            ),
-        )
+    if name in _PRESETS:
+        return _PRESETS[name]()
     if ":" not in name:
         raise ConfigError(
-            f"unknown agent {name!r}; use dqn, sac, or module:Class of an agent config of your own"
+            f"unknown agent {name!r}; use {', '.join(_PRESETS)}, or module:Class of an agent "
+            "config of your own"
         )
     make = load_object(name)
     if not callable(make):
@@ -153,6 +128,64 @@ def preset(name: str) -> RunConfig:
             "build, build_policy and extra_columns, see asyncrl/agent.py"
         )
     return RunConfig(agent=agent)
+
+
+def _dqn() -> RunConfig:
+    return RunConfig(
+        agent=DQNConfig(),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def _dqn_atari() -> RunConfig:
+    """Follow Mnih et al. (2015) in what is kept and how often it is sampled, Ape-X in the rest."""
+    return RunConfig(
+        agent=DQNConfig(
+            hidden=(512,),
+            learning_rate=1e-4,
+            loss="huber",
+            tau=0.0,
+            target_interval_opt_steps=2000,
+            exploration=EpsilonLadder(decay_env_steps=100_000),
+        ),
+        env="ALE/Pong-v5",
+        segment=SegmentConfig(length=64, frame_stack=4),
+        replay=UniformReplayConfig(capacity=200_000, n_step=3),
+        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
+        trainer=AsyncTrainerConfig(
+            batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
+        ),
+    )
+
+
+def _sac() -> RunConfig:
+    return RunConfig(
+        agent=SACConfig(
+            hidden=(64, 64),
+            actor_learning_rate=3e-3,
+            critic_learning_rate=3e-3,
+            alpha_learning_rate=3e-3,
+            tau=0.02,
+            random_env_steps=500,
+        ),
+        env="Pendulum-v1",
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        ),
+    )
+
+
+_PRESETS = {"dqn": _dqn, "dqn-atari": _dqn_atari, "sac": _sac}
 
 
 def with_replay(config: RunConfig, kind: str) -> RunConfig:

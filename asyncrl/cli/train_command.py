@@ -92,7 +92,9 @@ def parse(argv: list[str]) -> TrainArguments:
         if {"-h", "--help"} & set(argv):
             argv = ["dqn", "--help"]
         else:
-            raise ConfigError("name an agent: asyncrl train dqn|sac|MODULE:CONFIG [OPTIONS]")
+            raise ConfigError(
+                "name an agent: asyncrl train dqn|dqn-atari|sac|MODULE:CONFIG [OPTIONS]"
+            )
     agent, *flags = argv
     concrete = _concrete(_starting_point(agent, flags))
     form = dataclasses.make_dataclass(

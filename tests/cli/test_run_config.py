@@ -23,6 +23,8 @@ def test_presets_are_complete() -> None:
     assert (preset("dqn").agent, preset("dqn").env) == (DQNConfig(), "CartPole-v1")
     assert isinstance(preset("sac").agent, SACConfig)
     assert preset("sac").env == "Pendulum-v1"
+    atari = preset("dqn-atari")
+    assert (atari.env, atari.segment.frame_stack) == ("ALE/Pong-v5", 4)
     assert preset("tests.fakes:ConstantConfig") == RunConfig(agent=ConstantConfig())
 
 
