@@ -23,7 +23,7 @@ from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import check_priorities, pass_priorities_on
+from asyncrl.replay_buffer import check_priorities, in_batches, pass_priorities_on
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
@@ -231,9 +231,7 @@ class AsyncTrainer:
         self.books.watch.lap("wait")
         if not allowed:
             return []
-        together = self.proxy.sample(count * size)
-        parts = [slice(first, first + size) for first in range(0, count * size, size)]
-        batches = [{name: column[part] for name, column in together.items()} for part in parts]
+        batches = in_batches(self.proxy.sample(count * size), size)
         self.books.watch.lap("sample")
         return batches
 

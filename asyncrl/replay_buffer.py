@@ -14,6 +14,7 @@ __all__ = [
     "ReplayBufferConfig",
     "TakesPriorities",
     "check_priorities",
+    "in_batches",
     "pass_priorities_on",
 ]
 
@@ -76,6 +77,13 @@ class ReplayBufferConfig(Protocol):
     def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
         """Allocate it."""
         ...
+
+
+def in_batches(together: Columns, batch_size: int) -> list[Columns]:
+    """Cut what was sampled at once into batches, which share its memory."""
+    n_rows = len(next(iter(together.values())))
+    parts = [slice(first, first + batch_size) for first in range(0, n_rows, batch_size)]
+    return [{name: column[part] for name, column in together.items()} for part in parts]
 
 
 def check_priorities(agent: object, buffer: ReplayBuffer) -> None:

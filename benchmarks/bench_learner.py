@@ -12,7 +12,6 @@ import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,9 @@ import torch
 from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.replay_buffer import in_batches
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import make_schema
 from asyncrl.step_processor import OneStep
@@ -68,7 +69,20 @@ class Case:
         )
 
 
+_DRAWN = AsyncTrainerConfig().batches_per_draw
 _SAC, _DQN = SIZES["updates-sac"], SIZES["updates-dqn"]
+
+PEERS_DQN = DQNConfig(
+    hidden=_DQN.hidden,
+    double=False,
+    loss="huber",
+    tau=0.0,
+    target_interval_opt_steps=2500,
+    device="cpu",
+    threads=1,
+)
+"""What the peers' DQN computes: one network chooses and rates, and is copied now and then."""
+
 CASES: Mapping[str, Case] = {
     "sac": Case(
         words="SAC 256x256, batches of 256",
@@ -78,7 +92,7 @@ CASES: Mapping[str, Case] = {
     ),
     "dqn": Case(
         words="DQN 64x64, batches of 128",
-        agent=DQNConfig(hidden=_DQN.hidden, device="cpu", threads=1),
+        agent=PEERS_DQN,
         sizes=_DQN,
         stage="updates-dqn",
     ),
@@ -108,10 +122,16 @@ def measures_of(
     def rate_of(config: SACConfig | DQNConfig, *, fixed: bool = False) -> Callable[[], float]:
         agent = config.build(case.spec, PolicyContext(seed=0))
 
-        def turn() -> None:
-            agent.opt(batch if fixed else replay.sample(case.sizes.batch))
+        def from_replay() -> None:
+            for part in in_batches(replay.sample(_DRAWN * case.sizes.batch), case.sizes.batch):
+                agent.opt(part)
 
-        return partial(_rate, turn, seconds)
+        def from_one_batch() -> None:
+            for _ in range(_DRAWN):
+                agent.opt(batch)
+
+        turn = from_one_batch if fixed else from_replay
+        return lambda: _DRAWN * _rate(turn, seconds)
 
     measures = {SAMPLED: rate_of(case.agent), FIXED: rate_of(case.agent, fixed=True)}
     if python is not None and case.stage:

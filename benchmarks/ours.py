@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,7 @@ from asyncrl.benchmarking.replay import filled
 from asyncrl.benchmarking.sample import SampleStage
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from benchmarks.bench_learner import PEERS_DQN
 from benchmarks.bench_time_to_score import TASKS, train_ours
 from benchmarks.peers.interface import (
     ATARI,
@@ -38,15 +40,22 @@ from benchmarks.peers.interface import (
 
 __all__ = ["STAGES"]
 
-ENVS_PER_ACTOR = {CARTPOLE: 128, CHEETAH: 16, ATARI: 16}
-"""Of two actors, fastest on two cores of 8 to 128."""
+ENVS_PER_ACTOR = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
+"""Of two actors, fastest on two cores of 8 to 256."""
+
+SEGMENT_LENGTH = 64
 
 FILL_SEGMENTS = 64
 
 
 def sampling(asked: Request) -> None:
     """Let two actors fill the replay."""
-    settings = {"actors": 2, "envs_per_actor": ENVS_PER_ACTOR[asked.env], **asked.settings}
+    settings = {
+        "actors": 2,
+        "envs_per_actor": ENVS_PER_ACTOR[asked.env],
+        "segment_length": SEGMENT_LENGTH,
+        **asked.settings,
+    }
     workload = Workload(env=asked.env, seconds=asked.seconds, **settings)
     with closing(SampleStage(Load.of(workload))) as stage:
         (value,) = stage.measure_value()
@@ -75,7 +84,10 @@ def updates(asked: Request) -> None:
         capacity=settings["rows"],
         seconds=asked.seconds,
     )
-    with closing(LearnerStage(Load.of(workload))) as stage:
+    load = Load.of(workload)
+    if asked.stage == "updates-dqn":
+        load = replace(load, agent=PEERS_DQN)
+    with closing(LearnerStage(load)) as stage:
         (value,) = stage.measure_value()
     _report(asked, value, settings)
 

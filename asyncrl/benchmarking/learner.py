@@ -1,4 +1,4 @@
-"""Stage `learner`: the learner's turn, a batch out of a full replay and an optimisation step."""
+"""Stage `learner`: the learner's turns, batches out of a full replay and optimisation steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.replay import filled
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
+from asyncrl.replay_buffer import in_batches
 from asyncrl.types import Columns
 
 __all__ = ["LearnerStage"]
@@ -27,6 +28,7 @@ class LearnerStage:
         message = made_up_experience(load.schema, load.spec, segments)
         self._buffer = filled(load.async_config().replay, load, message)
         self._agent = load.agent.build(load.spec, load.context)
+        self._batches_per_draw = load.async_config().trainer.batches_per_draw
         self._record: Mapping[str, SupportsFloat] = {}
         self.quantities = (
             Quantity(
@@ -40,6 +42,7 @@ class LearnerStage:
                     "hidden": list(workload.hidden),
                     "device": str(getattr(self._agent, "device", "")),
                     "batch_size": workload.batch_size,
+                    "batches_per_draw": self._batches_per_draw,
                     "capacity": load.capacity,
                 },
             ),
@@ -47,7 +50,7 @@ class LearnerStage:
 
         self.slices = slices or workload.slices
         self._slice_seconds = workload.seconds / self.slices
-        self._turn = self._repeating(lambda: self._opt(self._buffer.sample(workload.batch_size)))
+        self._turn = self._repeating(self._turns)
         batch = self._buffer.sample(workload.batch_size)
         self._fixed = self._repeating(lambda: self._opt(batch))
 
@@ -64,6 +67,12 @@ class LearnerStage:
         for name in ("_turn", "_fixed", "_buffer", "_agent"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
+
+    def _turns(self) -> int:
+        """Draw batches and learn from them, as `AsyncTrainer` does."""
+        batch_size = self._load.workload.batch_size
+        together = self._buffer.sample(self._batches_per_draw * batch_size)
+        return sum(map(self._opt, in_batches(together, batch_size)))
 
     def _opt(self, batch: Columns) -> int:
         self._record = self._agent.opt(batch)
