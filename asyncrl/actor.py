@@ -188,8 +188,8 @@ class EpisodeMeter:
             self.env_steps += len(outcome.reward)
         else:
             self._length += outcome.stepped
-            self.env_steps += int(outcome.stepped.sum())
-        ended = np.flatnonzero(over)
+            self.env_steps += int(np.count_nonzero(outcome.stepped))
+        ended = over.nonzero()[0]
         if len(ended):
             self.episodes += len(ended)
             self._ended += zip(

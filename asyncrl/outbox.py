@@ -69,13 +69,15 @@ class Outbox:
 
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
-        ids, columns = rows
+        ids, columns, only = rows
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
             self._flat[name][at] = column
-        self._next_row[... if everywhere else ids] += 1
-        self.produced += int(np.count_nonzero(columns["flags"] < END))
+        # Where a row does not count, the stream's next one takes its place.
+        self._next_row[... if everywhere else ids] += 1 if only is None else only
+        counts = columns["flags"] < END
+        self.produced += int(np.count_nonzero(counts if only is None else counts & only))
         self._room -= 1
         if not self._room:
             self._cut_full()

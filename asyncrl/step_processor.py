@@ -40,6 +40,9 @@ class Rows(NamedTuple):
     columns: Columns
     """Columns left out keep whatever they hold; only `END` rows may leave any out."""
 
+    only: BoolArray | None = None
+    """If given, the other rows do not count: to say so is quicker than to leave them out."""
+
 
 class StepProcessor(Protocol):
     """Turns steps into rows. One processor serves one batch of environments for its whole life."""
@@ -106,11 +109,7 @@ class OneStep:
             so_far = self._return * np.float32(self._return_gamma) + out.reward
             self._return = np.where(flags, np.float32(0), so_far)
             columns["discounted_return"] = so_far
-        if out.stepped is None:
-            yield Rows(np.arange(len(flags)), columns)
-        else:
-            stepped = np.flatnonzero(out.stepped)
-            yield Rows(stepped, {name: column[stepped] for name, column in columns.items()})
+        yield Rows(np.arange(len(flags)), columns, out.stepped)
         if len(ended := flags.nonzero()[0]):
             yield _end_rows(ended, self._newest(out.final_obs[ended]))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from asyncrl.messages import Experience
 from asyncrl.outbox import Outbox, segments_per_message
 from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
+from asyncrl.step_processor import Rows
 from asyncrl.types import ModelVersion
 from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
 
@@ -103,6 +104,23 @@ def test_segments_look_back_at_the_frames_before(
         assert all(before[new] == old for new, old in pairwise(stack))
         assert len(stack) == frame_stack or stack[-1] not in before, "cut within an episode"
     assert len(stacks) == sum(map(len, told)) == outbox.produced
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_rows_that_do_not_count_leave_nothing_behind(counting: list[list[bool]]) -> None:
+    outbox, ids = make_outbox(2, 3, 1), np.arange(2)
+    expected: list[float] = []
+    for t, only in enumerate(counting):
+        flags = np.zeros(2, np.uint8)
+        obs = np.array([[t], [100 + t]], np.float32)
+        outbox.push(Rows(ids, {"obs": obs, "flags": flags}, np.array(only)))
+        expected += [value for value, counts in zip([t, 100 + t], only, strict=True) if counts]
+    outbox.push(Rows(ids, {"obs": np.full((2, 1), -1.0), "flags": np.full(2, END, np.uint8)}))
+    outbox.finish()
+    found = [t for m in take_all(outbox) for t in read_back([m], 3)]
+    assert sorted(t.obs for t in found) == sorted(expected)
+    assert outbox.produced == len(found)
 
 
 def test_message_is_full_with_one_segment_of_each_environment() -> None:

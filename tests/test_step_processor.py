@@ -78,19 +78,20 @@ def test_end_adds_the_true_last_observation(how: str) -> None:
     assert end.columns["flags"].dtype == np.uint8
 
 
-def test_environment_that_only_reset_gets_no_row() -> None:
+def test_row_of_an_environment_that_only_reset_does_not_count() -> None:
     rows, end = process(make_step(truncated=(0, 0, 1), stepped=(1, 0, 1)))
-    assert rows.env_ids.tolist() == [0, 2]
-    assert rows.columns["obs"].tolist() == [[0, 0], [2, 2]]
-    assert rows.columns["log_prob"].tolist() == [-1, -3]
-    assert rows.columns["flags"].tolist() == [0, TRUNCATED]
+    assert rows.env_ids.tolist() == [0, 1, 2]
+    assert rows.only is not None
+    assert rows.only.tolist() == [True, False, True]
+    assert rows.columns["flags"].tolist() == [0, 0, TRUNCATED]
     assert end.env_ids.tolist() == [2]
+    assert end.only is None
 
 
-def test_step_in_which_all_only_reset_gives_no_rows() -> None:
+def test_step_in_which_all_only_reset_gives_no_rows_that_count() -> None:
     (rows,) = process(make_step(stepped=(0, 0, 0)))
-    assert len(rows.env_ids) == 0
-    assert {len(column) for column in rows.columns.values()} == {0}
+    assert rows.only is not None
+    assert not rows.only.any()
 
 
 def test_finish_closes_every_stream_where_it_stands() -> None:
@@ -161,6 +162,8 @@ def rows_of(env: BatchEnv, n_steps: int) -> tuple[list[list[tuple[list[float], i
 
     def append(rows: Rows) -> None:
         for k, i in enumerate(rows.env_ids):
+            if rows.only is not None and not rows.only[k]:
+                continue
             seen = rows.columns["obs"][k].tolist()
             streams[i].append((seen, int(rows.columns["flags"][k])))
 
