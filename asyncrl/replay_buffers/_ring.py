@@ -203,14 +203,22 @@ class Ring:
         """Forget the rows of the slots that were overwritten, list the new ones."""
         count = len(rows)
         self.oldest += int(self._per_slot[slot : slot + count].sum())
-        real = (flags < END) & (np.arange(self.schema.rows) < rows[:, None])
+        real = flags < END
+        if (rows < self.schema.rows).any():
+            real &= np.arange(self.schema.rows) < rows[:, None]
         listed = self._listed(real)
-        self._per_slot[slot : slot + count] = listed.sum(axis=1)
-        segment, row = np.nonzero(listed)
-        at = np.arange(self.newest, self.newest + len(segment)) % len(self._rows)
-        self._rows[at] = (slot + segment) * self.schema.rows + row
-        self.newest += len(segment)
+        self._per_slot[slot : slot + count] = np.count_nonzero(listed, axis=1)
+        # Slots follow each other in memory, so one number says where a row is.
+        self._append(slot * self.schema.rows + listed.ravel().nonzero()[0])
         return int(np.count_nonzero(real[:, self.schema.sampled]))
+
+    def _append(self, rows: IntArray) -> None:
+        """List rows after the newest one, where the list is full from its beginning on."""
+        at = self.newest % len(self._rows)
+        before_end = min(len(rows), len(self._rows) - at)
+        self._rows[at : at + before_end] = rows[:before_end]
+        self._rows[: len(rows) - before_end] = rows[before_end:]
+        self.newest += len(rows)
 
     def _listed(self, real: BoolArray) -> BoolArray:
         """Say which rows of segments may be sampled, given which are transitions."""
