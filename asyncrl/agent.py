@@ -136,7 +136,10 @@ class AgentConfig(Protocol):
         ...
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the columns that this algorithm's `Act.extras` holds."""
+        """Return the columns that this algorithm adds to rows.
+
+        `Act.extras` holds them, all but `discounted_return`, which the step processor fills.
+        """
         ...
 
 

@@ -225,9 +225,10 @@ class AsyncTrainer:
     def _draw(self) -> Sequence[Columns]:
         """Draw several batches if the limiter allows them now, else one; none if it allows none."""
         count, size = self.config.batches_per_draw, self.config.batch_size
-        if count > 1 and not self.proxy.wait_may_sample(count * size, 0.0):
+        allowed = count > 1 and self.proxy.wait_may_sample(count * size, 0.0)
+        if not allowed:
             count = 1
-        allowed = self.proxy.wait_may_sample(count * size, _WAIT_S)
+            allowed = self.proxy.wait_may_sample(size, _WAIT_S)
         self.books.watch.lap("wait")
         if not allowed:
             return []

@@ -125,13 +125,13 @@ class Outbox:
         self._room = self._capacity - lookback
 
     def _cut_full(self) -> None:
-        everyone = np.arange(len(self._next_row))
+        everyone = slice(None)
         while len(full := (self._filled(everyone) >= self._schema.rows).nonzero()[0]):
             self._cut(full)
             self._carry(full)
         self._room = self._capacity - int(self._filled(everyone).max())
 
-    def _filled(self, ids: IntArray) -> IntArray:
+    def _filled(self, ids: IntArray | slice) -> IntArray:
         """Return how many rows these streams hold."""
         return self._next_row[ids] - self._first_row[ids]
 
