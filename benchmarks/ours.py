@@ -33,9 +33,9 @@ from benchmarks.peers.interface import (
     REPLAY_ROWS,
     SIZES,
     Request,
+    measure_once,
     rate,
     report,
-    request,
 )
 
 __all__ = ["STAGES"]
@@ -153,11 +153,5 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    STAGES[asked.stage](asked)
-
-
 if __name__ == "__main__":
-    main()
+    measure_once(__doc__, STAGES)

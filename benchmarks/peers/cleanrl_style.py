@@ -24,9 +24,9 @@ from benchmarks.peers.interface import (
     Sizes,
     make_rows,
     make_vector,
+    measure_once,
     rate,
     report,
-    request,
 )
 from benchmarks.peers.race import GOALS, Race
 
@@ -247,11 +247,5 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    STAGES[asked.stage](asked)
-
-
 if __name__ == "__main__":
-    main()
+    measure_once(__doc__, STAGES)

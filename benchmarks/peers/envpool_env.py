@@ -24,9 +24,9 @@ from benchmarks.peers.interface import (
     CARTPOLE,
     CHEETAH,
     Request,
+    measure_once,
     rate,
     report,
-    request,
 )
 
 __all__ = ["ENV", "SAMPLING", "Settings"]
@@ -185,8 +185,7 @@ STAGES = {"sampling": measure, "env": measure}
 def main() -> None:
     """Measure once and print one JSON line."""
     warnings.filterwarnings("ignore", "WARN: Box|.*precision lowered", UserWarning)
-    asked = request(__doc__, STAGES)
-    STAGES[asked.stage](asked)
+    measure_once(__doc__, STAGES)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ __all__ = [
     "make_env",
     "make_rows",
     "make_vector",
+    "measure_once",
     "rate",
     "report",
     "request",
@@ -149,6 +150,14 @@ def request(description: str | None, stages: Mapping[str, object]) -> Request:
         threads=args.threads,
         settings=args.settings,
     )
+
+
+def measure_once(
+    description: str | None, stages: Mapping[str, Callable[[Request], object]]
+) -> None:
+    """Measure what the command line asks for; the stage prints its JSON line."""
+    asked = request(description, stages)
+    stages[asked.stage](asked)
 
 
 def report(

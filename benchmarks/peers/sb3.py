@@ -33,9 +33,9 @@ from benchmarks.peers.interface import (
     Sizes,
     make_env,
     make_rows,
+    measure_once,
     rate,
     report,
-    request,
 )
 from benchmarks.peers.race import GOALS, Race
 
@@ -244,11 +244,5 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    STAGES[asked.stage](asked)
-
-
 if __name__ == "__main__":
-    main()
+    measure_once(__doc__, STAGES)

@@ -22,9 +22,9 @@ from benchmarks.peers.interface import (
     SIZES,
     Request,
     make_rows,
+    measure_once,
     rate,
     report,
-    request,
 )
 from benchmarks.peers.race import GOALS, Race
 from benchmarks.peers.tianshou_parts import (
@@ -241,11 +241,5 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    STAGES[asked.stage](asked)
-
-
 if __name__ == "__main__":
-    main()
+    measure_once(__doc__, STAGES)
