@@ -283,6 +283,7 @@ def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
     batches = [batch["obs"] for batch in stage.agent.batches]
     assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
     assert not np.array_equal(batches[0], batches[1])
+    assert len({obs.tobytes() for obs in batches}) == 6, "no batch is there twice"
 
 
 def test_batches_are_drawn_one_by_one_where_the_limiter_allows_no_more() -> None:
