@@ -64,7 +64,10 @@ def bounded_actions(spec: EnvSpec) -> BoxSpec:
             f"SAC chooses continuous actions, but these are {box.n} discrete ones; use DQN"
         )
     if np.dtype(box.dtype).kind != "f":
-        raise ConfigError(f"SAC chooses actions of a float dtype, but these are {box.dtype}")
+        raise ConfigError(
+            f"SAC chooses actions of a float dtype, but these are {box.dtype}"
+            f"{', several choices at once; use PPO' if box.categorical else ''}"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         width = box.high.astype(np.float32) - box.low.astype(np.float32)
     if not (np.isfinite(width) & (width > 0)).all():

@@ -248,9 +248,10 @@ class DQNAgent(DQNPolicy, TorchAgent):
 
 def _build_network(config: DQNConfig, spec: EnvSpec, seed: int) -> nn.Module:
     if not isinstance(spec.action, DiscreteSpec):
+        kind = "several choices at once" if spec.action.categorical else "continuous"
         raise ConfigError(
-            f"DQN chooses among a number of actions, but these are continuous, of shape "
-            f"{spec.action.shape}; use SAC"
+            f"DQN chooses among a number of actions, but these are {kind}, of shape "
+            f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
         )
     with seeded(seed):
         if config.network is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) ->
 
     Observations and actions of more than 32 bits a float are declared float32, and the batches in
     this folder convert them: MuJoCo's float64 would double what is sent and stored for nothing.
-    `Discrete` and `MultiDiscrete` observations become int64 between their bounds, and the fields of
-    `Dict` and `Tuple` observations one row of bytes.
+    `Discrete` and `MultiDiscrete` observations become int64 between their bounds, and so do
+    `MultiDiscrete` actions; the fields of `Dict` and `Tuple` observations become one row of bytes.
     """
     return EnvSpec(_observation_spec(observation_space), _action_spec(action_space))
 
@@ -62,11 +63,12 @@ def _action_spec(space: Space[Any]) -> BoxSpec | DiscreteSpec:
         return _box_spec(space)
     if isinstance(space, Discrete):
         return DiscreteSpec(int(space.n))
+    if isinstance(space, MultiDiscrete | MultiBinary):
+        return replace(_array_spec(space, f"action space {space}"), categorical=True)
     raise ConfigError(
-        f"action space {space} is not supported: policies choose Box or Discrete actions. "
-        "Map one of these to it in the environment's factory with an ActionWrapper or with "
-        "gymnasium.wrappers.TransformAction; a MultiDiscrete space, for instance, can be counted "
-        "through as one Discrete."
+        f"action space {space} is not supported: policies choose Box, Discrete, MultiDiscrete or "
+        "MultiBinary actions. Map one of these to it in the environment's factory with an "
+        "ActionWrapper or with gymnasium.wrappers.TransformAction."
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -251,9 +251,9 @@ def test_last_observation_in_place_of_the_first_is_found() -> None:
 
 
 def test_unsupported_spaces_end_the_examination() -> None:
-    findings = examined(action_space=MultiDiscrete([2, 2]))
+    findings = examined(action_space=Tuple((Discrete(2), Discrete(2))))
     assert wrong(findings) == [("fail", "make")]
-    assert "MultiDiscrete" in findings[0].seen
+    assert "Tuple(Discrete(2), Discrete(2))" in findings[0].seen
     assert [f.check for f in findings] == ["make", "close"]
 
 

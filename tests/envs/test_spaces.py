@@ -147,12 +147,29 @@ def test_other_observation_spaces_are_refused_with_a_way_out(space: Any) -> None
             spec_from_spaces(Dict({"a": Tuple((ANY, space))}), Discrete(2))
 
 
-@pytest.mark.parametrize(
-    "space", [Dict({"a": ANY}), MultiBinary(3), Text(4), MultiDiscrete([2, 3]), None]
-)
+@pytest.mark.parametrize("space", [Dict({"a": ANY}), Text(4), Tuple((ANY, ANY)), None])
 def test_other_action_spaces_are_refused_with_a_way_out(space: Any) -> None:
     with pytest.raises(ConfigError, match=r"action space .*ActionWrapper"):
         spec_from_spaces(ANY, space)
+
+
+@pytest.mark.parametrize(
+    ("space", "low", "high"),
+    [
+        (MultiDiscrete([2, 3]), [0, 0], [1, 2]),
+        (MultiDiscrete([2, 3], start=[5, -1]), [5, -1], [6, 1]),
+        (MultiBinary(3), [0, 0, 0], [1, 1, 1]),
+    ],
+)
+def test_several_choices_are_told_by_their_bounds(
+    space: Any, low: list[int], high: list[int]
+) -> None:
+    action = spec_from_spaces(ANY, space).action
+    assert isinstance(action, BoxSpec)
+    assert action.categorical
+    assert (action.low.tolist(), action.high.tolist()) == (low, high)
+    encoded = ActionEncoder(space, 2)(np.stack([action.low, action.high]))
+    assert all(space.contains(each) for each in encoded), "they go to the environment as they are"
 
 
 def leaves(observation: Any) -> list[Any]:
