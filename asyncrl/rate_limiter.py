@@ -7,11 +7,15 @@ With `s` samples per insert, the limiter keeps
 within `s * min_size` plus or minus an error band: above it actors wait for the learner, below it
 the learner waits for actors. A band narrower than one message and one batch together could leave
 both waiting for each other, so such a band is refused.
+
+Where each transition is sampled once, as by on-policy agents, the band runs from 0, since what has
+not been inserted cannot be sampled, to one message and one batch ahead: the shorter the queue, the
+newer the model that acted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncrl.errors import ConfigError
 
@@ -26,7 +30,8 @@ class RateLimiterConfig:
     """Samples for each inserted transition; 0 lets both sides run as fast as they can."""
 
     min_size: int = 1000
-    """Transitions in replay before the first sample (warm-up)."""
+    """Transitions in replay before the first sample (warm-up). Of no effect where each transition
+    is sampled once."""
 
     band_transitions: int = 0
     """How far inserts may run ahead or behind; 0 chooses the smallest band that runs smoothly."""
@@ -45,8 +50,13 @@ class RateLimiterConfig:
                 f"got {self.band_transitions}"
             )
 
-    def build(self, *, max_insert: int, batch_size: int) -> RateLimiter:
-        """Make the limiter for messages of up to `max_insert` transitions and such batches."""
+    def build(self, *, max_insert: int, batch_size: int, once: bool = False) -> RateLimiter:
+        """Make the limiter for messages of up to `max_insert` transitions and such batches.
+
+        With `once`, for a replay that hands out each transition once.
+        """
+        if once:
+            return self._build_once(max_insert + batch_size)
         needed = max_insert * self.samples_per_insert + batch_size
         if not self.band_transitions:
             # Twice what is needed lets one side work while the other's message is on its way.
@@ -61,18 +71,33 @@ class RateLimiterConfig:
                     f"samples_per_insert={self.samples_per_insert:g} actors and learner could "
                     f"wait for each other; give at least {least:.0f}, or 0 to have it chosen"
                 )
-        return RateLimiter(self, band)
+        middle = self.samples_per_insert * self.min_size
+        return RateLimiter(self, lowest=middle - band, highest=middle + band)
+
+    def _build_once(self, needed: int) -> RateLimiter:
+        """Make a limiter that never allows more samples than there were inserts."""
+        if self.samples_per_insert != 1.0:
+            raise ConfigError(
+                f"limiter.samples_per_insert must be 1 with a replay that hands out each "
+                f"transition once, got {self.samples_per_insert:g}"
+            )
+        ahead = self.band_transitions or needed
+        if ahead < needed:
+            raise ConfigError(
+                f"limiter.band_transitions={ahead} would deadlock: a message and a batch together "
+                f"are {needed} transitions; give at least as many, or 0 to have it chosen"
+            )
+        return RateLimiter(replace(self, min_size=1), lowest=0.0, highest=float(ahead))
 
 
 class RateLimiter:
     """Counts inserts and samples and answers two questions."""
 
-    def __init__(self, config: RateLimiterConfig, band_samples: float) -> None:
+    def __init__(self, config: RateLimiterConfig, *, lowest: float, highest: float) -> None:
         self._ratio = config.samples_per_insert
         self._min_size = config.min_size
-        middle = self._ratio * config.min_size
-        self._lowest = middle - band_samples
-        self._highest = middle + band_samples
+        self._lowest = lowest
+        self._highest = highest
         self.inserted = 0
         """Transitions inserted so far."""
         self.sampled = 0

@@ -38,7 +38,9 @@ class ReplayBuffer(Protocol):
         the agent itself had stored.
 
         A prioritized one, `TakesPriorities`, adds `weight` (of each row in the loss) and `index`
-        (to be given back with its TD error); one of sequences documents a layout of its own.
+        (to be given back with its TD error). Those of sequences and of trajectories document
+        layouts of their own, and those that hand out each transition once return about as many as
+        asked for: whole segments of them.
         """
         ...
 
@@ -72,6 +74,11 @@ class ReplayBufferConfig(Protocol):
     @property
     def capacity(self) -> int:
         """Transitions to hold at the most."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """Whether it hands out each transition once, as on-policy agents need it."""
         ...
 
     def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -141,7 +142,7 @@ def build_async_trainer(
             learner,
             link,
             proxy,
-            config.trainer,
+            plan.trainer,
             manager=_manager(launcher, bodies, config, interrupter, proxy),
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
@@ -236,6 +237,10 @@ class _Plan:
             frame_stack=config.segment.frame_stack,
         )
         self.limiter = self._build_limiter()
+        # Batches of trajectories differ in size, so several cannot be cut out of one.
+        self.trainer = (
+            replace(config.trainer, batches_per_draw=1) if config.replay.once else config.trainer
+        )
         self.setup = Setup(
             actors=n_actors,
             envs_per_actor=self._n_envs,
@@ -306,7 +311,9 @@ class _Plan:
                     f"{name} of {size} is more than replay.capacity={config.replay.capacity} "
                     "transitions; make the replay larger"
                 )
-        return config.limiter.build(max_insert=message, batch_size=batch_size)
+        return config.limiter.build(
+            max_insert=message, batch_size=batch_size, once=config.replay.once
+        )
 
 
 def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:

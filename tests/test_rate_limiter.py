@@ -105,3 +105,38 @@ def test_zero_lets_both_sides_run() -> None:
 def test_settings_are_checked(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"limiter\.{name}.*{value}"):
         RateLimiterConfig(**{name: value})  # type: ignore[arg-type]
+
+
+@given(
+    message=st.integers(1, 300),
+    batch=st.integers(1, 512),
+    band=st.integers(0, 500),
+    order=st.lists(st.booleans(), min_size=50, max_size=300),
+)
+def test_what_is_sampled_once_was_inserted_before(
+    message: int, batch: int, band: int, order: list[bool]
+) -> None:
+    ahead = band and band + message + batch
+    config = RateLimiterConfig(samples_per_insert=1.0, band_transitions=ahead)
+    limiter = config.build(max_insert=message, batch_size=batch, once=True)
+    for insert_first in order:
+        can_insert, can_sample = limiter.may_insert(message), limiter.may_sample(batch)
+        assert can_insert or can_sample, "both would wait for each other"
+        if can_insert and (insert_first or not can_sample):
+            limiter.on_insert(message)
+        else:
+            limiter.on_sample(batch)
+        assert 0 <= limiter.inserted - limiter.sampled <= (ahead or message + batch)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 8.0])
+def test_what_is_handed_out_once_cannot_be_sampled_more_often(ratio: float) -> None:
+    config = RateLimiterConfig(samples_per_insert=ratio)
+    with pytest.raises(ConfigError, match="samples_per_insert must be 1"):
+        config.build(max_insert=10, batch_size=10, once=True)
+
+
+def test_queue_that_is_too_short_is_refused() -> None:
+    config = RateLimiterConfig(samples_per_insert=1.0, band_transitions=19)
+    with pytest.raises(ConfigError, match=r"would deadlock.*20"):
+        config.build(max_insert=10, batch_size=10, once=True)

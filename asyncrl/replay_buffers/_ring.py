@@ -47,6 +47,11 @@ class RingConfig:
             raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
 
     @property
+    def once(self) -> bool:
+        """Sampled transitions stay until newer ones take their place."""
+        return False
+
+    @property
     def lookahead(self) -> int:
         """Rows that follow a sampled one: its n-step return reaches that far."""
         return self.n_step

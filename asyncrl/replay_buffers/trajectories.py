@@ -1,0 +1,182 @@
+"""A queue of trajectories, for on-policy agents: each transition is handed out once, oldest first.
+
+A trajectory is a segment: T = `segment.length` rows of one environment, of any number of episodes.
+A batch of B of them has
+
+    obs            (B, T + 1, ...)   the next observation of row t is that of row t + 1
+    action, ...    (B, T, ...)       and the other columns, the agent's own among them
+    reward         (B, T)
+    discount       (B, T)            gamma; 0 where the episode terminated
+    mask           (B, T)            bool: rows that are transitions
+    start columns  (B, ...)          of the first row, see `start_columns`
+
+Row t is no transition if its `obs` is the last one of an episode, or if a trajectory ended before
+it. There `mask` is False, reward and discount are 0, and other columns repeat a transition's. So
+what is summed up backwards needs to know nothing of episodes: with values of T + 1 rows,
+
+    delta[t] = reward[t] + discount[t] * value[t + 1] - value[t]
+    advantage[t] = mask[t] * (delta[t] + discount[t] * lambda * advantage[t + 1])
+
+bootstraps from the true last observation where an episode was truncated, and begins anew behind it.
+A memory is to be unrolled over all T + 1 rows, and to be emptied after each row that is masked.
+
+`batch_size` counts transitions. Segments are handed out whole: over many batches as many
+transitions as were asked for, in each up to one segment more or fewer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+from asyncrl.segment import END, TERMINATED, SegmentSchema
+from asyncrl.types import Array, BoolArray, Columns, IntArray
+
+__all__ = ["TrajectoryQueue", "TrajectoryQueueConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryQueueConfig:
+    """Size of the queue, and the discount.
+
+    The limiter keeps it far shorter than its capacity: to a message and a batch.
+    """
+
+    capacity: int = 100_000
+    """Transitions kept at the most; beyond that the oldest are lost."""
+
+    gamma: float = 0.99
+    """Discount of a reward one step later."""
+
+    start_columns: tuple[str, ...] = ()
+    """Columns of the agent's that are wanted at a trajectory's first row alone: its memory."""
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
+
+    @property
+    def once(self) -> bool:
+        """Each transition is handed out once."""
+        return True
+
+    @property
+    def lookahead(self) -> int:
+        """The row after the last one: its observation is the last one's successor."""
+        return 1
+
+    def build(self, schema: SegmentSchema, seed: int) -> TrajectoryQueue:
+        """Make an empty queue; nothing in it is random."""
+        return TrajectoryQueue(self, schema)
+
+
+class TrajectoryQueue:
+    """Segments in order of arrival."""
+
+    def __init__(self, config: TrajectoryQueueConfig, schema: SegmentSchema) -> None:
+        if schema.lookahead < config.lookahead:
+            raise ConfigError(
+                "trajectories need the row after their last one; make segments with lookahead=1"
+            )
+        own = [c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}]
+        if unknown := set(config.start_columns) - set(own):
+            raise ConfigError(
+                f"replay.start_columns names {sorted(unknown)}, which rows do not have; they have "
+                f"{own}"
+            )
+        self._config = config
+        self._schema = schema
+        self._row_columns = [name for name in own if name not in config.start_columns]
+        self._segments: deque[_Segment] = deque()
+        self._len = 0
+        self._owed = 0  # transitions asked for and not yet handed out
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it holds at the most."""
+        return self._config.capacity
+
+    def __len__(self) -> int:
+        return self._len
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in; return how many transitions they hold."""
+        copies = {c.name: np.array(columns[c.name]) for c in self._schema.columns}
+        sampled = self._schema.sampled
+        real = copies["flags"] < END
+        real &= np.arange(self._schema.rows) < rows[:, None]
+        counts = np.count_nonzero(real[:, sampled], axis=1)
+        for i, count in enumerate(counts.tolist()):
+            segment = {name: column[i] for name, column in copies.items()}
+            self._segments.append(_Segment(segment, real[i], count))
+        pushed = int(counts.sum())
+        self._len += pushed
+        while self._len > self._config.capacity and len(self._segments) > 1:
+            self._len -= self._segments.popleft().transitions
+        return pushed
+
+    def sample(self, batch_size: int) -> Columns:
+        """Hand out the oldest segments."""
+        if not len(self):
+            raise ValueError("cannot sample from an empty replay buffer")
+        self._owed += batch_size
+        taken: list[_Segment] = []
+        while self._segments and (self._owed > 0 or not taken):
+            segment = self._segments.popleft()
+            self._owed -= segment.transitions
+            self._len -= segment.transitions
+            taken.append(segment)
+        return self._batch(taken)
+
+    def _batch(self, segments: list[_Segment]) -> dict[str, Array]:
+        sampled = self._schema.sampled
+        mask = np.stack([segment.real[sampled] for segment in segments])
+        # Of each row its own index, or that of a transition close by if it is none.
+        last_real = np.maximum.accumulate(np.where(mask, np.arange(mask.shape[1]), -1), axis=1)
+        near = np.where(last_real < 0, mask.argmax(axis=1)[:, None], last_real)
+        which = np.arange(len(segments))[:, None]
+
+        def rows(name: str) -> Array:
+            stacked = np.stack([segment.columns[name][sampled] for segment in segments])
+            return stacked if mask.all() else stacked[which, near]
+
+        batch = {name: rows(name) for name in self._row_columns}
+        for name in self._config.start_columns:
+            batch[name] = np.stack([s.columns[name][sampled.start] for s in segments])
+        goes_on = mask & ((rows("flags") & TERMINATED) == 0)
+        batch["reward"] = np.where(mask, rows("reward"), np.float32(0))
+        batch["discount"] = goes_on * np.float32(self._config.gamma)
+        batch["mask"] = mask
+        batch["obs"] = self._observations(segments)
+        return batch
+
+    def _observations(self, segments: list[_Segment]) -> Array:
+        """Return the observations of the sampled rows and of the one after them."""
+        first, end = self._schema.sampled.start, self._schema.sampled.stop + 1
+        n_frames = self._schema.frame_stack
+        frames = np.stack([segment.columns["obs"][:end] for segment in segments])
+        if n_frames == 1:
+            return frames
+        flags = np.stack([segment.columns["flags"][:end] for segment in segments])
+        before = np.arange(first, end)[:, None] - np.arange(1, n_frames)
+        inside = np.logical_and.accumulate(flags[:, before] < END, axis=-1)
+        # An episode's first frame stands for the frames that would have been before it.
+        back = np.zeros((*inside.shape[:2], n_frames), np.int64)
+        back[..., :-1] = inside.cumsum(axis=-1)[..., ::-1]
+        which = np.arange(len(segments))[:, None, None]
+        stacks: Array = frames[which, np.arange(first, end)[:, None] - back]
+        return stacks
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    columns: Columns
+    real: BoolArray
+    """Which of its rows are transitions."""
+    transitions: int
+    """That may be sampled."""
