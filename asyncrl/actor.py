@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from asyncrl.agent import Policy
+from asyncrl.agent import Policy, Remembers, forget
 from asyncrl.env import BatchEnv, EnvStep
 from asyncrl.launcher import Progress
 from asyncrl.messages import ActorReport, Experience, Hello, Peer
@@ -49,6 +49,7 @@ class Actor:
         self._peer = peer
         self._env = env
         self._policy = policy
+        self._remembers = isinstance(policy, Remembers)  # asked here, since asking takes a while
         self._processor = processor
         self._outbox = outbox
         self._link = link
@@ -88,6 +89,7 @@ class Actor:
         self._progress.waiting(False)
         self._watch.lap("wait")
         self._obs = self._env.reset(seed)
+        forget(self._policy, np.ones(self._env.n_envs, np.bool_))
         self._watch.lap("env")
 
     def run_step(self) -> None:
@@ -101,6 +103,8 @@ class Actor:
         for rows in self._processor.process(Step(self._obs, act, outcome, self._version)):
             self._outbox.push(rows)
         self._obs = outcome.obs
+        if self._remembers:
+            forget(self._policy, outcome.begins)
         self._send_ready()
         self._watch.lap("send")
 

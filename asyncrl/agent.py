@@ -18,18 +18,21 @@ from asyncrl.env import EnvSpec
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, Params
+from asyncrl.types import Array, BoolArray, Columns, Params
 
 __all__ = [
     "Act",
     "Agent",
     "AgentConfig",
+    "CountsEnvSteps",
     "Policy",
     "PolicyContext",
     "PolicyWrapper",
+    "Remembers",
     "SyncModel",
     "TellsPriorities",
     "evaluation_mode",
+    "forget",
 ]
 
 
@@ -124,6 +127,33 @@ class TellsPriorities(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """A policy whose actions depend on what it has seen earlier in the same episode.
+
+    What it remembers while training and while it is evaluated are two things: a synchronous run
+    evaluates the policy that acts, in the middle of that one's episodes.
+    """
+
+    def forget(self, where: BoolArray) -> None:
+        """Forget what went before in these of the environments (B,): an episode begins there."""
+        ...
+
+
+@runtime_checkable
+class CountsEnvSteps(Protocol):
+    """An agent with schedules: it is told how far the run has come, before each `opt`."""
+
+    env_steps: int
+    """Environment steps of the whole run, as far as the agent knows."""
+
+
+def forget(policy: Policy, where: BoolArray) -> None:
+    """Tell a policy where episodes begin, if it is one that remembers any."""
+    if isinstance(policy, Remembers):
+        policy.forget(where)
+
+
 class AgentConfig(Protocol):
     """Builds both sides of one algorithm; a frozen dataclass, so that it can be sent and saved."""
 
@@ -161,6 +191,10 @@ class PolicyWrapper:
     def train(self, mode: bool = True) -> object:
         """Switch its exploration on or off."""
         return self._policy.train(mode)
+
+    def forget(self, where: BoolArray) -> None:
+        """Tell it where episodes begin."""
+        forget(self._policy, where)
 
     def record(self) -> Record:
         """Return what it tells about acting."""

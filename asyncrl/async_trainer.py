@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
-from asyncrl.agent import Agent
+from asyncrl.agent import Agent, CountsEnvSteps
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError, NonFiniteModel
@@ -115,6 +115,7 @@ class AsyncTrainer:
         self._link = link
         self._manager = manager
         self._has_trained = False
+        self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._strategy = strategy or TurnByTurn()
         self._run_config = run_config or {}
         self._staleness = Staleness()
@@ -184,6 +185,9 @@ class AsyncTrainer:
     def learn(self, batch: Columns) -> None:
         """Do one optimisation step, count it, and publish the model when that is due."""
         self._batch = batch
+        if self._scheduled is not None:
+            known = self._scheduled.env_steps
+            self._scheduled.env_steps = max(known, self.proxy.ledger.env_steps)
         self._agent_record = self.agent.opt(batch)
         pass_priorities_on(self.agent, batch, self.proxy)
         self.books.counts.opt_steps += 1

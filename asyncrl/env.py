@@ -180,6 +180,16 @@ class EnvStep(NamedTuple):
     end, as when a life of several is lost. None if that is wherever a flag is set."""
 
     @property
+    def begins(self) -> BoolArray:
+        """Return where `obs` may be the first one of an episode.
+
+        Certainly where an environment only reset. Where an episode ended, it is one or still the
+        last one, of which nothing but another reset comes.
+        """
+        ended = self.terminated | self.truncated
+        return ended if self.stepped is None else ended | ~self.stepped
+
+    @property
     def counted(self) -> tuple[Array, BoolArray]:
         """Return the rewards that make up returns, and where a return is complete."""
         return (

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.agent import Policy, evaluation_mode
+from asyncrl.agent import Policy, evaluation_mode, forget
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
@@ -94,9 +94,11 @@ class EpisodeEvaluator:
         returns: list[float] = []
         lengths: list[int] = []
         obs = env.reset(self._seed)
+        forget(policy, np.ones(env.n_envs, np.bool_))
         while quota.any():
             out = env.step(policy.act(obs).action)
             obs = out.obs
+            forget(policy, out.begins)
             stepped = 1 if out.stepped is None else out.stepped
             reward, over = out.counted
             total += reward * stepped
