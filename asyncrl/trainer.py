@@ -58,6 +58,11 @@ class TrainerConfig:
     warmup_env_steps: int = 1000
     """Environment steps before the first round; until then nothing is optimised or evaluated."""
 
+    cut_before_opt: bool = False
+    """Cut all segments before each round, so that it learns from everything up to now. On-policy
+    agents need that; `segment.length` is then to be no less than what a round collects from one
+    environment, with a row more for each episode that ends in it."""
+
     segment: SegmentConfig = field(default_factory=lambda: SegmentConfig(length=1))
     """Segments of one row put each step into replay as soon as its successors are known."""
 
@@ -164,9 +169,11 @@ class Trainer:
     def _opts_due(self) -> int:
         """Return how many optimisation steps this turn owes; none before the warm-up is over."""
         done = self._actor.env_steps - self.config.warmup_env_steps
-        if done <= 0 or len(self.buffer) == 0:
+        rounds = max(0, done) // self.config.opt_interval_env_steps
+        if rounds > self._opt_rounds and self.config.cut_before_opt:
+            self._actor.finish_streams()
+        if len(self.buffer) == 0:
             return 0
-        rounds = done // self.config.opt_interval_env_steps
         due, self._opt_rounds = rounds - self._opt_rounds, rounds
         return due * self.config.opt_steps_per_interval
 
