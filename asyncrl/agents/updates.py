@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +14,20 @@ from asyncrl.agents.normalize import RETURN, Normalized
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.types import Array, Columns
 
-__all__ = ["Updates"]
+__all__ = ["TRAJECTORY_COLUMNS", "TRANSITION_COLUMNS", "Updates"]
 
-_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
+TRANSITION_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
+"""What updates of single transitions read of a batch, where it is there."""
+
+TRAJECTORY_COLUMNS = ("obs", "action", "reward", "discount", "mask")
+"""What updates of trajectories read of a batch, besides the agent's own columns."""
 
 
 class Updates:
     """Optimisation steps: each moves a batch to the device and runs the agent's update on it.
 
     The update tells, besides its numbers, the values `q` that it has learned from and the `target`
-    that it moved them to, row by row; both stay here, for `priorities`.
+    that it moved them to, row by row; both stay here, for `priorities`. It may tell neither.
     """
 
     def __init__(
@@ -33,10 +37,11 @@ class Updates:
         model: nn.Module,
         read_obs: Callable[[Tensor], NetworkInput],
         device: torch.device,
+        columns: Sequence[str] = TRANSITION_COLUMNS,
     ) -> None:
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
-        self._move = BatchMover(device, _COLUMNS + (RETURN,) * config.normalize_reward)
+        self._move = BatchMover(device, (*columns, *(RETURN,) * config.normalize_reward))
         self._run = Accelerated(update, config.accelerate, device)
         self._newest: tuple[Tensor, Tensor] | None = None
 
@@ -48,7 +53,8 @@ class Updates:
         if more:
             data |= more
         told = self._run(data)
-        self._newest = told.pop("q"), told.pop("target")
+        if "q" in told:
+            self._newest = told.pop("q"), told.pop("target")
         return told
 
     def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
@@ -62,6 +68,19 @@ class Updates:
         self._norm.learn(obs, data)
         return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
 
+    def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
+        """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
+
+        Normalisation learns from the rows that are transitions.
+        """
+        obs = self._read_obs(data["obs"])
+        if self._norm is None:
+            return obs, data["reward"]
+        mask = data["mask"]
+        acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
+        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == RETURN})
+        return self._norm.see(obs), self._norm.rewards(data)
+
     def priorities(self) -> Array:
         """Return how far each row of the newest batch was from its target."""
         if self._newest is None:
@@ -74,3 +93,9 @@ class Updates:
     def forget(self) -> None:
         """Prepare for tensors of the agent having been replaced by others."""
         self._run.forget()
+
+
+def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
+    if isinstance(obs, Tensor):
+        return change(obs)
+    return {name: change(field) for name, field in obs.items()}
