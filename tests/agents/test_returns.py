@@ -1,0 +1,226 @@
+"""Sums of rewards against the papers' equations, written out for one episode after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.agents._returns import VTrace, gae, rescale, undo_rescale, vtrace
+from asyncrl.types import Array
+
+GAMMA = 0.9
+
+# What a row is: a transition, one that terminates or truncates its episode, none.
+STEP, TERMINATES, TRUNCATES, NOTHING = "step", "terminates", "truncates", "nothing"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Trajectories (B, T) as a queue of them hands them out, and what their rows are."""
+
+    kinds: list[list[str]]
+    reward: Array
+    discount: Array
+    mask: Array
+    values: Array
+    log_rhos: Array
+
+    def episodes(self) -> Iterator[tuple[int, list[int], bool]]:
+        """Yield each stretch of one episode: its trajectory, its rows, whether it terminated."""
+        for b, kinds in enumerate(self.kinds):
+            rows: list[int] = []
+            for t, kind in enumerate(kinds):
+                if kind != NOTHING:
+                    rows.append(t)
+                if rows and (kind != STEP or t == len(kinds) - 1):
+                    yield b, rows, kind == TERMINATES
+                    rows = []
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, *, on_policy: bool = False) -> Rows:
+    n, length = draw(st.integers(1, 3)), draw(st.integers(1, 12))
+    kinds = []
+    for _ in range(n):
+        row: list[str] = []
+        while len(row) < length:
+            kind = draw(st.sampled_from([STEP, STEP, STEP, TERMINATES, TRUNCATES, NOTHING]))
+            # Behind the end of an episode stands the row of its last observation.
+            row += [kind, NOTHING] if kind in {TERMINATES, TRUNCATES} else [kind]
+        kinds.append(row[:length])
+    random = np.random.default_rng(draw(st.integers(0, 10_000)))
+    mask = np.array([[kind != NOTHING for kind in row] for row in kinds])
+    goes_on = np.array([[kind in {STEP, TRUNCATES} for kind in row] for row in kinds])
+    return Rows(
+        kinds,
+        reward=np.where(mask, random.normal(size=mask.shape), 0.0),
+        discount=np.where(goes_on, GAMMA, 0.0),
+        mask=mask,
+        values=random.normal(size=(n, length + 1)),
+        log_rhos=random.normal(size=mask.shape) * (not on_policy),
+    )
+
+
+class Tensors(NamedTuple):
+    """What both estimators take, in their order."""
+
+    reward: torch.Tensor
+    discount: torch.Tensor
+    mask: torch.Tensor
+    values: torch.Tensor
+
+
+def tensors(rows: Rows) -> Tensors:
+    numbers = (rows.reward, rows.discount, rows.mask, rows.values)
+    return Tensors(*map(torch.from_numpy, numbers))
+
+
+def bootstrap(rows: Rows, b: int, last: int, terminated: bool) -> float:
+    """Return the value of what follows an episode's last row, of which nothing else is known."""
+    return 0.0 if terminated else float(rows.values[b, last + 1])
+
+
+@given(trajectories(), st.sampled_from([0.0, 0.7, 1.0]))
+@settings(max_examples=100, deadline=None)
+def test_gae_is_the_weighted_sum_of_the_errors_ahead(rows: Rows, lambda_: float) -> None:
+    expected = np.zeros_like(rows.reward)
+    for b, episode, terminated in rows.episodes():
+        value = [float(rows.values[b, t]) for t in episode]
+        value.append(bootstrap(rows, b, episode[-1], terminated))
+        delta = [rows.reward[b, t] + GAMMA * value[i + 1] - value[i] for i, t in enumerate(episode)]
+        for i, t in enumerate(episode):
+            # A_t = sum over k of (gamma lambda)^k delta_t+k
+            expected[b, t] = sum((GAMMA * lambda_) ** k * d for k, d in enumerate(delta[i:]))
+    advantages = gae(*tensors(rows), lambda_)
+    np.testing.assert_allclose(advantages.numpy(), expected, atol=1e-9)
+
+
+@given(trajectories())
+@settings(max_examples=50, deadline=None)
+def test_gae_of_one_is_the_return_less_the_value(rows: Rows) -> None:
+    advantages = gae(*tensors(rows), 1.0).numpy()
+    for b, episode, terminated in rows.episodes():
+        return_ = bootstrap(rows, b, episode[-1], terminated)
+        for t in reversed(episode):
+            return_ = rows.reward[b, t] + GAMMA * return_
+            assert advantages[b, t] == pytest.approx(return_ - rows.values[b, t], abs=1e-9)
+
+
+class Clips(TypedDict):
+    """The largest importance of everything."""
+
+    clip_rho: float
+    clip_c: float
+    clip_pg_rho: float
+
+
+def naive_vtrace(rows: Rows, lambda_: float, clips: Clips) -> tuple[Array, Array]:
+    """Espeholt et al. (2018), equation 1 and section 4.2, with the products written out."""
+    targets, advantages = rows.values[:, :-1].copy(), np.zeros_like(rows.reward)
+    for b, episode, terminated in rows.episodes():
+        ratio = [math.exp(rows.log_rhos[b, t]) for t in episode]
+        value = [float(rows.values[b, t]) for t in episode]
+        value.append(bootstrap(rows, b, episode[-1], terminated))
+        v = []
+        for s in range(len(episode)):
+            v.append(value[s])
+            for t in range(s, len(episode)):
+                rho = min(clips["clip_rho"], ratio[t])
+                delta = rho * (rows.reward[b, episode[t]] + GAMMA * value[t + 1] - value[t])
+                c = math.prod(lambda_ * min(clips["clip_c"], ratio[i]) for i in range(s, t))
+                v[s] += GAMMA ** (t - s) * c * delta
+        v.append(value[-1])
+        for s, row in enumerate(episode):
+            targets[b, row] = v[s]
+            rho = min(clips["clip_pg_rho"], ratio[s])
+            advantages[b, row] = rho * (rows.reward[b, row] + GAMMA * v[s + 1] - value[s])
+    return targets, advantages
+
+
+@given(
+    trajectories(),
+    st.sampled_from([0.0, 0.8, 1.0]),
+    st.builds(
+        Clips,
+        clip_rho=st.sampled_from([0.3, 1.0, 2.0, 1e9]),
+        clip_c=st.sampled_from([0.3, 1.0, 2.0, 1e9]),
+        clip_pg_rho=st.sampled_from([0.5, 1.0, 1e9]),
+    ),
+)
+@settings(max_examples=100, deadline=None)
+def test_vtrace_is_that_of_the_paper(rows: Rows, lambda_: float, clips: Clips) -> None:
+    targets, advantages = naive_vtrace(rows, lambda_, clips)
+    found = vtrace(torch.from_numpy(rows.log_rhos), *tensors(rows), lambda_=lambda_, **clips)
+    np.testing.assert_allclose(found.targets.numpy(), targets, atol=1e-9)
+    np.testing.assert_allclose(found.advantages.numpy(), advantages, atol=1e-9)
+
+
+@given(trajectories(on_policy=True))
+@settings(max_examples=50, deadline=None)
+def test_vtrace_on_policy_is_the_n_step_return(rows: Rows) -> None:
+    """Equation 2: n reaches to the end of the episode, or of the trajectory."""
+    found = vtrace(torch.from_numpy(rows.log_rhos), *tensors(rows))
+    for b, episode, terminated in rows.episodes():
+        n = len(episode)
+        last = bootstrap(rows, b, episode[-1], terminated)
+        for s, t in enumerate(episode):
+            rewards = (GAMMA**k * rows.reward[b, episode[s + k]] for k in range(n - s))
+            expected = sum(rewards) + GAMMA ** (n - s) * last
+            assert float(found.targets[b, t]) == pytest.approx(expected, abs=1e-9)
+            advantage = float(found.advantages[b, t])
+            assert advantage == pytest.approx(expected - rows.values[b, t], abs=1e-9)
+
+
+def test_vtrace_by_hand() -> None:
+    """Two steps, the second of which terminates; ratios 1/2 and 3, values 1, 2 and 4."""
+    found = vtrace(
+        torch.tensor([[0.5, 3.0]]).log(),
+        torch.tensor([[1.0, 10.0]]),
+        torch.tensor([[0.5, 0.0]]),
+        torch.tensor([[True, True]]),
+        torch.tensor([[1.0, 2.0, 4.0]]),
+        clip_rho=2.0,
+    )
+    # The errors are 0.5 * (1 + 0.5 * 2 - 1) and 2 * (10 - 2); what comes later adds 0.25 * 16.
+    torch.testing.assert_close(found.targets, torch.tensor([[5.5, 18.0]]))
+    # They are half of 1 + 0.5 * 18 - 1, and 10 - 2 where the ratio of 3 is clipped.
+    torch.testing.assert_close(found.advantages, torch.tensor([[4.5, 8.0]]))
+
+
+@given(trajectories())
+@settings(max_examples=20, deadline=None)
+def test_what_stands_in_other_rows_does_not_matter(rows: Rows) -> None:
+    log_rhos, given_ = torch.from_numpy(rows.log_rhos), tensors(rows)
+    infinite = torch.where(given_.mask, log_rhos, math.inf)
+    assert all(map(torch.equal, vtrace(log_rhos, *given_), vtrace(infinite, *given_)))
+    unknown = given_._replace(reward=torch.where(given_.mask, given_.reward, math.nan))
+    assert torch.equal(gae(*given_, 0.9), gae(*unknown, 0.9))
+
+
+def test_no_gradient_flows_into_what_is_learned_from() -> None:
+    values, log_rhos = torch.ones(1, 3, requires_grad=True), torch.zeros(1, 2, requires_grad=True)
+    ones = torch.ones(1, 2)
+    rows = Tensors(ones, ones, ones.bool(), values)
+    found: VTrace = vtrace(log_rhos, *rows)
+    assert not any(x.requires_grad for x in (*found, gae(*rows, 0.9)))
+
+
+@pytest.mark.parametrize("change", [rescale, undo_rescale])
+def test_rescaled_values_by_hand(change: Callable[[torch.Tensor, float], torch.Tensor]) -> None:
+    values, rescaled = torch.tensor([-8.0, 0.0, 3.0]), torch.tensor([-2.08, 0.0, 1.03])
+    given_, expected = (values, rescaled) if change is rescale else (rescaled, values)
+    torch.testing.assert_close(change(given_, 0.01), expected)
+
+
+@given(st.floats(-1e6, 1e6, width=32), st.sampled_from([0.0, 1e-3, 1e-2]))
+def test_rescaling_is_undone_in_single_precision(value: float, eps: float) -> None:
+    x = torch.tensor(value)
+    assert float(undo_rescale(rescale(x, eps), eps)) == pytest.approx(value, rel=1e-5, abs=1e-6)
