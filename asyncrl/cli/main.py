@@ -22,8 +22,8 @@ __all__ = ["main"]
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
 
-  asyncrl train dqn|dqn-atari|sac|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
-      train an agent with actor processes; any setting can be given, see --help
+  asyncrl train PRESET|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
+      train an agent with actor processes; train --help lists the presets and all settings
   asyncrl eval RUN_DIR [--episodes N] [--json]
       score the best model of a run
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...

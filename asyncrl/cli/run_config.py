@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonLadder
-from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.config import load_object
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
-from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -29,7 +26,7 @@ from asyncrl.stop_conditions import (
     StopCondition,
 )
 
-__all__ = ["REPLAYS", "ReplayKind", "RunConfig", "preset", "with_replay"]
+__all__ = ["REPLAYS", "ReplayKind", "RunConfig", "preset", "preset_lines", "with_replay"]
 
 ReplayKind = Literal["uniform", "prioritized"]
 
@@ -38,6 +35,8 @@ REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
     "prioritized": PrioritizedReplayConfig,
 }
 """What `--replay-kind` chooses from."""
+
+_PRESETS = "asyncrl.cli.presets"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +106,14 @@ class RunConfig(AsyncConfig):
 
 
 def preset(name: str) -> RunConfig:
-    """Return settings that train `dqn`, `dqn-atari`, `sac`, or the agent config at an import path.
-
-    Those of `dqn` and `sac` are for small control problems, where a run takes seconds.
-    """
-    if name in _PRESETS:
-        return _PRESETS[name]()
+    """Return the settings of a preset, see `preset_lines`, or of the agent config at a path."""
+    if name in preset_lines():
+        module = importlib.import_module(f"{_PRESETS}.{name.replace('-', '_')}")
+        settings: RunConfig = module.preset()
+        return settings
     if ":" not in name:
         raise ConfigError(
-            f"unknown agent {name!r}; use {', '.join(_PRESETS)}, or module:Class of an agent "
+            f"unknown agent {name!r}; use {', '.join(preset_lines())}, or module:Class of an agent "
             "config of your own"
         )
     make = load_object(name)
@@ -130,62 +128,16 @@ def preset(name: str) -> RunConfig:
     return RunConfig(agent=agent)
 
 
-def _dqn() -> RunConfig:
-    return RunConfig(
-        agent=DQNConfig(),
-        envs_per_actor=16,
-        segment=SegmentConfig(length=16),
-        replay=UniformReplayConfig(n_step=5),
-        limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
-        ),
-    )
+def preset_lines() -> dict[str, str]:
+    """Return the name of each preset and a line about it, without loading any.
 
-
-def _dqn_atari() -> RunConfig:
-    """Follow Mnih et al. (2015) in what is kept and how often it is sampled, Ape-X in the rest."""
-    return RunConfig(
-        agent=DQNConfig(
-            hidden=(512,),
-            learning_rate=1e-4,
-            loss="huber",
-            tau=0.0,
-            target_interval_opt_steps=2000,
-            exploration=EpsilonLadder(decay_env_steps=100_000),
-        ),
-        env="ALE/Pong-v5",
-        segment=SegmentConfig(length=64, frame_stack=4),
-        replay=UniformReplayConfig(capacity=200_000, n_step=3),
-        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
-        trainer=AsyncTrainerConfig(
-            batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
-        ),
-    )
-
-
-def _sac() -> RunConfig:
-    return RunConfig(
-        agent=SACConfig(
-            hidden=(64, 64),
-            actor_learning_rate=3e-3,
-            critic_learning_rate=3e-3,
-            alpha_learning_rate=3e-3,
-            tau=0.02,
-            random_env_steps=500,
-        ),
-        env="Pendulum-v1",
-        segment=SegmentConfig(length=16),
-        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
-        ),
-    )
-
-
-_PRESETS = {"dqn": _dqn, "dqn-atari": _dqn_atari, "sac": _sac}
+    A preset is a file in `presets/`: its name, with dashes, and the first line of its docstring.
+    """
+    lines = {}
+    for path in sorted((Path(__file__).parent / "presets").glob("[!_]*.py")):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        lines[path.stem.replace("_", "-")] = docstring.partition("\n")[0]
+    return lines
 
 
 def with_replay(config: RunConfig, kind: str) -> RunConfig:
@@ -193,5 +145,10 @@ def with_replay(config: RunConfig, kind: str) -> RunConfig:
     cls, now = REPLAYS[kind], config.replay
     if type(now) is cls:
         return config
+    if type(now) not in REPLAYS.values():
+        raise ConfigError(
+            f"--replay-kind {kind} would replace {type(now).__name__}, whose batches "
+            f"{type(config.agent).__name__} is made for; leave the flag out"
+        )
     shared = {f.name: getattr(now, f.name) for f in fields(cls) if hasattr(now, f.name)}
     return replace(config, replay=cls(**shared))

@@ -20,7 +20,7 @@ import tyro
 
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, with_replay
+from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
 from asyncrl.config import load_yaml, save_yaml, to_plain
@@ -93,7 +93,8 @@ def parse(argv: list[str]) -> TrainArguments:
             argv = ["dqn", "--help"]
         else:
             raise ConfigError(
-                "name an agent: asyncrl train dqn|dqn-atari|sac|MODULE:CONFIG [OPTIONS]"
+                "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is "
+                f"one of {', '.join(preset_lines())}"
             )
     agent, *flags = argv
     concrete = _concrete(_starting_point(agent, flags))
@@ -107,7 +108,7 @@ def parse(argv: list[str]) -> TrainArguments:
     parsed: Any = tyro.cli(
         form,
         prog=f"asyncrl train {agent}",
-        description="Train an agent with actor processes.",
+        description=_description(),
         args=flags,
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
@@ -117,6 +118,18 @@ def parse(argv: list[str]) -> TrainArguments:
         values["actors"] = preset(agent).actors
     config = RunConfig(**values)
     return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
+
+
+def _description() -> str:
+    presets = [f"{name}: {line}" for name, line in preset_lines().items()]
+    return "\n\n".join(
+        [
+            "Train an agent with actor processes.",
+            "Presets:",
+            *presets,
+            "Or MODULE:CONFIG, the agent config of your own at an import path.",
+        ]
+    )
 
 
 def run(arguments: TrainArguments) -> int:

@@ -45,9 +45,9 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "words"),
     [
         ("frobnicate", "unknown command 'frobnicate'"),
-        ("train", "name an agent: asyncrl train dqn|dqn-atari|sac|MODULE:CONFIG"),
+        ("train", "name an agent: asyncrl train PRESET|MODULE:CONFIG"),
         ("train --env CartPole-v1", "name an agent"),
-        ("train ddqn", "unknown agent 'ddqn'; use dqn, dqn-atari, sac, or module:Class"),
+        ("train ddqn", "unknown agent 'ddqn'; use "),
         ("train json:loads.nothing", "json has no 'nothing'"),
         ("train fractions:Fraction", "no agent config"),
         ("train dqn --actors 0", "actors must be at least 1, got 0"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.agents.sac import SACConfig
-from asyncrl.cli.run_config import RunConfig, preset, with_replay
+from asyncrl.cli.run_config import RunConfig, preset, preset_lines, with_replay
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
+from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig
 
 
@@ -31,7 +35,9 @@ def test_presets_are_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ppo", "unknown agent 'ppo'"),
+        ("nothing", "unknown agent 'nothing'; use .*dqn, dqn-atari, "),
+        ("dqn_atari", "unknown agent 'dqn_atari'"),
+        ("../presets/dqn", "unknown agent"),
         ("tests.fakes:COUNTING_SPEC", "no class of agent configs"),
         ("tests.fakes:CountingBatch", "build, build_policy and extra_columns"),
         ("tests.fakes:Nobody", "has no 'Nobody'"),
@@ -40,6 +46,35 @@ def test_presets_are_complete() -> None:
 def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         preset(name)
+
+
+@pytest.mark.parametrize("name", preset_lines())
+def test_preset_is_fit_to_train(name: str) -> None:
+    config = preset(name)
+    replay: Any = config.replay
+    small = replace(config, replay=replace(replay, capacity=min(replay.capacity, 20_000)))
+    try:
+        trainer = build_async_trainer(config.agent, config.env_config().build, small)
+    except ConfigError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(f"a package is missing: {error}")
+    trainer.close()
+    assert 1 <= config.limiter.samples_per_insert <= 256
+    assert config.limiter.min_size <= config.replay.capacity
+    assert config.trainer.batch_size <= config.replay.capacity
+    assert config.stop_condition() is None, "how long to train is for the user to say"
+
+
+@pytest.mark.parametrize("name", preset_lines())
+def test_preset_says_in_a_line_what_it_is_for(name: str) -> None:
+    line = preset_lines()[name]
+    assert line.endswith(".")
+    assert len(f"{name}: {line}") <= 100
+
+
+def test_presets_have_the_names_of_their_files() -> None:
+    assert {"dqn", "dqn-atari", "sac"} <= set(preset_lines())
 
 
 @pytest.mark.parametrize("name", ["max_env_steps", "max_opt_steps", "max_seconds"])
@@ -54,6 +89,14 @@ def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
     assert chosen.replay == PrioritizedReplayConfig(n_step=5)
     assert with_replay(chosen, "prioritized") is chosen
     assert with_replay(chosen, "uniform") == start
+
+
+def test_replay_with_a_layout_of_its_own_stays() -> None:
+    start = RunConfig(
+        replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
+    )
+    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, whose batches DQN"):
+        with_replay(start, "prioritized")
 
 
 def test_settings_of_every_run_are_checked_here_too() -> None:

@@ -14,7 +14,7 @@ from asyncrl.agents.exploration import Softmax
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli import train_command
 from asyncrl.cli.main import main
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.run_config import RunConfig, preset, preset_lines
 from asyncrl.cli.train_command import parse
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
@@ -34,6 +34,12 @@ SUMMARY = """
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def test_help_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name}: {line}" in shown for name, line in preset_lines().items())
 
 
 # --- a run, and what it leaves -------------------------------------------------------------------

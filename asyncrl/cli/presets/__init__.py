@@ -1,0 +1,1 @@
+"""Settings that train well as they are: one module for each name that `asyncrl train` knows."""
