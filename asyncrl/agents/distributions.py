@@ -1,0 +1,237 @@
+"""Actions drawn at random, as a network's outputs say: from choices, or from Gaussians.
+
+    head = action_head(spec.action)          # a module: it may have parameters of its own
+    outputs = network(obs)                   # (..., head.n_outputs)
+    drawn = head.sample(outputs, random)     # drawn.action is for the environment
+    log_prob = head.log_prob(outputs, batch[head.column])
+
+Probabilities are those of what was drawn, which is not always what the environment gets: a Gaussian
+knows no bounds, so its actions are clipped. What was drawn is then stored in a column of its own,
+`head.columns`, before it is scaled and clipped.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.env import BoxSpec, DiscreteSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns
+
+__all__ = ["ActionHead", "CategoricalHead", "Drawn", "GaussianHead", "action_head"]
+
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+_IMPOSSIBLE = -1e9
+"""Logit of what is no choice: finite, so that 0 times its logarithm is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Actions drawn, and what an agent may want to store beside them."""
+
+    action: Array
+    """(..., *action shape) for the environment, of its dtype and within its bounds."""
+
+    log_prob: Array
+    """(...) float32 logarithms of the probabilities, or densities, of what was drawn."""
+
+    extras: Columns = field(default_factory=dict)
+    """The head's own columns."""
+
+
+class ActionHead(nn.Module, ABC):
+    """Turns a network's outputs (..., n_outputs), of any leading dimensions, into actions."""
+
+    n_outputs: int
+    """Numbers that the network is to answer an observation with."""
+
+    column: str = "action"
+    """Column of a batch in which `log_prob` finds what was drawn."""
+
+    columns: tuple[ColumnSpec, ...] = ()
+    """Columns that are to be stored beside the action, besides its probability."""
+
+    @abstractmethod
+    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
+        """Draw an action for each row of outputs."""
+
+    @abstractmethod
+    def mode(self, outputs: Tensor) -> Array:
+        """Return the likeliest actions, for the environment."""
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
+        """Return (...) logarithms of the probabilities, or densities, of what was drawn."""
+
+    @abstractmethod
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return (...) entropies of the distributions, in nats."""
+
+
+class CategoricalHead(ActionHead):
+    """One choice, or several independent ones: an action has one entry for each."""
+
+    index: Tensor
+    padding: Tensor
+    low: Tensor
+
+    def __init__(self, sizes: Array, low: Array, shape: tuple[int, ...], dtype: str) -> None:
+        """Serve actions of so many choices in each entry, from `low` upwards."""
+        super().__init__()
+        self.n_outputs = int(sizes.sum())
+        self._shape, self._dtype, self._low = shape, np.dtype(dtype), low.astype(np.int64)
+        # Outputs lie entry behind entry; as a table, shorter rows are filled up.
+        place = np.arange(sizes.max())
+        padding = place >= sizes[:, None]
+        index = np.where(padding, 0, (sizes.cumsum() - sizes)[:, None] + place)
+        self._is_table = not padding.any()
+        self._table_shape = index.shape
+        self.register_buffer("index", torch.from_numpy(index), persistent=False)
+        self.register_buffer("padding", torch.from_numpy(padding), persistent=False)
+        self.register_buffer("low", torch.from_numpy(self._low), persistent=False)
+
+    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
+        """Draw a choice for each entry."""
+        with torch.no_grad():
+            log_p = self._log_p(outputs).cpu()
+        # Gumbel's trick: argmax(log p + G) is a draw from p.
+        choice = (log_p.numpy() + random.gumbel(size=log_p.shape)).argmax(axis=-1)
+        log_prob = log_p.gather(-1, torch.from_numpy(choice)[..., None]).squeeze(-1).sum(-1)
+        return Drawn(self._action(choice), log_prob.numpy())
+
+    def mode(self, outputs: Tensor) -> Array:
+        """Return the likeliest choice of each entry."""
+        with torch.no_grad():
+            return self._action(self._log_p(outputs).argmax(dim=-1).cpu().numpy())
+
+    def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
+        """Return log p(a) = sum over the entries of log p_i(a_i)."""
+        log_p = self._log_p(outputs)
+        choice = drawn.reshape(log_p.shape[:-1]).long() - self.low
+        return log_p.gather(-1, choice[..., None]).squeeze(-1).sum(-1)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return H = - sum over entries i and choices k of p_i(k) log p_i(k)."""
+        log_p = self._log_p(outputs)
+        return -(log_p.exp() * log_p).sum(dim=(-2, -1))
+
+    def _log_p(self, outputs: Tensor) -> Tensor:
+        """Return log p_i(k) of entries i and choices k, (..., entries, choices)."""
+        outputs = outputs.float()
+        if self._is_table:
+            logits = outputs.reshape(*outputs.shape[:-1], *self._table_shape)
+        else:
+            logits = outputs[..., self.index].masked_fill(self.padding, _IMPOSSIBLE)
+        return logits.log_softmax(dim=-1)
+
+    def _action(self, choice: Array) -> Array:
+        action = (choice + self._low).astype(self._dtype)
+        return action.reshape((*choice.shape[:-1], *self._shape))
+
+
+class GaussianHead(ActionHead):
+    """Independent Gaussians, in units in which the bounds of an action are -1 and 1.
+
+    Where an entry's bounds are not both finite, its unit is the environment's own. `log_prob` and
+    `entropy` are of the action in these units, so that neither depends on the environment's.
+    """
+
+    column = "drawn_action"
+    log_std: nn.Parameter | None
+
+    def __init__(self, box: BoxSpec, *, state_std: bool, initial_log_std: float) -> None:
+        """Serve the actions of a box; with `state_std`, the network tells deviations too."""
+        super().__init__()
+        n = math.prod(box.shape)
+        self.n_outputs = 2 * n if state_std else n
+        self.columns = (ColumnSpec(self.column, "float32", (n,)),)
+        self._shape, self._dtype = box.shape, np.dtype(box.dtype)
+        self._low, self._high = box.low.ravel(), box.high.ravel()
+        self._center, self._half = _units(self._low, self._high)
+        self._initial_log_std = initial_log_std
+        own = None if state_std else nn.Parameter(torch.full((n,), initial_log_std))
+        self.register_parameter("log_std", own)
+
+    def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
+        """Draw from the Gaussians; the environment gets what its bounds leave of it."""
+        with torch.no_grad():
+            mean, log_std = (part.cpu() for part in self._split(outputs))
+            noise = torch.from_numpy(random.standard_normal(mean.shape, np.float32))
+            drawn = torch.addcmul(mean, log_std.exp(), noise)
+            log_prob = _log_density(mean, log_std, drawn)
+        action = self._action(drawn.numpy())
+        return Drawn(action, log_prob.numpy(), {self.column: drawn.numpy()})
+
+    def mode(self, outputs: Tensor) -> Array:
+        """Return the means, clipped."""
+        with torch.no_grad():
+            return self._action(self._split(outputs)[0].cpu().numpy())
+
+    def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
+        """Return the logarithm of the density of what was drawn, before it was clipped."""
+        return _log_density(*self._split(outputs), drawn)
+
+    def entropy(self, outputs: Tensor) -> Tensor:
+        """Return H = sum over the entries of log std + log(2 pi e) / 2."""
+        mean, log_std = self._split(outputs)
+        return (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).expand_as(mean).sum(-1)
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means and logarithms of standard deviations."""
+        if self.log_std is not None:
+            return outputs.float(), self.log_std
+        mean, log_std = outputs.float().chunk(2, dim=-1)
+        return mean, (log_std + self._initial_log_std).clamp(_LOG_STD_MIN, _LOG_STD_MAX)
+
+    def _action(self, unit: Array) -> Array:
+        action: Array = (self._center + self._half * unit).astype(self._dtype)
+        action = action.clip(self._low, self._high)
+        return action.reshape((*unit.shape[:-1], *self._shape))
+
+
+def action_head(
+    action: BoxSpec | DiscreteSpec, *, state_std: bool = False, initial_log_std: float = 0.0
+) -> ActionHead:
+    """Make the head that fits a space of actions.
+
+    For continuous actions, the standard deviations are parameters of the head, the same in all
+    states, or with `state_std` further outputs of the network, then kept between e^-5 and e^2.
+    They start at exp(`initial_log_std`), in units in which an action's bounds are -1 and 1.
+    """
+    if isinstance(action, DiscreteSpec):
+        return CategoricalHead(np.array([action.n]), np.array([0]), action.shape, action.dtype)
+    if action.categorical:
+        low, high = action.low.ravel().astype(np.int64), action.high.ravel().astype(np.int64)
+        return CategoricalHead(high - low + 1, low, action.shape, action.dtype)
+    if np.dtype(action.dtype).kind != "f":
+        raise ConfigError(
+            f"actions of dtype {action.dtype} that are quantities, and no choices, cannot be drawn "
+            "from Gaussians; let the environment take floats and round them, or make its action "
+            "space a MultiDiscrete"
+        )
+    return GaussianHead(action, state_std=state_std, initial_log_std=initial_log_std)
+
+
+def _units(low: Array, high: Array) -> tuple[Array, Array]:
+    """Return centers and half widths of bounds, 0 and 1 where they are not both finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = high.astype(np.float32) - low.astype(np.float32)
+    bounded = np.isfinite(width)
+    first, last = (np.where(bounded, side, 0.0).astype(np.float64) for side in (low, high))
+    center = (first + last) / 2
+    half = np.where(bounded, (last - first) / 2, 1.0)
+    return center.astype(np.float32), half.astype(np.float32)
+
+
+def _log_density(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
+    """Return sum_j log N(x_j; m_j, s_j) = sum_j -((x - m) / s)^2 / 2 - log s - log(2 pi) / 2."""
+    z = (value - mean) * (-log_std).exp()
+    return (-0.5 * z.square() - log_std - 0.5 * math.log(2.0 * math.pi)).sum(-1)

@@ -1,0 +1,200 @@
+"""Actions are drawn with the probabilities that are told, and torch's own distributions agree."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.distributions import Categorical, Normal
+
+from asyncrl.agents.distributions import ActionHead, action_head
+from asyncrl.env import BoxSpec, DiscreteSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array
+
+INF = np.inf
+
+
+def choices(low: list[int], high: list[int], dtype: str = "int64") -> BoxSpec:
+    return BoxSpec((len(low),), dtype, np.array(low, dtype), np.array(high, dtype), True)
+
+
+def box(low: list[float], high: list[float], dtype: str = "float32") -> BoxSpec:
+    return BoxSpec((len(low),), dtype, np.array(low, dtype), np.array(high, dtype))
+
+
+TABLE = BoxSpec((2, 2), "int8", np.array([[0, 3], [1, 0]]), np.array([[1, 4], [2, 1]]), True)
+SPACES: dict[str, BoxSpec | DiscreteSpec] = {
+    "discrete": DiscreteSpec(5),
+    "multi-discrete": choices([0, 2, -1], [1, 5, -1], "int32"),
+    "table": TABLE,
+    "binary": choices([0] * 4, [1] * 4, "int8"),
+    "box": box([-2.0, 0.0], [2.0, 5.0]),
+    "unbounded": box([-INF, 0.0, -INF], [INF, INF, 3.0], "float64"),
+    "huge": box([-3e38], [3e38]),
+}
+every_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+leads = st.lists(st.integers(1, 3), max_size=3).map(tuple)
+
+
+def outputs_for(head: ActionHead, lead: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*lead, head.n_outputs, generator=generator)
+
+
+def head_for(space: BoxSpec | DiscreteSpec, *, state_std: bool = False) -> ActionHead:
+    return action_head(space, state_std=state_std, initial_log_std=-0.3)
+
+
+@every_space
+@pytest.mark.parametrize("state_std", [False, True])
+@given(lead=leads, seed=st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_actions_belong_to_the_space_and_tell_their_own_probability(
+    space: BoxSpec | DiscreteSpec, state_std: bool, lead: tuple[int, ...], seed: int
+) -> None:
+    head = head_for(space, state_std=state_std)
+    outputs = outputs_for(head, lead, seed)
+    drawn = head.sample(outputs, np.random.default_rng(seed))
+    for action in (drawn.action, head.mode(outputs)):
+        assert action.shape == (*lead, *space.shape)
+        assert action.dtype == space.dtype
+        low, high = (0, space.n - 1) if isinstance(space, DiscreteSpec) else (space.low, space.high)
+        assert ((action >= low) & (action <= high)).all()
+    stored = {"action": drawn.action, **drawn.extras}
+    again = head.log_prob(outputs, torch.from_numpy(stored[head.column]))
+    assert again.shape == lead == head.entropy(outputs).shape
+    assert drawn.log_prob.dtype == np.float32
+    assert np.array_equal(again.detach().numpy(), drawn.log_prob)
+    columns = {c.name: (c.dtype, (*lead, *c.shape)) for c in head.columns}
+    assert {name: (str(v.dtype), v.shape) for name, v in drawn.extras.items()} == columns
+
+
+@given(
+    bounds=st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4)), min_size=1, max_size=4),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_choices_are_torchs_categoricals(bounds: list[tuple[int, int]], seed: int) -> None:
+    low = [first for first, _ in bounds]
+    space = choices(low, [first + more for first, more in bounds])
+    head = action_head(space)
+    outputs = outputs_for(head, (3, 2), seed)
+    parts = outputs.split([more + 1 for _, more in bounds], dim=-1)
+    oracles = [Categorical(logits=part) for part in parts]
+    action = torch.from_numpy(head.sample(outputs, np.random.default_rng(seed)).action)
+    terms = [d.log_prob(action[..., i] - low[i]) for i, d in enumerate(oracles)]
+    assert torch.allclose(head.log_prob(outputs, action), sum(terms), atol=1e-5)
+    entropy = sum(d.entropy() for d in oracles)
+    assert torch.allclose(head.entropy(outputs), entropy, atol=1e-5)
+    best = torch.stack([d.logits.argmax(-1) for d in oracles], dim=-1).numpy() + low
+    assert np.array_equal(head.mode(outputs), best)
+
+
+@pytest.mark.parametrize("state_std", [False, True])
+@given(n=st.integers(1, 4), seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None)
+def test_gaussians_are_torchs_normals(state_std: bool, n: int, seed: int) -> None:
+    head = head_for(box([-1.0] * n, [3.0] * n), state_std=state_std)
+    outputs = outputs_for(head, (3, 2), seed).clamp(-2.0, 2.0)
+    mean = outputs[..., :n]
+    log_std = outputs[..., n:] - 0.3 if state_std else torch.full((n,), -0.3)
+    oracle = Normal(mean, log_std.exp().expand_as(mean))
+    drawn = mean + 3.0 * outputs_for(head, (3, 2), seed + 1)[..., :n]
+    expected = oracle.log_prob(drawn).sum(-1)
+    assert torch.allclose(head.log_prob(outputs, drawn), expected, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(head.entropy(outputs), oracle.entropy().sum(-1), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["discrete", "multi-discrete", "table"])
+def test_probabilities_of_all_choices_add_up_to_1_and_are_those_drawn(name: str) -> None:
+    space = SPACES[name]
+    head = action_head(space)
+    outputs = outputs_for(head, ())
+    if isinstance(space, DiscreteSpec):
+        every = [np.array(i) for i in range(space.n)]
+    else:
+        sides = zip(space.low.ravel(), space.high.ravel(), strict=True)
+        entries = itertools.product(*(range(low, high + 1) for low, high in sides))
+        every = [np.array(entry).reshape(space.shape) for entry in entries]
+    p = {a.tobytes(): math.exp(head.log_prob(outputs, torch.from_numpy(a))) for a in every}
+    assert sum(p.values()) == pytest.approx(1.0, abs=1e-5)
+    assert head.entropy(outputs).item() == pytest.approx(
+        -sum(q * math.log(q) for q in p.values()), abs=1e-5
+    )
+    n = 20_000
+    drawn = head.sample(outputs.expand(n, -1), np.random.default_rng(1)).action.astype(np.int64)
+    for action in every:
+        same = (drawn.reshape(n, -1) == action.ravel()).all(axis=1).mean()
+        q = p[action.astype(np.int64).tobytes()]
+        assert same == pytest.approx(q, abs=5 * math.sqrt(q * (1 - q) / n) + 1e-4)
+
+
+def test_gaussians_are_scaled_to_bounds_and_clipped() -> None:
+    head = action_head(box([-2.0, 0.0, -INF, 0.0], [2.0, 5.0, INF, INF]))
+    mean = torch.tensor([[0.5, -0.2, 7.0, 7.0], [-3.0, 3.0, -7.0, -7.0]])
+    assert np.allclose(head.mode(mean), [[1.0, 2.0, 7.0, 7.0], [-2.0, 5.0, -7.0, 0.0]])
+
+
+def test_clipped_actions_keep_the_density_of_what_was_drawn() -> None:
+    head = action_head(box([-1.0], [1.0]))
+    drawn = head.sample(torch.full((4, 1), 30.0), np.random.default_rng(0))
+    assert (drawn.action == 1.0).all()
+    noise = drawn.extras["drawn_action"][:, 0] - 30.0
+    expected = -0.5 * noise**2 - 0.5 * math.log(2 * math.pi)
+    assert np.allclose(drawn.log_prob, expected, atol=1e-4)
+
+
+def test_draws_have_the_mean_and_deviation_asked_for() -> None:
+    head = action_head(box([-1.0, 0.0], [1.0, 4.0]), initial_log_std=-1.0)
+    n = 20_000
+    outputs = torch.tensor([0.2, -0.5]).expand(n, 2)
+    drawn = head.sample(outputs, np.random.default_rng(0)).extras["drawn_action"]
+    assert np.allclose(drawn.mean(axis=0), [0.2, -0.5], atol=5 * math.exp(-1.0) / math.sqrt(n))
+    assert np.allclose(drawn.std(axis=0), math.exp(-1.0), rtol=0.03)
+
+
+@every_space
+def test_the_same_random_numbers_draw_the_same(space: BoxSpec | DiscreteSpec) -> None:
+    head = head_for(space)
+    outputs = outputs_for(head, (50,))
+
+    def draw(seed: int) -> Array:
+        return head.sample(outputs, np.random.default_rng(seed)).action
+
+    assert np.array_equal(draw(1), draw(1))
+    if space is not SPACES["huge"]:
+        assert not np.array_equal(draw(1), draw(2))
+
+
+@every_space
+@pytest.mark.parametrize("state_std", [False, True])
+def test_gradients_reach_outputs_and_are_finite(
+    space: BoxSpec | DiscreteSpec, state_std: bool
+) -> None:
+    head = head_for(space, state_std=state_std)
+    outputs = (30.0 * outputs_for(head, (8,))).requires_grad_()
+    drawn = head.sample(outputs, np.random.default_rng(0))
+    stored = torch.from_numpy({"action": drawn.action, **drawn.extras}[head.column])
+    (head.log_prob(outputs, stored) + head.entropy(outputs)).sum().backward()
+    assert outputs.grad is not None
+    assert outputs.grad.isfinite().all()
+    assert outputs.grad.any()
+
+
+def test_deviations_of_the_network_stay_within_limits() -> None:
+    head = action_head(box([-1.0], [1.0]), state_std=True)
+    entropy = head.entropy(torch.tensor([[0.0, -99.0], [0.0, 99.0]]))
+    unit = 0.5 * math.log(2 * math.pi * math.e)
+    assert entropy.tolist() == pytest.approx([unit - 5.0, unit + 2.0])
+
+
+def test_quantities_that_are_no_floats_are_refused() -> None:
+    space = BoxSpec((2,), "int32", np.zeros(2, np.int32), np.full(2, 9, np.int32))
+    with pytest.raises(ConfigError, match="int32"):
+        action_head(space)
