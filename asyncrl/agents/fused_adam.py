@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from asyncrl.agents.schedules import Schedule, value_at
+
 __all__ = ["FusedAdam"]
 
 
@@ -16,11 +18,35 @@ class FusedAdam(torch.optim.Adam):
 
     Around small networks these take ten times as long as the arithmetic. State and results are
     those of `torch.optim.Adam(fused=True)`.
+
+    A learning rate that is a schedule changes where `follow` is called, before an update:
+
+        learning_rate = self.optimizer.follow(self.env_steps)
+        told = self._updates.step(batch)
     """
 
-    def __init__(self, params: Iterable[Tensor], learning_rate: float, eps: float = 1e-8) -> None:
-        super().__init__(params, lr=learning_rate, eps=eps, fused=True)
+    def __init__(
+        self, params: Iterable[Tensor], learning_rate: float | Schedule, eps: float = 1e-8
+    ) -> None:
+        self._learning_rate = learning_rate
+        first = value_at(learning_rate, 0)
+        super().__init__(params, lr=first, eps=eps, fused=True)
         self._slots: list[list[Tensor]] = []
+        self._rate: Tensor | None = None
+        device = self.param_groups[0]["params"][0].device
+        if isinstance(learning_rate, Schedule) and device.type != "cpu":
+            # A graph that has been recorded repeats numbers, but reads tensors anew.
+            self._rate = torch.tensor(first, device=device)
+            self.param_groups[0]["lr"] = self._rate
+
+    def follow(self, env_steps: int) -> float:
+        """Take the learning rate that the schedule, if there is one, has by now; return it."""
+        value = value_at(self._learning_rate, env_steps)
+        if self._rate is not None:
+            self._rate.fill_(value)
+        elif isinstance(self._learning_rate, Schedule):
+            self.param_groups[0]["lr"] = value
+        return value
 
     @torch.no_grad()
     def descend(self) -> None:
@@ -55,3 +81,5 @@ class FusedAdam(torch.optim.Adam):
         """Go on from a state, whose tensors replace those of this one."""
         super().load_state_dict(state_dict)
         self._slots = []
+        if self._rate is not None:
+            self.param_groups[0]["lr"] = self._rate

@@ -1,0 +1,82 @@
+"""Settings that change as a run goes on: learning rates, exploration, weights of losses.
+
+A setting declared as `float | Schedule` is a number, or numbers over the environment steps of the
+whole run, which the learner and every actor know (`TorchPolicy.env_steps`). Saved as YAML:
+
+    learning_rate:
+      points: [[0, 3.0e-4], [1000000, 0.0]]
+      interpolate: true
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["Schedule", "check_schedule", "value_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A number that follows the environment steps of the whole run, point by point."""
+
+    points: tuple[tuple[int, float], ...]
+    """Environment steps and the value there, in rising order. Before the first point its value
+    holds, after the last one that one's."""
+
+    interpolate: bool = True
+    """Go in a straight line from point to point; if not, a value holds until the next point."""
+
+    def __post_init__(self) -> None:
+        steps = [env_steps for env_steps, _ in self.points]
+        if not steps:
+            raise ConfigError("a schedule needs at least one point (env_steps, value), got none")
+        if not all(isinstance(env_steps, int) for env_steps in steps):
+            raise ConfigError(f"environment steps of a schedule must be whole numbers, got {steps}")
+        if steps[0] < 0 or any(a >= b for a, b in pairwise(steps)):
+            raise ConfigError(
+                f"points of a schedule must rise in environment steps, from 0 or more, got {steps}"
+            )
+        for env_steps, value in self.points:
+            if not math.isfinite(value):
+                raise ConfigError(
+                    f"values of a schedule must be finite, got {value} at {env_steps} environment "
+                    "steps"
+                )
+
+    @classmethod
+    def linear(cls, start: float, end: float, env_steps: int) -> Schedule:
+        """Go from `start` to `end` in a straight line within so many environment steps."""
+        return cls(points=((0, start), (env_steps, end)))
+
+    def at(self, env_steps: int) -> float:
+        """Return the value after so many environment steps; at a point, exactly that one's."""
+        after = bisect.bisect_right(self.points, env_steps, key=lambda point: point[0])
+        if after == 0:
+            return self.points[0][1]
+        begin, value = self.points[after - 1]
+        if not self.interpolate or after == len(self.points) or env_steps == begin:
+            return value
+        end, end_value = self.points[after]
+        return value + (end_value - value) * (env_steps - begin) / (end - begin)
+
+
+def value_at(setting: float | Schedule, env_steps: int) -> float:
+    """Return what a setting is after so many environment steps."""
+    return setting.at(env_steps) if isinstance(setting, Schedule) else setting
+
+
+def check_schedule(
+    name: str, setting: float | Schedule, check: Callable[[str, float], None]
+) -> None:
+    """Let one of the checks of single settings look at a number, or at each of a schedule's."""
+    if not isinstance(setting, Schedule):
+        check(name, setting)
+        return
+    for env_steps, value in setting.points:
+        check(f"{name} at {env_steps} environment steps", value)

@@ -1,0 +1,95 @@
+"""Schedules: exact values at, between and outside their points; files; what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from asyncrl.agents._checks import check_positive
+from asyncrl.agents.schedules import Schedule, check_schedule, value_at
+from asyncrl.config import from_plain, load_yaml, save_yaml, to_plain
+from asyncrl.errors import ConfigError
+
+POINTS = ((100, 1.0), (300, 0.5), (1100, 0.1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    rate: float | Schedule = 0.5
+    other: float | Schedule | None = None
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "line", "step"),
+    [
+        (0, 1.0, 1.0),
+        (100, 1.0, 1.0),
+        (200, 0.75, 1.0),
+        (299, 0.5025, 1.0),
+        (300, 0.5, 0.5),
+        (700, 0.3, 0.5),
+        (1099, 0.1005, 0.5),
+        (1100, 0.1, 0.1),
+        (10**9, 0.1, 0.1),
+    ],
+)
+def test_values_at_between_and_outside_points(env_steps: int, line: float, step: float) -> None:
+    assert Schedule(points=POINTS).at(env_steps) == pytest.approx(line, rel=1e-12)
+    assert Schedule(points=POINTS, interpolate=False).at(env_steps) == step
+
+
+@pytest.mark.parametrize("interpolate", [True, False])
+def test_points_have_exactly_their_values(interpolate: bool) -> None:
+    schedule = Schedule(points=POINTS, interpolate=interpolate)
+    assert tuple((env_steps, schedule.at(env_steps)) for env_steps, _ in POINTS) == POINTS
+
+
+def test_linear_has_two_points() -> None:
+    assert Schedule.linear(0.1, 0.9, 40).points == ((0, 0.1), (40, 0.9))
+
+
+def test_a_number_is_the_same_at_all_times() -> None:
+    assert [value_at(0.3, env_steps) for env_steps in (0, 5000)] == [0.3, 0.3]
+    assert value_at(Schedule.linear(0.0, 1.0, 10), 5) == 0.5
+
+
+def test_settings_come_back_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    settings = Settings(rate=Schedule(points=POINTS, interpolate=False), other=3e-4)
+    save_yaml(settings, path)
+    assert load_yaml(Settings, path) == settings
+    assert from_plain(Settings, to_plain(Settings())) == Settings()
+
+
+def test_a_person_writes_points_alone(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("rate: {points: [[0, 1e-3], [50, 0]]}\nother: 1e-4\n")
+    assert load_yaml(Settings, path) == Settings(rate=Schedule.linear(1e-3, 0.0, 50), other=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ((), "at least one point"),
+        (((0, 1.0), (0, 2.0)), r"must rise in environment steps, from 0 or more, got \[0, 0\]"),
+        (((5, 1.0), (3, 2.0)), r"must rise"),
+        (((-1, 1.0),), r"from 0 or more, got \[-1\]"),
+        (((1.5, 1.0),), r"whole numbers, got \[1\.5\]"),
+        (((0, 1.0), (7, float("inf"))), r"must be finite, got inf at 7 environment steps"),
+        (((0, float("nan")),), r"must be finite, got nan"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(points: tuple[tuple[int, float], ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Schedule(points=points)
+
+
+def test_each_value_is_checked_as_a_number_would_be() -> None:
+    check_schedule("rate", 1.0, check_positive)
+    check_schedule("rate", Schedule(points=POINTS), check_positive)
+    with pytest.raises(ConfigError, match=r"agent\.rate must be positive, got 0"):
+        check_schedule("rate", 0.0, check_positive)
+    with pytest.raises(ConfigError, match=r"agent\.rate at 9 environment steps must be positive"):
+        check_schedule("rate", Schedule.linear(1.0, 0.0, 9), check_positive)
