@@ -44,6 +44,12 @@ class Case:
 
     explores: bool = True
 
+    trajectories: bool = False
+    """Whether it learns from trajectories instead of single transitions."""
+
+    start_columns: tuple[str, ...] = ()
+    """Its own columns of which a trajectory has those of the first row alone."""
+
     def build(self, seed: int = 5) -> Agent:
         return self.config.build(self.spec, dataclasses.replace(CONTEXT, seed=seed))
 
@@ -91,6 +97,8 @@ def observations(count: int = 6, seed: int = 0) -> Array:
 def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
     """Make what a replay buffer would hand over."""
     random = np.random.default_rng(seed)
+    if case.trajectories:
+        return trajectories_for(case, random, seed)
     return {
         "obs": observations(size, seed),
         "next_obs": observations(size, seed + 1000),
@@ -99,6 +107,29 @@ def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
         "discount": np.where(random.random(size) < 0.1, 0.0, 0.99).astype(np.float32),
         "model_version": np.zeros(size, np.int64),
         "discounted_return": random.normal(size=size).astype(np.float32),
+    }
+
+
+def trajectories_for(
+    case: Case, random: np.random.Generator, seed: int, n: int = 4, length: int = 8
+) -> Columns:
+    """Make what `TrajectoryQueue` would hand over, of actions that the policy has chosen."""
+    obs = observations(n * (length + 1), seed).reshape(n, length + 1, 3)
+    context = dataclasses.replace(CONTEXT, seed=seed, n_envs=n * length)
+    act = case.config.build_policy(case.spec, context).act(obs[:, :-1].reshape(-1, 3))
+    own = {
+        name: column.reshape(n, length, *column.shape[1:])
+        for name, column in {**act.extras, "action": act.action}.items()
+    }
+    mask = random.random((n, length)) < 0.9
+    return {
+        **{name: c[:, 0] if name in case.start_columns else c for name, c in own.items()},
+        "obs": obs,
+        "reward": mask * random.normal(size=mask.shape).astype(np.float32),
+        "discount": mask * np.where(random.random(mask.shape) < 0.1, 0.0, 0.99).astype(np.float32),
+        "mask": mask,
+        "model_version": np.zeros(mask.shape, np.int64),
+        "discounted_return": random.normal(size=mask.shape).astype(np.float32),
     }
 
 
