@@ -1,0 +1,141 @@
+"""Memory: a recurrent core for networks, and what a policy remembers of its environments.
+
+A memory is one vector (B, memory_size) whatever the core is made of, so that it can be a column of
+rows and a start column of trajectories:
+
+    memory = memories.recall(len(obs), training=self.training)       # a policy, step by step
+    out, memory = core.step(encoder(obs), memory)
+    memories.keep(memory, training=self.training)
+
+    features = each_row(encoder, obs)                                # an agent, (B, T, ...) at once
+    out, last = core.unroll(features, batch["memory"], begins)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.networks import NetworkInput
+from asyncrl.types import BoolArray
+
+__all__ = ["CoreKind", "Memories", "RecurrentCore", "each_row"]
+
+CoreKind = Literal["gru", "lstm"]
+"""Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
+
+
+class RecurrentCore(nn.Module):
+    """One layer of GRU or LSTM units behind features, always in single precision."""
+
+    def __init__(self, kind: CoreKind, n_inputs: int, n_units: int) -> None:
+        super().__init__()
+        make = nn.LSTM if kind == "lstm" else nn.GRU
+        self._rnn = make(n_inputs, n_units, batch_first=True)
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that come out for each row."""
+        return self._rnn.hidden_size
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that are remembered of each environment; all 0 where nothing is."""
+        return self.n_outputs * (2 if isinstance(self._rnn, nn.LSTM) else 1)
+
+    def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one row (B, n_inputs) further; return what comes out and the memory after it."""
+        rnn = self._rnn
+        weights = rnn.all_weights[0]
+        with torch.autocast(features.device.type, enabled=False):
+            if isinstance(rnn, nn.GRU):
+                memory = torch.gru_cell(features.float(), memory, *weights)
+                return memory, memory
+            out, cell = torch.lstm_cell(features.float(), memory.chunk(2, dim=1), *weights)
+        return out, torch.cat([out, cell], dim=1)
+
+    def unroll(
+        self, features: Tensor, memory: Tensor, begins: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Take rows (B, T, n_inputs) one after the other; as `step` does, but much faster.
+
+        Args:
+            features: What the core sees.
+            memory: The memory before the first row, (B, memory_size).
+            begins: Where an episode begins (B, T), so that the memory is emptied before that row;
+                None where none does. It is read on the CPU, which waits for a GPU.
+
+        Returns:
+            What comes out, (B, T, n_outputs), and the memory after the last row.
+        """
+        if begins is None:
+            return self._stretch(features, memory)
+        # Between rows in which an episode begins anywhere, all go on together.
+        cuts = {0, *begins.any(dim=0).nonzero().flatten().tolist(), features.shape[1]}
+        outs = []
+        for first, end in pairwise(sorted(cuts)):
+            memory = torch.where(begins[:, first, None], 0.0, memory)
+            out, memory = self._stretch(features[:, first:end], memory)
+            outs.append(out)
+        return torch.cat(outs, dim=1), memory
+
+    def _stretch(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(features.device.type, enabled=False):
+            if isinstance(self._rnn, nn.GRU):
+                out, last = self._rnn(features.float(), memory[None])
+                return out, last[0]
+            start = tuple(part[None].contiguous() for part in memory.chunk(2, dim=1))
+            out, (hidden, cell) = self._rnn(features.float(), start)
+        return out, torch.cat([hidden[0], cell[0]], dim=1)
+
+
+class Memories:
+    """What a policy remembers of each environment, in training and in evaluation apart.
+
+    A synchronous run evaluates the policy that acts in the middle of its episodes. There is a
+    memory for as many rows as were acted on last; of any other number nothing is known yet.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._size = size
+        self._device = device
+        self._kept: dict[bool, Tensor] = {}  # by `training`; never changed in place
+
+    def recall(self, n_envs: int, *, training: bool) -> Tensor:
+        """Return the memory (n_envs, size) that the next step starts from."""
+        kept = self._kept.get(training)
+        if kept is None or len(kept) != n_envs:
+            return torch.zeros(n_envs, self._size, device=self._device)
+        return kept
+
+    def keep(self, memory: Tensor, *, training: bool) -> None:
+        """Remember this (B, size) from now on."""
+        self._kept[training] = memory
+
+    def forget(self, where: BoolArray, *, training: bool) -> None:
+        """Empty the memory of these environments (B,)."""
+        kept = self._kept.get(training)
+        if kept is None or not where.any():
+            return
+        if where.all() or len(where) != len(kept):
+            del self._kept[training]
+            return
+        begins = torch.from_numpy(where).to(self._device)[:, None]
+        with torch.inference_mode():
+            self._kept[training] = torch.where(begins, 0.0, kept)
+
+
+def each_row(encode: Callable[[NetworkInput], Tensor], inputs: NetworkInput) -> Tensor:
+    """Apply what takes inputs (N, ...) to rows (B, T, ...); return (B, T, ...) again."""
+    some = inputs if isinstance(inputs, Tensor) else next(iter(inputs.values()))
+    flat: NetworkInput
+    if isinstance(inputs, Tensor):
+        flat = inputs.flatten(0, 1)
+    else:
+        flat = {name: field.flatten(0, 1) for name, field in inputs.items()}
+    encoded = encode(flat)
+    return encoded.reshape(*some.shape[:2], *encoded.shape[1:])

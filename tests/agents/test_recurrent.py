@@ -1,0 +1,177 @@
+"""Cores unroll as they step, memories are emptied where they should be and nowhere else."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from asyncrl.agents.networks import NetworkInput, encoder_layers
+from asyncrl.agents.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.torch_agent import seeded
+from asyncrl.env import BoxSpec, PackedSpec
+
+CPU = torch.device("cpu")
+N_INPUTS, N_UNITS = 3, 5
+
+every_kind = pytest.mark.parametrize("kind", get_args(CoreKind))
+
+
+def core(kind: CoreKind) -> RecurrentCore:
+    with seeded(0):
+        return RecurrentCore(kind, N_INPUTS, N_UNITS)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def stepped(
+    of: RecurrentCore, features: Tensor, memory: Tensor, begins: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Unroll row by row, each environment by itself."""
+    outs, lasts = [], []
+    for b, rows in enumerate(features):
+        now, out = memory[b : b + 1], []
+        for t, row in enumerate(rows):
+            now = torch.zeros_like(now) if begins[b, t] else now
+            y, now = of.step(row[None], now)
+            out.append(y)
+        outs.append(torch.cat(out))
+        lasts.append(now)
+    return torch.stack(outs), torch.cat(lasts)
+
+
+@every_kind
+@given(
+    n=st.integers(1, 4),
+    length=st.integers(1, 9),
+    share=st.sampled_from([0.0, 0.2, 1.0]),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=30, deadline=None)
+def test_unrolls_as_it_steps(kind: CoreKind, n: int, length: int, share: float, seed: int) -> None:
+    of = core(kind)
+    features, memory = drawn(n, length, N_INPUTS, seed=seed), drawn(n, of.memory_size, seed=1)
+    begins = torch.rand(n, length, generator=torch.Generator().manual_seed(seed)) < share
+    found = of.unroll(features, memory, begins)
+    assert found[0].shape == (n, length, of.n_outputs)
+    for mine, expected in zip(found, stepped(of, features, memory, begins), strict=True):
+        torch.testing.assert_close(mine, expected)
+    if not begins.any():
+        assert all(map(torch.equal, found, of.unroll(features, memory)))
+
+
+def test_gru_by_its_equations() -> None:
+    of, x, h = core("gru"), drawn(2, N_INPUTS), drawn(2, N_UNITS, seed=1)
+    weights = [p.detach() for p in of.parameters()]
+    of_x = (x @ weights[0].T + weights[2]).chunk(3, dim=1)
+    of_h = (h @ weights[1].T + weights[3]).chunk(3, dim=1)
+    reset, update = ((a + b).sigmoid() for a, b in zip(of_x[:2], of_h[:2], strict=True))
+    new = torch.tanh(of_x[2] + reset * of_h[2])
+    torch.testing.assert_close(of.step(x, h)[1], (1 - update) * new + update * h)
+
+
+def test_lstm_by_its_equations() -> None:
+    of, x, memory = core("lstm"), drawn(2, N_INPUTS), drawn(2, 2 * N_UNITS, seed=1)
+    h, c = memory[:, :N_UNITS], memory[:, N_UNITS:]
+    weights = [p.detach() for p in of.parameters()]
+    gates = x @ weights[0].T + weights[2] + h @ weights[1].T + weights[3]
+    take, keep, new, show = gates.chunk(4, dim=1)
+    cell = keep.sigmoid() * c + take.sigmoid() * new.tanh()
+    out = show.sigmoid() * cell.tanh()
+    torch.testing.assert_close(of.step(x, memory), (out, torch.cat([out, cell], dim=1)))
+
+
+@every_kind
+def test_gradients_stop_where_an_episode_begins(kind: CoreKind) -> None:
+    of = core(kind)
+    features = drawn(2, 4, N_INPUTS).requires_grad_()
+    begins = torch.zeros(2, 4, dtype=torch.bool)
+    begins[0, 2] = True
+    of.unroll(features, torch.zeros(2, of.memory_size), begins)[0][:, 3].sum().backward()
+    assert features.grad is not None
+    reached = features.grad.abs().sum(dim=2) > 0
+    assert reached.tolist() == [[False, False, True, True], [True, True, True, True]]
+
+
+@every_kind
+def test_remembers_in_single_precision_between_layers_of_half_of_it(kind: CoreKind) -> None:
+    of = core(kind)
+    memory = torch.zeros(2, of.memory_size)
+    with torch.autocast("cpu", torch.bfloat16):
+        stepped_, unrolled = of.step(drawn(2, N_INPUTS), memory), of.unroll(drawn(2, 3, 3), memory)
+    assert {x.dtype for x in (*stepped_, *unrolled)} == {torch.float32}
+
+
+def test_memory_is_empty_at_first_and_for_other_numbers_of_rows() -> None:
+    memories = Memories(2, CPU)
+    assert torch.equal(memories.recall(3, training=True), torch.zeros(3, 2))
+    memories.keep(torch.ones(3, 2), training=True)
+    assert torch.equal(memories.recall(3, training=True), torch.ones(3, 2))
+    assert torch.equal(memories.recall(4, training=True), torch.zeros(4, 2))
+
+
+def test_training_and_evaluation_remember_apart() -> None:
+    memories = Memories(2, CPU)
+    memories.keep(torch.ones(3, 2), training=True)
+    assert not memories.recall(3, training=False).any()
+    memories.keep(torch.full((3, 2), 2.0), training=False)
+    memories.forget(np.ones(3, np.bool_), training=False)
+    assert torch.equal(memories.recall(3, training=True), torch.ones(3, 2))
+    assert not memories.recall(3, training=False).any()
+
+
+@pytest.mark.parametrize("where", [[False] * 3, [False, True, False], [True] * 3])
+def test_forgets_these_environments_and_no_others(where: list[bool]) -> None:
+    memories = Memories(2, CPU)
+    with torch.inference_mode():
+        memories.keep(torch.ones(3, 2), training=True)
+    kept = memories.recall(3, training=True)
+    memories.forget(np.array(where), training=True)
+    assert memories.recall(3, training=True).any(dim=1).tolist() == [not gone for gone in where]
+    assert kept.all(), "what was recalled may be on its way into a segment"
+
+
+def test_forgetting_another_number_of_environments_forgets_all() -> None:
+    memories = Memories(2, CPU)
+    memories.keep(torch.ones(3, 2), training=True)
+    memories.forget(np.array([True, False]), training=True)
+    assert not memories.recall(3, training=True).any()
+
+
+def _box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:
+    return BoxSpec(shape, dtype, np.zeros(shape, dtype), np.ones(shape, dtype))
+
+
+SCALARS, IMAGES = _box(()), _box((1, 36, 36), "uint8")
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs"),
+    [
+        (_box((4,)), drawn(2, 3, 4)),
+        (SCALARS, drawn(2, 3)),
+        (IMAGES, drawn(2, 3, 1, 36, 36)),
+        (
+            PackedSpec((("a", _box((2, 2))), ("b", SCALARS))),
+            {"a": drawn(2, 3, 2, 2), "b": drawn(2, 3)},
+        ),
+    ],
+    ids=["vector", "scalar", "image", "dict"],
+)
+def test_rows_are_encoded_one_by_one(spec: BoxSpec | PackedSpec, inputs: NetworkInput) -> None:
+    encode = nn.Sequential(*encoder_layers(spec))
+    found = each_row(encode, inputs)
+    for b, t in np.ndindex(2, 3):
+        row = (
+            inputs[b, t][None]
+            if isinstance(inputs, Tensor)
+            else {name: field[b, t][None] for name, field in inputs.items()}
+        )
+        torch.testing.assert_close(found[b, t], encode(row)[0])
