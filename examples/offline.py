@@ -22,7 +22,7 @@ def main(env_steps: int = 20_000, opt_steps: int = 4000) -> TrainResult:
     replay = UniformReplayConfig(capacity=50_000, n_step=3)
     schema = make_schema(processor.columns(env.spec, ()), length=1, lookahead=replay.lookahead)
     buffer = replay.build(schema, seed=0)
-    at_random = EpsilonGreedy(start=1.0, end=1.0)
+    at_random = EpsilonGreedy(epsilon=1.0)
     agent = DQNConfig(hidden=(64, 64), exploration=at_random).build(
         env.spec, PolicyContext(seed=0, n_envs=8)
     )

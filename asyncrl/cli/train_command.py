@@ -21,6 +21,7 @@ import tyro
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
+from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
 from asyncrl.config import load_yaml, save_yaml, to_plain
@@ -111,6 +112,7 @@ def parse(argv: list[str]) -> TrainArguments:
         description=_description(),
         args=flags,
         config=(tyro.conf.CascadeSubcommandArgs,),
+        registry=REGISTRY,
     )
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _freedom(flags) if values["actors"] == "auto" else None

@@ -14,6 +14,7 @@ from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
 from asyncrl.agents.networks import DuelingHead
+from asyncrl.agents.schedules import Schedule
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
@@ -174,7 +175,7 @@ def test_soft_target_goes_a_share_of_the_way_in_each_step() -> None:
 
 
 def test_exploration_follows_the_env_steps_of_the_run() -> None:
-    config = DQNConfig(exploration=EpsilonGreedy(start=1.0, end=0.1, decay_env_steps=1000))
+    config = DQNConfig(exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.1, 1000)))
     context = PolicyContext(seed=0)
     policy = config.build_policy(TWO_STATES, context)
     info = config.build(TWO_STATES, context).model_info()
@@ -183,7 +184,7 @@ def test_exploration_follows_the_env_steps_of_the_run() -> None:
 
 
 def test_own_steps_count_between_models_but_those_of_evaluation_do_not() -> None:
-    config = DQNConfig(exploration=EpsilonGreedy(decay_env_steps=1000))
+    config = DQNConfig(exploration=EpsilonGreedy())
     policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=4))
     obs = np.ones((4, 2), np.float32)
     policy.act(obs)
@@ -192,7 +193,7 @@ def test_own_steps_count_between_models_but_those_of_evaluation_do_not() -> None
     assert policy.env_steps == 8
 
 
-@pytest.mark.parametrize("exploration", [EpsilonGreedy(start=0.5, end=0.5), Softmax()])
+@pytest.mark.parametrize("exploration", [EpsilonGreedy(epsilon=0.5), Softmax()])
 def test_actors_store_what_first_priorities_are_computed_of(exploration: Exploration) -> None:
     config = DQNConfig(actor_priorities=True, exploration=exploration, device="cpu")
     policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=50))

@@ -15,6 +15,7 @@ from asyncrl.agents.exploration import (
     Explorer,
     Softmax,
 )
+from asyncrl.agents.schedules import Schedule
 from asyncrl.errors import ConfigError
 
 
@@ -50,11 +51,34 @@ def test_each_environment_explores_as_its_rung_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_steps", "epsilon"), [(0, 1.0), (250, 0.775), (500, 0.55), (1000, 0.1), (5000, 0.1)]
+    ("env_steps", "line", "step"),
+    [(0, 1.0, 1.0), (250, 0.775, 1.0), (500, 0.55, 1.0), (1000, 0.1, 0.1), (5000, 0.1, 0.1)],
 )
-def test_epsilon_falls_with_env_steps(env_steps: int, epsilon: float) -> None:
-    greedy = explorer(EpsilonGreedy(start=1.0, end=0.1, decay_env_steps=1000))
-    assert greedy.record(env_steps)["exploration_rate"] == pytest.approx(epsilon)
+def test_epsilon_follows_a_schedule_in_env_steps(env_steps: int, line: float, step: float) -> None:
+    for interpolate, expected in ((True, line), (False, step)):
+        schedule = Schedule(points=((0, 1.0), (1000, 0.1)), interpolate=interpolate)
+        greedy = explorer(EpsilonGreedy(epsilon=schedule))
+        assert greedy.record(env_steps) == {"exploration_rate": schedule.at(env_steps)}
+        assert greedy.epsilons(env_steps).tolist() == pytest.approx([expected])
+
+
+def test_epsilon_may_stay_as_it_is() -> None:
+    assert explorer(EpsilonGreedy(epsilon=0.3)).record(10**6) == {"exploration_rate": 0.3}
+
+
+def test_base_of_the_ladder_may_follow_a_schedule() -> None:
+    base = Schedule(points=((0, 0.9), (10, 0.4)), interpolate=False)
+    of_three = explorer(EpsilonLadder(base=base), n_envs=3)
+    for env_steps, value in ((9, 0.9), (10, 0.4)):
+        assert of_three.epsilons(env_steps) == pytest.approx([value, value**4.5, value**8])
+
+
+def test_temperature_may_follow_a_schedule() -> None:
+    cooling = explorer(Softmax(temperature=Schedule.linear(100.0, 1e-3, 1000)))
+    assert cooling.record(500) == {"exploration_temperature": 50.0005}
+    q = np.tile(np.array([0.0, 1.0]), (2000, 1))
+    assert np.mean(cooling.choose(q, 0)) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(cooling.choose(q, 1000)) == 1.0
 
 
 def test_ladder_may_start_from_chance_as_well() -> None:
@@ -78,11 +102,14 @@ def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
     [
         (
             EpsilonGreedy,
-            {"start": 1.1},
-            r"agent\.exploration\.start must lie in \[0, 1\], got 1\.1",
+            {"epsilon": 1.1},
+            r"agent\.exploration\.epsilon must lie in \[0, 1\], got 1\.1",
         ),
-        (EpsilonGreedy, {"end": -0.1}, r"agent\.exploration\.end"),
-        (EpsilonGreedy, {"decay_env_steps": -1}, r"decay_env_steps must be 0 or more, got -1"),
+        (
+            EpsilonGreedy,
+            {"epsilon": Schedule.linear(1.0, -0.1, 7)},
+            r"agent\.exploration\.epsilon at 7 environment steps must lie in \[0, 1\], got -0\.1",
+        ),
         (EpsilonLadder, {"base": 2.0}, r"agent\.exploration\.base"),
         (EpsilonLadder, {"alpha": -1.0}, r"agent\.exploration\.alpha must be 0 or more"),
         (EpsilonLadder, {"decay_env_steps": -1}, r"agent\.exploration\.decay_env_steps"),

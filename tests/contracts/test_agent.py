@@ -18,6 +18,7 @@ from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.schedules import Schedule
 from asyncrl.config import from_plain, to_plain
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import CheckpointError, ConfigError
@@ -57,7 +58,11 @@ class Case:
         return self.config.build_policy(self.spec, dataclasses.replace(CONTEXT, seed=seed))
 
 
-_DQN = DQNConfig(hidden=(16, 16), device="cpu", exploration=EpsilonGreedy(decay_env_steps=500))
+_DQN = DQNConfig(
+    hidden=(16, 16),
+    device="cpu",
+    exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.05, 500)),
+)
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}

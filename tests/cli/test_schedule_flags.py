@@ -1,0 +1,62 @@
+"""Schedules on the command line: what may be written, and what comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.schedules import Schedule
+from asyncrl.cli.main import main
+from asyncrl.cli.schedule_flags import read_setting, show_setting
+from asyncrl.cli.train_command import parse
+from asyncrl.errors import ConfigError
+
+LINE = Schedule(points=((0, 3e-4), (1_000_000, 0.0)))
+STEPS = Schedule(points=((0, 1.0), (500, 0.1)), interpolate=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting"),
+    [("3e-4", 3e-4), ("7", 7.0), ("0:3e-4,1e6:0", LINE), ("steps,0:1,500:0.1", STEPS)],
+)
+def test_a_number_or_points(text: str, setting: float | Schedule) -> None:
+    assert read_setting(text) == setting
+    assert read_setting(show_setting(setting)) == setting
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fast", "expected a number, or points .* got 'fast'"),
+        ("0:1,", "expected a number, or points"),
+        ("0:1:2", "expected a number, or points"),
+        ("0:x", "expected a number, or points"),
+        ("0.5:1", "must be whole numbers, got 0.5"),
+        ("5:1,3:1", "must rise in environment steps"),
+    ],
+)
+def test_what_is_neither_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_setting(text)
+
+
+def exploration_of(*flags: str) -> object:
+    agent = parse(["dqn", *flags]).config.agent
+    assert isinstance(agent, DQNConfig)
+    return agent.exploration
+
+
+def test_flags_take_schedules() -> None:
+    greedy = "agent.exploration:epsilon-greedy"
+    given = exploration_of(greedy, "--agent.exploration.epsilon", "steps,0:1,500:0.1")
+    assert given == EpsilonGreedy(epsilon=STEPS)
+    assert exploration_of(greedy) == EpsilonGreedy()
+    softmax = exploration_of("agent.exploration:softmax", "--agent.exploration.temperature", "2")
+    assert softmax == Softmax(temperature=2.0)
+
+
+def test_the_user_reads_what_is_wrong_with_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    greedy = ["agent.exploration:epsilon-greedy", "--agent.exploration.epsilon", "0:x"]
+    assert main(["train", "dqn", *greedy]) != 0
+    assert "expected a number, or points" in " ".join(capsys.readouterr().err.split())
