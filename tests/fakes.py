@@ -12,7 +12,7 @@ from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, BoolArray, Columns, ModelVersion, Params
 
 COUNTING_SPEC = EnvSpec(
     BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf)), DiscreteSpec(10)
@@ -93,6 +93,25 @@ class ConstantAgent:
     def load_state(self, state: Params) -> None:
         self.opt_steps = int(state["opt_steps"])
         self.params = {"action": np.array(state["action"])}
+
+
+class CountingMemory(ConstantAgent):
+    """Acts as the number of steps that it remembers of each environment's episode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[bool, Array] = {}
+        self.forgotten: list[list[bool]] = []
+
+    def act(self, obs: Array) -> Act:
+        seen = self.seen.get(self.training, np.zeros(len(obs), np.int64))
+        self.seen[self.training] = seen + 1
+        return Act(seen)
+
+    def forget(self, where: BoolArray) -> None:
+        self.forgotten.append(where.tolist())
+        seen = self.seen.get(self.training, np.zeros(len(where), np.int64))
+        self.seen[self.training] = np.where(where, 0, seen)
 
 
 class NoProgress:

@@ -18,7 +18,7 @@ from asyncrl.segment import END, SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, Array, ModelVersion
-from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
 
 PEER = Peer(actor_id=ActorId(3), incarnation=1)
 HELLO = Hello(peer=PEER, schema_hash="x")
@@ -125,10 +125,10 @@ class WatchedBatch(CountingBatch):
 class Life:
     """An actor and all that is around it."""
 
-    def __init__(self, *versions: int, **env: int) -> None:
+    def __init__(self, *versions: int, policy: ConstantAgent | None = None, **env: int) -> None:
         self.link = FakeLink(*versions)
         self.env = WatchedBatch(**env)
-        self.policy = ConstantAgent(9)
+        self.policy = policy or ConstantAgent(9)
         self.progress = WatchedProgress()
         config = SegmentConfig(length=2, flush_interval_s=0.0)
         self.outbox = Outbox(PEER, SCHEMA, config, self.env.n_envs, self.link.clock)
@@ -232,6 +232,17 @@ def test_newest_model_acts_and_is_told_with_the_rows() -> None:
     assert message.model_version == 6
     assert message.columns["model_version"][0].tolist() == [3, 6, 6]
     assert message.columns["action"][0].tolist() == [3, 6, 6]
+
+
+def test_policy_with_a_memory_is_told_where_episodes_begin() -> None:
+    policy = CountingMemory()
+    life = Life(0, policy=policy)
+    life.actor.start(seed=1)
+    for _ in range(4):
+        life.actor.run_step()
+    no, yes = [False, False], [True, True]
+    assert policy.forgotten == [yes, no, no, yes, no], "at the start, and after episodes of 3 steps"
+    assert life.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
 
 
 def test_messages_count_what_is_behind_them() -> None:

@@ -17,7 +17,7 @@ from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.metrics import describe
 from asyncrl.types import Array
 from tests.fake_envs import Plan, telling_makers
-from tests.fakes import ConstantAgent, CountingBatch
+from tests.fakes import ConstantAgent, CountingBatch, CountingMemory
 
 
 def evaluator(
@@ -146,6 +146,28 @@ def test_exploration_is_as_before_also_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="exploded"):
         evaluator(Failing()).evaluate(policy)
     assert policy.training
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_policy_with_a_memory_begins_each_episode_without_one(mode: AutoresetMode | None) -> None:
+    env, policy, seen = (
+        batch([[(3, "T"), (2, "C")], [(2, "C"), (4, "T")]], mode),
+        CountingMemory(),
+        list[list[int | None]](),
+    )
+    step = env.step
+
+    def watched_step(action: Array) -> EnvStep:
+        out = step(action)
+        stepped = np.ones(2, bool) if out.stepped is None else out.stepped
+        seen.append([int(a) if s else None for a, s in zip(action, stepped, strict=True)])
+        return out
+
+    env.step = watched_step  # type: ignore[method-assign]
+    evaluator(env, 4).evaluate(policy)
+    first, second = ([row[i] for row in seen if row[i] is not None] for i in (0, 1))
+    assert first[:5] == [0, 1, 2, 0, 1]
+    assert second[:6] == [0, 1, 0, 1, 2, 3]
 
 
 def test_close_closes_the_environments() -> None:

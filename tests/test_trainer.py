@@ -13,8 +13,9 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import Evaluation
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import make_schema
+from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_result import TrainResult
@@ -83,6 +84,39 @@ def test_a_step_is_in_replay_as_soon_as_its_successors_are_known() -> None:
     trainer.train()
     # Episodes of 3 steps cost a row each; the last two rows still look ahead.
     assert 30 - 2 <= len(trainer.buffer) <= 30
+
+
+def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -> None:
+    agent, n_envs, round_steps = ConstantAgent(), 2, 8
+    queue = TrajectoryQueueConfig()
+    config = TrainerConfig(
+        batch_size=round_steps,
+        opt_interval_env_steps=round_steps,
+        warmup_env_steps=0,
+        cut_before_opt=True,
+        segment=SegmentConfig(length=6),
+    )
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=6, lookahead=1)
+    trainer = Trainer(
+        agent,
+        CountingBatch(n_envs),
+        queue.build(schema, 0),
+        config,
+        schema=schema,
+        processor=OneStep(),
+        seed=3,
+        stop=MaxOptSteps(5),
+    )
+    result = trainer.train()
+    assert result.env_steps == 5 * round_steps
+    assert len(trainer.buffer) == 0
+    for version, batch in enumerate(agent.batches):
+        mask = batch["mask"]
+        assert mask.sum() == round_steps
+        assert set(batch["model_version"][mask]) == {version}, "the model that is about to change"
+        steps = batch["obs"][:, :-1, 1][mask].reshape(n_envs, -1)
+        first = version * round_steps // n_envs
+        assert (steps == np.arange(first, first + steps.shape[1]) % 3).all()
 
 
 def test_same_seed_gives_the_same_bits() -> None:
