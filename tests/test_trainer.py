@@ -177,7 +177,7 @@ def test_what_does_not_fit_the_buffer_is_refused(settings: dict[str, int], words
 )
 def test_settings_are_checked(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"trainer\.{name}.*{value}"):
-        TrainerConfig(**{name: value})
+        TrainerConfig(**{name: value})  # type: ignore[arg-type]
 
 
 def filled_buffer() -> UniformReplay:
