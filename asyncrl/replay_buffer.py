@@ -7,9 +7,10 @@ from typing import Protocol, runtime_checkable
 from asyncrl.agent import TellsPriorities
 from asyncrl.errors import ConfigError
 from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, Columns, IntArray
+from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = [
+    "KeepsState",
     "ReplayBuffer",
     "ReplayBufferConfig",
     "TakesPriorities",
@@ -60,6 +61,25 @@ class TakesPriorities(Protocol):
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Take in TD errors of rows of some batch; those that are no longer here are left out."""
+        ...
+
+
+@runtime_checkable
+class KeepsState(Protocol):
+    """A replay buffer that can go on where another one of its kind was left."""
+
+    def state(self) -> Params:
+        """Return all that later samples depend on, as named arrays: a copy.
+
+        Rows in their order, priorities, and the state of the generator that draws.
+        """
+        ...
+
+    def load_state(self, state: Params) -> None:
+        """Take all of it, or raise `CheckpointError` and change nothing.
+
+        What is sampled from then on is what would have been sampled there, bit for bit.
+        """
         ...
 
 
