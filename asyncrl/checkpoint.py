@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
-from safetensors import SafetensorError
 
+from asyncrl.array_file import Digest, digest_of, read_arrays, write_arrays, write_file
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.types import Params
 
@@ -40,13 +39,6 @@ _SUFFIX = ".safetensors"
 _HIDDEN = ".data-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
-_DTYPES = {
-    np.dtype(name)
-    for name in (
-        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-        *("float16", "float32", "float64"),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +89,16 @@ class Checkpointer:
         If this raises, what was saved before, also under the same name, is still whole.
         """
         path = self._directory / _checked("checkpoint", name)
-        files = {
-            _checked("group", group) + _SUFFIX: _pack(group, groups[group]) for group in groups
-        }
-        files[_MANIFEST] = _pack_manifest(meta, {key: _digest(data) for key, data in files.items()})
+        files = {_checked("group", group) + _SUFFIX: groups[group] for group in groups}
+        for group, params in groups.items():
+            _check_finite(group, params)
+        _pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
             if not self._directory.exists():
                 self._directory.mkdir(parents=True)
                 _sync(self._directory.parent)
             self._sweep()
-            self._write(files, path)
+            self._write(files, meta, path)
             self._prune(name)
             self._sweep()
         except OSError as error:
@@ -163,11 +155,11 @@ class Checkpointer:
         others = [other for other in self.names() if other != name]
         return f"also there: {', '.join(others)}" if others else "no other one is there"
 
-    def _write(self, files: Mapping[str, bytes], path: Path) -> None:
+    def _write(self, files: Mapping[str, Params], meta: Mapping[str, Any], path: Path) -> None:
         data = Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._directory))
         try:
-            for name, content in files.items():
-                _write_file(data / name, content)
+            digests = {name: write_arrays(data / name, arrays) for name, arrays in files.items()}
+            write_file(data / _MANIFEST, iter([_pack_manifest(meta, digests)]))
             _sync(data)
             link = data.with_name(f"{data.name}.link")
             link.symlink_to(data.name)
@@ -176,7 +168,7 @@ class Checkpointer:
                 # steps aside under a name that can still be loaded.
                 path.rename(path.with_name(f"{path.name}.old-{data.name.removeprefix(_HIDDEN)}"))
             link.replace(path)
-        except OSError:
+        except (OSError, CheckpointError):
             if data.name not in self._linked():
                 shutil.rmtree(data, ignore_errors=True)
             raise
@@ -213,17 +205,11 @@ def _checked(what: str, name: str) -> str:
     return name
 
 
-def _pack(group: str, params: Params) -> bytes:
-    arrays = {}
+def _check_finite(group: str, params: Params) -> None:
     for name, value in params.items():
-        array = np.asarray(value, order="C")  # safetensors ignores strides
-        if array.dtype not in _DTYPES:
-            raise CheckpointError(f"cannot save {group}/{name}: its dtype is {array.dtype}")
+        array = np.asarray(value)
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise CheckpointError(f"cannot save {group}/{name}: it has NaN or infinite numbers")
-        arrays[name] = array
-    packed: bytes = safetensors.numpy.save(arrays)
-    return packed
 
 
 def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
@@ -237,19 +223,11 @@ def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, indent=1).encode()
 
 
-def _digest(data: bytes) -> dict[str, Any]:
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
 def _read(data: Path) -> Checkpoint:
     meta, files = _read_manifest(data / _MANIFEST)
-    contents = {name: _read_file(data / name, digest) for name, digest in files.items()}
-    groups = {}
-    for name, content in contents.items():
-        try:
-            groups[name.removesuffix(_SUFFIX)] = safetensors.numpy.load(content)
-        except (SafetensorError, KeyError, ValueError) as error:
-            raise CheckpointError(f"{name} does not hold arrays: {error}") from error
+    for name, digest in files.items():
+        _verify(data / name, digest)
+    groups = {name.removesuffix(_SUFFIX): read_arrays(data / name) for name in files}
     return Checkpoint(groups, meta)
 
 
@@ -276,24 +254,14 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return meta, files
 
 
-def _read_file(path: Path, digest: Mapping[str, Any]) -> bytes:
+def _verify(path: Path, digest: Digest) -> None:
     if not path.is_file():
         raise CheckpointError(f"{path.name} is missing")
     size, expected = path.stat().st_size, digest["size"]
     if size != expected:
         raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
-    content = path.read_bytes()
-    if _digest(content) != digest:
+    if digest_of(path) != digest:
         raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
-    return content
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
 
 
 def _sync(directory: Path) -> None:
