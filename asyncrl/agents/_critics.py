@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features
-from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.agents._checks import check_answer
+from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features, no_observations
+from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
-__all__ = ["BatchedCritics", "EncodedCritics", "SeparateCritics", "standard_critics"]
+__all__ = [
+    "BatchedCritics",
+    "EncodedCritics",
+    "MakeNetwork",
+    "SeparateCritics",
+    "make_critics",
+    "standard_critics",
+]
+
+MakeNetwork = Callable[[EnvSpec], nn.Module]
+"""Makes a network of the user's own."""
 
 
 class BatchedCritics(nn.Module):
@@ -26,10 +38,14 @@ class BatchedCritics(nn.Module):
             self.weights.append(torch.empty(n_critics, wide, narrow).uniform_(-bound, bound))
             self.biases.append(torch.empty(n_critics, 1, narrow).uniform_(-bound, bound))
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]."""
-        x = torch.cat([obs, action], dim=1).expand(self.n_critics, -1, -1)
-        *hidden, (weight, bias) = zip(self.weights, self.biases, strict=True)
+    def forward(self, obs: Tensor, action: Tensor, count: int | None = None) -> Tensor:
+        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        count = self.n_critics if count is None else count
+        x = torch.cat([obs, action], dim=1).expand(count, -1, -1)
+        layers = zip(self.weights, self.biases, strict=True)
+        *hidden, (weight, bias) = (
+            layers if count == self.n_critics else [(w[:count], b[:count]) for w, b in layers]
+        )
         for w, b in hidden:
             x = torch.baddbmm(b, x, w).relu_()
         # With one output, adding up products takes a third of the time of a matrix product.
@@ -45,9 +61,9 @@ class EncodedCritics(nn.Module):
         self.encoder = encoder
         self.critics = critics
 
-    def forward(self, obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]."""
-        values: Tensor = self.critics(self.encoder(obs), action)
+    def forward(self, obs: NetworkInput, action: Tensor, count: int | None = None) -> Tensor:
+        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        values: Tensor = self.critics(self.encoder(obs), action, count)
         return values
 
 
@@ -58,9 +74,10 @@ class SeparateCritics(nn.Module):
         super().__init__()
         self.critics = nn.ModuleList(critics)
 
-    def forward(self, obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]."""
-        return torch.stack([critic(obs, action).reshape(len(action)) for critic in self.critics])
+    def forward(self, obs: NetworkInput, action: Tensor, count: int | None = None) -> Tensor:
+        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        critics = self.critics if count is None else list(self.critics)[:count]
+        return torch.stack([critic(obs, action).reshape(len(action)) for critic in critics])
 
 
 def standard_critics(
@@ -71,3 +88,16 @@ def standard_critics(
     n_inputs = n_features(layers, observation) + n_actions
     critics = BatchedCritics(n_critics, n_inputs, hidden)
     return EncodedCritics(nn.Sequential(*layers), critics) if layers else critics
+
+
+def make_critics(
+    spec: EnvSpec, hidden: Sequence[int], n_critics: int, own: MakeNetwork | None
+) -> nn.Module:
+    """Make default critics or the user's own, whose answer is checked."""
+    n_actions = math.prod(spec.action.shape)
+    if own is None:
+        return standard_critics(spec.observation, n_actions, n_critics, hidden)
+    critics = [own(spec) for _ in range(n_critics)]
+    out = critics[0](no_observations(spec.observation, 2), torch.zeros(2, n_actions))
+    check_answer("critic_network", out.shape, [(2, 1), (2,)])
+    return SeparateCritics(critics)

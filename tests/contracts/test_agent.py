@@ -15,10 +15,14 @@ import pytest
 import torch
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode
+from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.td3 import TD3Config
 from asyncrl.config import from_plain, to_plain
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import CheckpointError, ConfigError
@@ -64,6 +68,10 @@ _DQN = DQNConfig(
     exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.05, 500)),
 )
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
+_TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
+_C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
+_RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
+_IQN = IQNConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
@@ -81,8 +89,32 @@ CASES = {
     "dqn-normalized": Case(
         dataclasses.replace(_DQN, **_NORMALIZED, actor_priorities=True), CHOICES, _OTHER_DQN
     ),
+    "dqn-noisy": Case(
+        dataclasses.replace(_DQN, noisy=True, exploration=None),
+        CHOICES,
+        dataclasses.replace(_OTHER_DQN, noisy=True),
+    ),
+    "c51": Case(_C51, CHOICES, dataclasses.replace(_C51, n_atoms=5)),
+    "rainbow": Case(_RAINBOW, CHOICES, dataclasses.replace(_RAINBOW, n_atoms=5)),
+    "rainbow-normalized": Case(
+        dataclasses.replace(_RAINBOW, **_NORMALIZED, tau=0.0, target_interval_opt_steps=2),
+        CHOICES,
+        _RAINBOW,
+    ),
+    "iqn": Case(_IQN, CHOICES, dataclasses.replace(_IQN, hidden=(16, 8))),
+    "iqn-noisy": Case(
+        dataclasses.replace(_IQN, **_NORMALIZED, noisy=True, dueling=True, exploration=None),
+        CHOICES,
+        _IQN,
+    ),
     "sac-normalized": Case(dataclasses.replace(_SAC, **_NORMALIZED), CONTINUOUS, _SAC),
     "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
+    "td3": Case(_TD3, CONTINUOUS, dataclasses.replace(_TD3, hidden=(16, 8))),
+    "td3-ladder": Case(
+        dataclasses.replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),
+        CONTINUOUS,
+        _TD3,
+    ),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
 EXPLORING = {name: case for name, case in CASES.items() if case.explores}

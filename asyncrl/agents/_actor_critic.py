@@ -1,0 +1,239 @@
+"""What agents with an actor, critics and bounded actions share: settings, acting, descending."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._bounds import Bounds, LastingNoise
+from asyncrl.agents._checks import check_answer, check_not_negative, check_positive
+from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import (
+    NetworkInput,
+    encoded_mlp,
+    no_observations,
+    observation_reader,
+)
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+__all__ = ["ActorCritic", "ActorCriticConfig", "BoundedPolicy", "SlowCopy", "make_actor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorCriticConfig(TorchConfig):
+    """What an agent with an actor, critics and bounded actions is told, whatever its equations."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of the actor and of each critic."""
+
+    n_critics: int = 2
+    """Critics; the least of their values is the one believed."""
+
+    critic_network: MakeNetwork | None = None
+    """Makes your own critic, and is called `n_critics` times: float observations (B, ...), images
+    within [0, 1], or a dict of such by field name, and actions (B, action dimensions) scaled to
+    [-1, 1] -> (B, 1) or (B,). Must be importable, or cloudpickle-able."""
+
+    actor_learning_rate: float | Schedule = 3e-4
+    """Of the actor's Adam."""
+
+    critic_learning_rate: float | Schedule = 1e-3
+    """Of the critics' Adam."""
+
+    random_env_steps: int = 1000
+    """Environment steps of the whole run whose actions are uniformly random."""
+
+    noise_correlation_env_steps: float = 0.0
+    """Steps of one environment over which the noise in its actions, and random actions, stay
+    alike; 0 draws them anew in each step. Where one step changes little, as in
+    MountainCarContinuous, only noise that lasts leads anywhere."""
+
+    max_grad_norm: float = 0.0
+    """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
+    them all as they are."""
+
+    def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        if self.n_critics < 1:
+            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
+        check_schedule("actor_learning_rate", self.actor_learning_rate, check_positive)
+        check_schedule("critic_learning_rate", self.critic_learning_rate, check_positive)
+        check_not_negative("random_env_steps", self.random_env_steps)
+        check_not_negative("noise_correlation_env_steps", self.noise_correlation_env_steps)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what normalisation needs, where it is asked for."""
+        return self.norm_columns
+
+
+def make_actor(
+    spec: EnvSpec, hidden: tuple[int, ...], n_outputs: int, own: MakeNetwork | None
+) -> nn.Module:
+    """Make the default actor or the user's own, whose answer is checked."""
+    if own is None:
+        return encoded_mlp(spec.observation, hidden, n_outputs)
+    actor = own(spec)
+    out = actor(no_observations(spec.observation, 2))
+    check_answer("actor_network", out.shape, [(2, n_outputs)])
+    return actor
+
+
+class BoundedPolicy(TorchPolicy):
+    """Acts uniformly at random for the first steps of a run, then as a subclass chooses."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        bounds: Bounds,
+        config: ActorCriticConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        super().__init__(config.with_norms(network, spec.observation), device)
+        self.bounds = bounds
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self.noise = LastingNoise(config.noise_correlation_env_steps, self.random)
+        self._random_env_steps = config.random_env_steps
+
+    def act(self, obs: Array) -> Act:
+        """Choose actions within the bounds."""
+        if self.training and self.env_steps < self._random_env_steps:
+            unit = self.noise.uniform((len(obs), self.bounds.size))
+        else:
+            with torch.inference_mode():
+                answers = self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu()
+                unit = self._choose(answers.numpy())
+        if self.training:
+            self.env_steps += len(obs)
+        return Act(self.bounds.actions(unit))
+
+    def _choose(self, answers: Array) -> Array:
+        """Return actions (B, size) in [-1, 1], given what the model answers."""
+        raise NotImplementedError
+
+
+class ActorCritic(BoundedPolicy, TorchAgent):
+    """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
+
+    def equip(self, config: ActorCriticConfig, critics: nn.Module, seed: int) -> None:
+        """Make what the equations of actor and critics need."""
+        device = self.device
+        self.critics = critics.to(device)
+        self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
+        self._actor_adam = FusedAdam(self._actor.parameters(), config.actor_learning_rate)
+        self._critic_adam = FusedAdam(self.critics.parameters(), config.critic_learning_rate)
+        self._torch_random = torch.Generator(device).manual_seed(seed)
+        self._center, self._half = self.bounds.tensors(device)
+        self._max_grad_norm = config.max_grad_norm
+        standard = getattr(config, "actor_network", None) is None and config.critic_network is None
+        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        self._precision = config.precision_on(device)
+        self._descend = config.uncompiled(self._step_down)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.parts |= {
+            "critics": self.critics,
+            "actor_adam": self._actor_adam,
+            "critic_adam": self._critic_adam,
+            "noise": self._torch_random,
+            "random": self.random,
+        }
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        return self._updates.priorities()
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        raise NotImplementedError
+
+    def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Do what an optimisation step does around the equations."""
+        self._actor_adam.follow(self.env_steps)
+        self._critic_adam.follow(self.env_steps)
+        with self._matmul():
+            told = self._updates.step(batch, more)
+        self.version = ModelVersion(self.version + 1)
+        return told
+
+    def _normal(self, *shape: int) -> Tensor:
+        """Draw from N(0, 1); before an update, since one that was recorded would repeat itself."""
+        return torch.randn(shape, generator=self._torch_random, device=self.device)
+
+    def _scaled(self, action: Tensor) -> Tensor:
+        """Return actions of a batch as networks see them: (B, size) in [-1, 1]."""
+        return (action.float().reshape(len(action), -1) - self._center) / self._half
+
+    def _values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return float32 values (critics, B)."""
+        with self._precision():
+            values = critics(obs, action)
+        return values.float()
+
+    def _improve_critics(
+        self, obs: NetworkInput, action: Tensor, target: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        q = self._values(self.critics, obs, action)
+        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
+        if weight is None:
+            loss = mse_loss(q, target.expand_as(q))
+        else:
+            loss = (weight * (q - target).square()).mean()
+        told = loss.detach(), q.detach()
+        self._descend(self._critic_adam, loss)
+        return told
+
+    def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
+        """Step down, with gradients of nothing else that the loss depends on."""
+        params = adam.param_groups[0]["params"]
+        for param in params:
+            param.grad = None
+        torch.autograd.backward(loss, inputs=params)
+        if self._max_grad_norm:
+            nn.utils.clip_grad_norm_(params, self._max_grad_norm)
+        adam.descend()
+
+
+class SlowCopy:
+    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call."""
+
+    def __init__(self, fast: nn.Module, tau: float) -> None:
+        self.network = copy.deepcopy(fast).requires_grad_(False)
+        self._tau = tau
+        self._fast: list[Tensor] = [*fast.parameters()]
+        self._slow: list[Tensor] = [*self.network.parameters()]
+        self._buffers = list(zip(self.network.buffers(), fast.buffers(), strict=True))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move, and take the network's buffers as they are."""
+        # theta' <- theta' + tau * (theta - theta')
+        torch._foreach_lerp_(self._slow, self._fast, self._tau)
+        for slow, buffer in self._buffers:
+            slow.copy_(buffer)

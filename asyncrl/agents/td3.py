@@ -1,0 +1,242 @@
+"""TD3: a deterministic policy, and three ways to keep its critics from believing too much.
+
+    Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods,
+    https://arxiv.org/abs/1802.09477
+
+In the comments: policy pi, action values Q_1 and Q_2, their slow copies pi' and Q'. The least of
+the slow values is believed; the slow policy's actions are smoothed by noise; policy and slow copies
+are updated only with every other update of the critics. The discount comes with the batch, since
+gamma and n-step returns belong to the replay.
+
+Deviations from the paper, on purpose:
+
+* Networks see actions scaled to [-1, 1], and all noise is in these units, that is, in halves of the
+  interval that an action may lie in.
+* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
+* The first optimisation step updates the policy too, and then every `policy_interval_opt_steps`-th.
+* Widths of networks and learning rates are those of the authors' later code, see
+  https://github.com/sfujim/TD3.
+* Exploration may differ from environment to environment, as in Ape-X (Horgan et al. 2018,
+  https://arxiv.org/abs/1803.00933), and its noise may last for some steps, as the
+  Ornstein-Uhlenbeck process of DDPG does (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    BoundedPolicy,
+    SlowCopy,
+    make_actor,
+)
+from asyncrl.agents._bounds import Bounds
+from asyncrl.agents._checks import check_not_negative
+from asyncrl.agents._critics import MakeNetwork, make_critics
+from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+from asyncrl.types import Array, Columns
+
+__all__ = ["MakeNetwork", "TD3Agent", "TD3Config", "TD3Policy"]
+
+_LONGEST_INTERVAL_IN_GRAPHS = 3
+"""Recording starts after so many steps, and what it records must have been done before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TD3Config(ActorCriticConfig):
+    """Settings of TD3."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, action dimensions), before squashing by tanh. Must be importable, or
+    cloudpickle-able."""
+
+    critic_learning_rate: float | Schedule = 3e-4
+    """Of the critics' Adam."""
+
+    tau: float = 0.005
+    """How far the slow copies follow, each time the policy is updated."""
+
+    policy_interval_opt_steps: int = 2
+    """Optimisation steps from one update of policy and slow copies to the next."""
+
+    target_noise: float = 0.2
+    """Standard deviation of the noise that smooths the slow policy's actions, in halves of the
+    interval that an action may lie in."""
+
+    target_noise_clip: float = 0.5
+    """The largest such noise."""
+
+    noise: float | Schedule = 0.1
+    """Standard deviation of the noise in actions while training, in halves of the interval that an
+    action may lie in; a schedule counts the environment steps of the whole run."""
+
+    noise_ladder: float = 1.0
+    """Of the N environments of all actors, the first has so many times `noise`, the last has it so
+    many times less, those between lie on a geometric ladder. 1: the same for all."""
+
+    def __post_init__(self) -> None:
+        ActorCriticConfig.__post_init__(self)
+        if not 0.0 < self.tau <= 1.0:
+            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
+        if self.policy_interval_opt_steps < 1:
+            raise ConfigError(
+                "agent.policy_interval_opt_steps must be at least 1, got "
+                f"{self.policy_interval_opt_steps}"
+            )
+        if (
+            self.accelerate == "graphs"
+            and self.policy_interval_opt_steps > _LONGEST_INTERVAL_IN_GRAPHS
+        ):
+            raise ConfigError(
+                "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "
+                f"{_LONGEST_INTERVAL_IN_GRAPHS}, got {self.policy_interval_opt_steps}; set "
+                "agent.accelerate to compile or off"
+            )
+        if not self.noise_ladder >= 1.0:
+            raise ConfigError(f"agent.noise_ladder must be 1 or more, got {self.noise_ladder}")
+        check_not_negative("noise_ladder", self.noise_ladder)
+        check_not_negative("target_noise", self.target_noise)
+        check_not_negative("target_noise_clip", self.target_noise_clip)
+        check_schedule("noise", self.noise, check_not_negative)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> TD3Agent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return TD3Agent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TD3Policy:
+        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        return TD3Policy(self, spec, context, torch.device("cpu"))
+
+
+class TD3Policy(BoundedPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        bounds = Bounds(spec, "TD3")
+        with seeded(context.seed):
+            actor = make_actor(spec, config.hidden, bounds.size, config.actor_network)
+        super().__init__(actor, bounds, config, spec, context, device)
+        self._noise = config.noise
+        self._rungs = _rungs(config.noise_ladder, context)
+
+    def scales(self) -> Array:
+        """Return the standard deviation of the noise of each environment by now."""
+        return value_at(self._noise, self.env_steps) * self._rungs
+
+    def record(self) -> Record:
+        """Tell how much is explored: the mean standard deviation of the noise in actions."""
+        return {"exploration_noise": float(self.scales().mean())}
+
+    def _choose(self, answers: Array) -> Array:
+        """Return pi(s), with noise when training."""
+        unit: Array = np.tanh(answers)
+        if not self.training:
+            return unit
+        # Noise leads beyond the bounds, where no action lies.
+        noise = self.scales()[:, None] * self.noise.normal(unit.shape)
+        noisy: Array = (unit + noise).clip(-1.0, 1.0)
+        return noisy
+
+
+class TD3Agent(TD3Policy, ActorCritic):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        with seeded(context.seed + 1):
+            critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
+        self.config = config
+        self.equip(config, critics, context.seed)
+        self._slow_critics = SlowCopy(self.critics, config.tau)
+        self._slow_actor = SlowCopy(self._actor, config.tau)
+        self._follow = config.uncompiled(self._follow_slowly)
+        self._actor_loss: Tensor | None = None
+        self._always = torch.zeros(1, device=device)
+        self.parts |= {
+            "slow_critics": self._slow_critics.network,
+            "slow_actor": self._slow_actor.network,
+        }
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Improve the critics by one step, and the policy in some of the steps.
+
+        The policy's loss is told in each step: it is that of its newest one.
+        """
+        more = {"noise": self._normal(len(batch["action"]), self.bounds.size)}
+        if self.version % self.config.policy_interval_opt_steps == 0:
+            # What a batch consists of tells recorded and compiled updates apart.
+            more["improve_policy"] = self._always
+        told = self._learn(batch, more)
+        self._actor_loss = told.get("actor_loss", self._actor_loss)
+        return told if self._actor_loss is None else told | {"actor_loss": self._actor_loss}
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        obs, next_obs, reward = self._updates.inputs(data)
+        # y = r + discount * min over i of Q'_i(s', a'), where s' may lie n steps ahead
+        target = reward + data["discount"] * self._value(next_obs, data["noise"])
+        critic_loss, q = self._improve_critics(
+            obs, self._scaled(data["action"]), target, data.get("weight")
+        )
+        told = {"critic_loss": critic_loss, "q_mean": q.mean(), "q": q, "target": target}
+        if "improve_policy" in data:
+            told["actor_loss"] = self._improve_actor(obs)
+            self._follow()
+        return told
+
+    @torch.no_grad()
+    def _value(self, obs: NetworkInput, noise: Tensor) -> Tensor:
+        # a' = clip(pi'(s') + clip(N(0, sigma), -c, c))
+        clip = self.config.target_noise_clip
+        noise = (self.config.target_noise * noise).clamp(-clip, clip)
+        action = (self._act(self._slow_actor.network, obs) + noise).clamp(-1.0, 1.0)
+        return self._values(self._slow_critics.network, obs, action).amin(dim=0)
+
+    def _improve_actor(self, obs: NetworkInput) -> Tensor:
+        action = self._act(self._actor, obs)
+        # J_pi = mean of -Q_1(s, pi(s))
+        with self._precision():
+            q = self.critics(obs, action, 1)
+        loss: Tensor = -q.float().mean()
+        told = loss.detach()
+        self._descend(self._actor_adam, loss)
+        return told
+
+    def _act(self, actor: torch.nn.Module, obs: NetworkInput) -> Tensor:
+        with self._precision():
+            out: Tensor = actor(obs)
+        unit: Tensor = out.float().tanh()
+        return unit
+
+    def _follow_slowly(self) -> None:
+        self._slow_critics.follow()
+        self._slow_actor.follow()
+
+
+def _rungs(ladder: float, context: PolicyContext) -> Array:
+    """Return the factor that each environment's noise is multiplied with."""
+    n = context.n_actors * context.n_envs
+    if n == 1:
+        return np.ones(1, np.float32)
+    # ladder^(1 - 2 i / (N - 1)), counted across all actors
+    i = context.actor_id * context.n_envs + np.arange(context.n_envs)
+    rungs: Array = (ladder ** (1.0 - 2.0 * i / (n - 1))).astype(np.float32)
+    return rungs
