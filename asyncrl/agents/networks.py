@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents.noisy import NoisyMLP
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
@@ -27,6 +28,7 @@ __all__ = [
     "nature_cnn",
     "no_observations",
     "observation_reader",
+    "q_head",
     "q_network",
 ]
 
@@ -104,17 +106,35 @@ def nature_cnn(n_channels: int) -> nn.Sequential:
 
 
 class DuelingHead(nn.Module):
-    """Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a'); equation 9 of Wang et al. (2016)."""
+    """Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a'); equation 9 of Wang et al. (2016).
 
-    def __init__(self, n_inputs: int, hidden: Sequence[int], n_actions: int) -> None:
+    With several numbers for each action, such as logits of a distribution, so is each of these.
+    """
+
+    def __init__(
+        self,
+        n_inputs: int,
+        hidden: Sequence[int],
+        n_actions: int,
+        *,
+        n_values: int = 1,
+        sigma: float | None = None,
+    ) -> None:
+        """Make streams of so many values for each action, noisy ones if there is a `sigma`."""
         super().__init__()
-        self.value = MLP(n_inputs, hidden, 1)
-        self.advantage = MLP(n_inputs, hidden, n_actions)
+        self.n_values = n_values
+        self.value = _mlp(n_inputs, hidden, n_values, sigma)
+        self.advantage = _mlp(n_inputs, hidden, n_actions * n_values, sigma)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return (..., n_actions * n_values) of features (..., n_inputs)."""
         advantage: Tensor = self.advantage(features)
         value: Tensor = self.value(features)
-        return value + advantage - advantage.mean(dim=1, keepdim=True)
+        if self.n_values == 1:
+            return value + advantage - advantage.mean(dim=-1, keepdim=True)
+        advantage = advantage.unflatten(-1, (-1, self.n_values))
+        centered = advantage - advantage.mean(dim=-2, keepdim=True)
+        return (value.unsqueeze(-2) + centered).flatten(-2)
 
 
 class OneHot(nn.Module):
@@ -185,20 +205,46 @@ def q_network(
     n_actions: int,
     *,
     dueling: bool = False,
+    n_values: int = 1,
+    sigma: float | None = None,
 ) -> nn.Sequential:
-    """Make a network from float observations to (B, n_actions) values.
+    """Make a network from float observations to (B, n_actions * n_values).
 
     Behind `encoder_layers` come the hidden layers. With `dueling`, the last of them is there twice,
-    once in each stream.
+    once in each stream. With a `sigma`, all layers behind the encoder are noisy.
     """
-    if not dueling:
-        return encoded_mlp(observation, hidden, n_actions)
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation)
+    network = q_head(n_inputs, hidden, n_actions, dueling=dueling, n_values=n_values, sigma=sigma)
+    return nn.Sequential(*layers, network) if layers else network
+
+
+def q_head(
+    n_inputs: int,
+    hidden: Sequence[int],
+    n_actions: int,
+    *,
+    dueling: bool = False,
+    n_values: int = 1,
+    sigma: float | None = None,
+) -> nn.Sequential:
+    """Make what `q_network` has behind its encoder, from features (..., n_inputs)."""
+    if not dueling:
+        return _mlp(n_inputs, hidden, n_actions * n_values, sigma)
+    layers: list[nn.Module] = []
     for n_outputs in hidden[:-1]:
-        layers += [nn.Linear(n_inputs, n_outputs), nn.ReLU()]
+        layers += [_mlp(n_inputs, (), n_outputs, sigma)[0], nn.ReLU()]
         n_inputs = n_outputs
-    return nn.Sequential(*layers, DuelingHead(n_inputs, hidden[-1:], n_actions))
+    head = DuelingHead(n_inputs, hidden[-1:], n_actions, n_values=n_values, sigma=sigma)
+    return nn.Sequential(*layers, head)
+
+
+def _mlp(
+    n_inputs: int, hidden: Sequence[int], n_outputs: int, sigma: float | None
+) -> MLP | NoisyMLP:
+    if sigma is None:
+        return MLP(n_inputs, hidden, n_outputs)
+    return NoisyMLP(n_inputs, hidden, n_outputs, sigma)
 
 
 def n_features(layers: Sequence[nn.Module], observation: BoxSpec | PackedSpec) -> int:

@@ -248,7 +248,7 @@ def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
 
 
 def test_network_with_other_outputs_than_actions_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"shape \(2, 3\); expected \(2, 2\)"):
+    with pytest.raises(ConfigError, match=r"shape \(2, 2\), got \(2, 3\)"):
         DQNConfig(network=lambda _: nn.Linear(2, 3)).build(TWO_STATES, PolicyContext(seed=0))
 
 

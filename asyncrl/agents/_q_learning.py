@@ -1,0 +1,309 @@
+"""What agents have in common that learn the value of each action, or its whole distribution.
+
+Such an agent acts on the best value, follows itself with a target network, and steps down the slope
+of one loss. Its own file says which network, which targets and which loss.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._checks import (
+    check_answer,
+    check_not_negative,
+    check_positive,
+    check_probability,
+)
+from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader
+from asyncrl.agents.noisy import Perturbation
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+__all__ = ["MakeNetwork", "QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
+
+MakeNetwork = Callable[[EnvSpec], nn.Module]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QConfig(TorchConfig):
+    """Settings that DQN and its descendants share."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer; for images, of those behind the convolutions."""
+
+    double: bool = True
+    """The online network chooses the action whose value the target network tells."""
+
+    dueling: bool = False
+    """Separate streams for the value of a state and the advantages of its actions."""
+
+    noisy: bool = False
+    """Perturb the weights behind the encoder, anew for each act and each optimisation step, by as
+    much as is learned. Explores by itself: `exploration` may be None then."""
+
+    noisy_sigma: float = 0.5
+    """Spread that noisy weights start with, times the root of a layer's inputs."""
+
+    learning_rate: float | Schedule = 2e-3
+    """Step size of Adam."""
+
+    adam_eps: float = 1e-8
+    """Adam's epsilon: what keeps it from dividing by 0."""
+
+    max_grad_norm: float = 10.0
+    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+
+    tau: float = 0.05
+    """Share of the online network that enters the target network in each optimisation step; 0
+    copies it as a whole, at intervals."""
+
+    target_interval_opt_steps: int = 200
+    """Optimisation steps between two copies; only when `tau` is 0."""
+
+    exploration: Exploration | None = field(default_factory=EpsilonLadder)
+    """How actions other than the best one are tried in training. None leaves that to noisy layers
+    alone."""
+
+    def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_not_negative("noisy_sigma", self.noisy_sigma)
+        check_schedule("learning_rate", self.learning_rate, check_positive)
+        check_positive("adam_eps", self.adam_eps)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
+        check_probability("tau", self.tau)
+        if self.target_interval_opt_steps < 1:
+            raise ConfigError(
+                "agent.target_interval_opt_steps must be at least 1, got "
+                f"{self.target_interval_opt_steps}"
+            )
+
+    @property
+    def sigma(self) -> float | None:
+        """Return the spread of noisy weights, None where there are none."""
+        return self.noisy_sigma if self.noisy else None
+
+    def check_shapes(self, network: MakeNetwork | None) -> None:
+        """Refuse settings of the default network beside one of the user's own."""
+        for name, part in (("dueling", "DuelingHead"), ("noisy", "NoisyLinear layers")):
+            if network is not None and getattr(self, name):
+                raise ConfigError(
+                    f"agent.{name}=True shapes the default network and has no effect on "
+                    f"agent.network; leave it off and build {part} into your network"
+                )
+
+    def make_network(self, spec: EnvSpec) -> nn.Module:
+        """Make the network, which answers observations with values (B, actions)."""
+        raise NotImplementedError
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what normalisation needs, where it is asked for."""
+        return self.norm_columns
+
+
+class QPolicy(TorchPolicy):
+    """The part that acts, on the values (B, actions) that its model answers with."""
+
+    def __init__(
+        self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        with seeded(context.seed):
+            network = config.make_network(spec)
+        super().__init__(config.with_norms(network, spec.observation), device)
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self.perturbation = Perturbation(network)
+        self._explorer = _explorer(config.exploration, context, self.random, self.perturbation)
+
+    def act(self, obs: Array) -> Act:
+        """Choose the best action in each environment, or explore."""
+        if not self.training:
+            return Act(self._q(obs).argmax(axis=1))
+        q = self._perturbed_q(obs) if self.perturbation.size else self._q(obs)
+        self.env_steps += len(obs)
+        action = self._explorer.choose(q, self.env_steps) if self._explorer else q.argmax(axis=1)
+        return Act(action, self._extras(q, action))
+
+    def record(self) -> Record:
+        """Tell how much is explored at present."""
+        return self._explorer.record(self.env_steps) if self._explorer else {}
+
+    def _extras(self, q: Array, action: Array) -> Columns:
+        """Return what is stored beside actions: nothing, unless a subclass does."""
+        return {}
+
+    def _q(self, obs: Array) -> Array:
+        with torch.inference_mode():
+            q: Array = (
+                self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+            )
+        return q
+
+    def _perturbed_q(self, obs: Array) -> Array:
+        """Return the values according to other weights in each environment."""
+        self.perturbation.set(self.perturbation.draw(self.random, len(obs)).to(self.device))
+        try:
+            return self._q(obs)
+        finally:
+            self.perturbation.clear()
+
+
+class QAgent(QPolicy, TorchAgent, ABC):
+    """The part that learns, and acts as well; an algorithm adds `_learn`."""
+
+    def __init__(
+        self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.net = self.model.network if isinstance(self.model, Normalized) else self.model
+        self.target = copy.deepcopy(self.net)
+        self._flat, self._gradient = flatten_parameters(self.net)
+        self._flat_target, _ = flatten_parameters(self.target)
+        self.optimizer = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
+        self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
+        self._target_perturbation = Perturbation(self.target)
+        self.draws = torch.Generator(device).manual_seed(context.seed)
+        """Generator of what an update draws, which is a part of the state where it draws any."""
+        if self.perturbation.size:
+            self.parts["draws"] = self.draws
+        self._tau, self._max_grad_norm = config.tau, config.max_grad_norm
+        self._interval = config.target_interval_opt_steps
+        self._precision = config.precision_on(device)
+        self._descend = config.uncompiled(self._step_down)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self._priorities: Tensor | None = None
+
+    @abstractmethod
+    def _learn(
+        self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a batch, and what to tell about it without gradients.
+
+        Where there is a column `weight`, rows count by it. Of each row is told either `priority`,
+        or the value `q` and the `target` whose distance is the priority.
+        """
+
+    def _draw(self, rows: int) -> dict[str, Tensor]:
+        """Return what an update of so many rows draws: noise, and what a subclass adds.
+
+        It is drawn before, since an update that has been recorded would repeat itself.
+        """
+        size = self.perturbation.size
+        if not size:
+            return {}
+        # One noise for all rows: for the online network, and for the target network.
+        normal = torch.randn((2, 1, size), generator=self.draws, device=self.device)
+        return {"noise": self.perturbation.shape(normal)}
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
+        self.optimizer.follow(self.env_steps)
+        told = self._updates.step(batch, self._draw(len(batch["reward"])))
+        self._priorities = told.pop("priority", None)
+        self.version = ModelVersion(self.version + 1)
+        if not self._tau and self.version % self._interval == 0:
+            # theta' <- theta
+            self.target.load_state_dict(self.net.state_dict())
+        return told
+
+    def priorities(self) -> Array:
+        """Return how wrong the agent was about each row of the newest batch."""
+        if self._priorities is None:
+            return self._updates.priorities()
+        priorities: Array = self._priorities.cpu().numpy()
+        return priorities
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        obs, next_obs, reward = self._updates.inputs(data)
+        if self.perturbation.size:
+            self.perturbation.set(data["noise"][0])
+            self._target_perturbation.set(data["noise"][1])
+        loss, told = self._learn(obs, next_obs, reward, data)
+        told = {"loss": loss.detach()} | told | self._descend(loss)
+        if self.perturbation.size:
+            self.perturbation.clear()
+            self._target_perturbation.clear()
+        return told
+
+    def _step_down(self, loss: Tensor) -> dict[str, Tensor]:
+        """Step down the slope of the loss, and let the target network follow."""
+        told = {}
+        self._gradient.zero_()
+        loss.backward()
+        if self._max_grad_norm:
+            # g <- g * min(1, max_grad_norm / |g|)
+            told["grad_norm"] = norm = torch.linalg.vector_norm(self._gradient)
+            self._gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self.optimizer.descend()
+        if self._tau:
+            with torch.no_grad():
+                # theta' <- theta' + tau * (theta - theta')
+                self._flat_target.lerp_(self._flat, self._tau)
+        return told
+
+    def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:
+        """Return what a network answers, multiplied as precisely as the config says."""
+        with self._precision():
+            answer: Tensor = network(obs)
+        return answer.float()
+
+
+def n_actions(spec: EnvSpec, algorithm: str) -> int:
+    """Return how many actions there are to choose from, or refuse other spaces."""
+    if isinstance(spec.action, DiscreteSpec):
+        return spec.action.n
+    kind = "several choices at once" if spec.action.categorical else "continuous"
+    raise ConfigError(
+        f"{algorithm} chooses among a number of actions, but these are {kind}, of shape "
+        f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
+    )
+
+
+def own_network(make: MakeNetwork, spec: EnvSpec, expected: Sequence[tuple[int, ...]]) -> nn.Module:
+    """Make a network of the user's own, and refuse it unless it answers 2 observations so."""
+    network = make(spec)
+    with torch.no_grad():
+        answer = network.eval()(no_observations(spec.observation, 2))
+    check_answer("network", answer.shape, expected)
+    return network.train()
+
+
+def _explorer(
+    exploration: Exploration | None,
+    context: PolicyContext,
+    random: np.random.Generator,
+    perturbation: Perturbation,
+) -> Explorer | None:
+    if exploration is not None:
+        return Explorer(exploration, context, random)
+    if not perturbation.size:
+        raise ConfigError(
+            "agent.exploration=None leaves exploration to noisy layers, but the network has none; "
+            "set agent.noisy=True, or an exploration such as EpsilonLadder"
+        )
+    return None

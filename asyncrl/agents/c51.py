@@ -1,0 +1,196 @@
+"""C51: learns how returns are distributed, as probabilities of fixed returns; acts on the mean.
+
+Papers:
+    Bellemare et al. (2017), A distributional perspective on reinforcement learning,
+    https://arxiv.org/abs/1707.06887. Dueling streams of logits: Hessel et al. (2018), Rainbow,
+    https://arxiv.org/abs/1710.02298.
+
+In the comments: atoms z_1 to z_N, evenly spaced from v_min to v_max, network p(s, a) of their
+probabilities, its slow copy p'. Q(s, a) = sum over i of z_i p_i(s, a).
+
+What differs on purpose:
+    What DQN does otherwise than its papers, see `dqn.py`. Values of an action are those of
+    `agent.v_min` to `agent.v_max`, in the units of rewards; returns beyond count as these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._q_learning import (
+    MakeNetwork,
+    QAgent,
+    QConfig,
+    QPolicy,
+    n_actions,
+    own_network,
+)
+from asyncrl.agents.networks import NetworkInput, q_network
+from asyncrl.agents.torch_agent import pick_device, use_threads
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+
+__all__ = ["C51Agent", "C51Config", "C51Network", "C51Policy", "project"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class C51Config(QConfig):
+    """Settings of C51."""
+
+    network: MakeNetwork | None = None
+    """Builds a network of your own in place of the default one: from a batch of float observations
+    (images within [0, 1]), or a dict of such by field name, to logits (batch, n_actions * n_atoms)
+    or (batch, n_actions, n_atoms). Must be importable, or cloudpickle-able."""
+
+    n_atoms: int = 51
+    """Returns that probabilities are learned of."""
+
+    v_min: float = -10.0
+    """The least of them. Returns below count as this one."""
+
+    v_max: float = 10.0
+    """The largest of them. Returns above count as this one."""
+
+    double: bool = False
+    """The online network chooses the action whose distribution the target network tells."""
+
+    def __post_init__(self) -> None:
+        QConfig.__post_init__(self)
+        self.check_shapes(self.network)
+        if self.n_atoms < 2:
+            raise ConfigError(f"agent.n_atoms must be at least 2, got {self.n_atoms}")
+        if not -math.inf < self.v_min < self.v_max < math.inf:
+            raise ConfigError(
+                "agent.v_min must be less than agent.v_max, and both finite, got "
+                f"{self.v_min} and {self.v_max}"
+            )
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> C51Agent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return C51Agent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> C51Policy:
+        """Make an actor's policy, which computes on a CPU."""
+        return C51Policy(self, spec, context, torch.device("cpu"))
+
+    def make_network(self, spec: EnvSpec) -> C51Network:
+        """Make the network, from observations to values (B, actions)."""
+        n = n_actions(spec, "C51")
+        if self.network is not None:
+            expected = [(2, n * self.n_atoms), (2, n, self.n_atoms)]
+            body = own_network(self.network, spec, expected)
+        else:
+            body = q_network(
+                spec.observation,
+                self.hidden,
+                n,
+                dueling=self.dueling,
+                n_values=self.n_atoms,
+                sigma=self.sigma,
+            )
+        return C51Network(body, torch.linspace(self.v_min, self.v_max, self.n_atoms))
+
+
+class C51Network(nn.Module):
+    """Distributions of returns, which only the update looks at, and their means."""
+
+    atoms: Tensor
+
+    def __init__(self, body: nn.Module, atoms: Tensor) -> None:
+        super().__init__()
+        self.body = body
+        self.register_buffer("atoms", atoms, persistent=False)
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return values (B, actions)."""
+        return self.mean(self.logits(obs))
+
+    def logits(self, obs: NetworkInput) -> Tensor:
+        """Return logits (B, actions, atoms)."""
+        logits: Tensor = self.body(obs)
+        return logits.reshape(len(logits), -1, len(self.atoms))
+
+    def mean(self, logits: Tensor) -> Tensor:
+        """Return the means (...) of distributions (..., atoms)."""
+        # Q(s, a) = sum over i of z_i p_i(s, a)
+        return logits.softmax(dim=-1) @ self.atoms
+
+
+class C51Policy(QPolicy):
+    """The part that acts."""
+
+
+class C51Agent(C51Policy, QAgent):
+    """The part that learns, and acts as well. Priorities are the rows' losses."""
+
+    net: C51Network
+    target: C51Network
+
+    def __init__(
+        self, config: C51Config, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.config = config
+
+    def _learn(
+        self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        target = self._targets(next_obs, reward, data["discount"])
+        # p(s, a) of the actions that were taken.
+        logits = _of(self._logits(self.net, obs), data["action"])
+        # Cross-entropy of each row: minus the sum over i of m_i log p_i(s, a).
+        loss = -(target * logits.log_softmax(dim=1)).sum(dim=1)
+        with torch.no_grad():
+            told = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
+        # L = mean over the batch
+        return (data["weight"] * loss if "weight" in data else loss).mean(), told
+
+    @torch.no_grad()
+    def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
+        """Return m, the distribution of r + discount * Z'(s', a*), on the atoms (B, atoms).
+
+        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
+        """
+        logits = self._logits(self.target, next_obs)
+        # a* = argmax of Q'(s', a); double: of Q(s', a) online.
+        choosing = self._logits(self.net, next_obs) if self.config.double else logits
+        best = self.net.mean(choosing).argmax(dim=1)
+        return project(_of(logits, best).softmax(dim=1), self.net.atoms, reward, discount)
+
+    def _logits(self, network: C51Network, obs: NetworkInput) -> Tensor:
+        with self._precision():
+            logits = network.logits(obs)
+        return logits.float()
+
+
+def project(probs: Tensor, atoms: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    """Return the distribution (B, N) of reward + discount * Z on the atoms (N,) of Z (B, N).
+
+    Algorithm 1 of the paper: what falls between two atoms is shared by them, so that the mean
+    stays; what falls beyond all of them goes to the nearest.
+    """
+    n = len(atoms)
+    # Tz_j = r + discount * z_j, clipped to [v_min, v_max]
+    moved = reward[:, None] + discount[:, None] * atoms
+    moved = moved.clamp_(atoms[0], atoms[-1])
+    # Counted in atoms: b_j = (Tz_j - v_min) / (z_2 - z_1)
+    place = moved.sub_(atoms[0]).mul_((n - 1) / (atoms[-1] - atoms[0]))
+    below = place.floor().clamp_(max=n - 2)
+    above_share = (place - below).mul_(probs)
+    index = below.long()
+    # m_l += p_j (u - b_j), m_u += p_j (b_j - l), with u = l + 1
+    out = torch.zeros_like(probs).scatter_add_(1, index, probs - above_share)
+    return out.scatter_add_(1, index + 1, above_share)
+
+
+def _of(logits: Tensor, action: Tensor) -> Tensor:
+    """Return the logits (B, atoms) of one action for each row."""
+    n_atoms = logits.shape[2]
+    return logits.gather(1, action[:, None, None].expand(-1, 1, n_atoms)).squeeze(1)

@@ -1,0 +1,238 @@
+"""IQN: learns the quantiles of returns, any of them, with one network; acts on their mean.
+
+Papers:
+    Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning,
+    https://arxiv.org/abs/1806.06923.
+
+In the comments: encoder psi, embedding phi of a fraction tau in [0, 1], head f. The quantile at
+tau of the return of action a is Z_tau(s, a) = f(psi(s) * phi(tau))_a, and Z' its slow copy.
+
+What differs on purpose:
+    What DQN does otherwise than its papers, see `dqn.py`. Actions, also those of the targets, are
+    chosen by the mean of quantiles at K evenly spaced fractions instead of random ones: that mean
+    varies less, and an evaluation repeats itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._checks import check_positive
+from asyncrl.agents._q_learning import MakeNetwork, QAgent, QConfig, QPolicy, n_actions
+from asyncrl.agents.networks import (
+    NetworkInput,
+    encoder_layers,
+    no_observations,
+    q_head,
+)
+from asyncrl.agents.torch_agent import pick_device, use_threads
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+
+__all__ = ["IQNAgent", "IQNConfig", "IQNNetwork", "IQNPolicy", "quantile_huber"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IQNConfig(QConfig):
+    """Settings of IQN."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer. The first one is a part of psi, unless observations are encoded
+    by convolutions, or by `network`; the others are between the product and the quantiles."""
+
+    network: MakeNetwork | None = None
+    """Builds an encoder psi of your own: from a batch of float observations (images within
+    [0, 1]), or a dict of such by field name, to features (batch, any number). Must be importable,
+    or cloudpickle-able."""
+
+    n_quantiles: int = 8
+    """N: fractions that are drawn for the quantiles of the action taken, in each row."""
+
+    n_target_quantiles: int = 8
+    """N': fractions that are drawn for the quantiles of the target, in each row."""
+
+    n_acting_quantiles: int = 32
+    """K: evenly spaced fractions whose quantiles' mean is the value of an action."""
+
+    n_cosines: int = 64
+    """Cosines that a fraction is embedded by."""
+
+    kappa: float = 1.0
+    """Errors up to this size count by their square, larger ones by their size. In units of
+    returns."""
+
+    double: bool = False
+    """The online network chooses the action whose quantiles the target network tells."""
+
+    def __post_init__(self) -> None:
+        QConfig.__post_init__(self)
+        for name in ("n_quantiles", "n_target_quantiles", "n_acting_quantiles", "n_cosines"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"agent.{name} must be at least 1, got {getattr(self, name)}")
+        check_positive("kappa", self.kappa)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return IQNAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQNPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return IQNPolicy(self, spec, context, torch.device("cpu"))
+
+    def make_network(self, spec: EnvSpec) -> IQNNetwork:
+        """Make the network, from observations to values (B, actions)."""
+        n = n_actions(spec, "IQN")
+        encoder, n_features, hidden = self._make_encoder(spec)
+        head = q_head(n_features, hidden, n, dueling=self.dueling, sigma=self.sigma)
+        return IQNNetwork(encoder, head, n_features, self.n_cosines, self.n_acting_quantiles)
+
+    def _make_encoder(self, spec: EnvSpec) -> tuple[nn.Module, int, tuple[int, ...]]:
+        """Return psi, its number of features, and the hidden layers that are left to f."""
+        if self.network is not None:
+            encoder = self.network(spec)
+            return encoder, _n_features(encoder, spec), self.hidden
+        layers = encoder_layers(spec.observation)
+        encoder = nn.Sequential(*layers)
+        learns = any(True for _ in encoder.parameters())
+        n_features = _n_features(encoder, spec)
+        if learns or not self.hidden:
+            return encoder, n_features, self.hidden
+        first, *others = self.hidden
+        layers += [q_head(n_features, (), first, sigma=self.sigma), nn.ReLU()]
+        return nn.Sequential(*layers), first, tuple(others)
+
+
+class IQNNetwork(nn.Module):
+    """Quantiles of returns, which only the update looks at, and their means."""
+
+    steps: Tensor
+    even: Tensor
+
+    def __init__(
+        self, encoder: nn.Module, head: nn.Module, n_features: int, n_cosines: int, n_even: int
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.embedding = nn.Linear(n_cosines, n_features)
+        self.head = head
+        self.register_buffer("steps", math.pi * torch.arange(n_cosines), persistent=False)
+        # The middles of K equal parts of [0, 1].
+        even = (torch.arange(n_even) + 0.5)[:, None] / n_even
+        self.register_buffer("even", even, persistent=False)
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return values (B, actions)."""
+        return self.mean(self.encoder(obs))
+
+    def mean(self, features: Tensor) -> Tensor:
+        """Return values (B, actions) of encoded observations (B, features)."""
+        # Q(s, a) = mean over k of Z_tau_k(s, a)
+        return self.quantiles(features, self.even).mean(dim=0)
+
+    def quantiles(self, features: Tensor, fractions: Tensor) -> Tensor:
+        """Return Z (N, B, actions) of encoded observations, at fractions (N, B) or (N, 1)."""
+        # phi_j(tau) = relu(sum over i of cos(pi i tau) w_ij + b_j), i from 0 to n - 1
+        embedded = self.embedding((fractions[..., None] * self.steps).cos()).relu()
+        quantiles: Tensor = self.head(features * embedded)
+        return quantiles
+
+
+class IQNPolicy(QPolicy):
+    """The part that acts."""
+
+
+class IQNAgent(IQNPolicy, QAgent):
+    """The part that learns, and acts as well. Priorities are the rows' losses."""
+
+    net: IQNNetwork
+    target: IQNNetwork
+
+    def __init__(
+        self, config: IQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.config = config
+        self.parts["draws"] = self.draws
+
+    def _draw(self, rows: int) -> dict[str, Tensor]:
+        n = self.config.n_quantiles + self.config.n_target_quantiles
+        fractions = torch.rand((n, rows), generator=self.draws, device=self.device)
+        return {"fractions": fractions, **super()._draw(rows)}
+
+    def _learn(
+        self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        # tau_i, tau'_j ~ U[0, 1]
+        fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
+        target = self._targets(next_obs, reward, data["discount"], target_fractions)
+        # Z_tau_i(s, a) of the actions that were taken.
+        with self._precision():
+            quantiles = self.net.quantiles(self.net.encoder(obs), fractions)
+        taken = _of(quantiles.float(), data["action"])
+        loss = quantile_huber(taken, target, fractions, self.config.kappa)
+        told = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
+        # L = mean over the batch
+        return (data["weight"] * loss if "weight" in data else loss).mean(), told
+
+    @torch.no_grad()
+    def _targets(
+        self, next_obs: NetworkInput, reward: Tensor, discount: Tensor, fractions: Tensor
+    ) -> Tensor:
+        """Return y_j = r + discount * Z'_tau'_j(s', a*) (N', B), where s' may lie n steps ahead.
+
+        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
+        """
+        with self._precision():
+            features = self.target.encoder(next_obs)
+            quantiles = self.target.quantiles(features, fractions)
+        # a* = argmax of Q'(s', a); double: of Q(s', a) online.
+        if self.config.double:
+            q = self._values(self.net, next_obs)
+        else:
+            with self._precision():
+                q = self.target.mean(features)
+        return reward + discount * _of(quantiles.float(), q.argmax(dim=1))
+
+
+def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> Tensor:
+    """Return the loss (B,) of quantiles (N, B) at fractions (N, B), given targets (N', B).
+
+    Equations 2 and 3 of the paper: the sum over i of the mean over j of
+
+        |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa,   delta_ij = y_j - z_i
+
+    with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa (|x| - kappa / 2) beyond.
+    """
+    z, y = torch.broadcast_tensors(quantiles[:, None], target[None])
+    # |x| - kappa / 2 beyond kappa: the division is done already.
+    huber = functional.smooth_l1_loss(z, y, reduction="none", beta=kappa)
+    weight = (fractions[:, None] - (y < z).to(z.dtype)).abs()
+    loss: Tensor = (weight * huber).mean(dim=1).sum(dim=0)
+    return loss
+
+
+def _of(quantiles: Tensor, action: Tensor) -> Tensor:
+    """Return the quantiles (N, B) of one action for each row."""
+    n = len(quantiles)
+    return quantiles.gather(2, action[None, :, None].expand(n, -1, 1)).squeeze(2)
+
+
+def _n_features(encoder: nn.Module, spec: EnvSpec) -> int:
+    """Return how many features an encoder answers with, or refuse it."""
+    with torch.no_grad():
+        answer = encoder.eval()(no_observations(spec.observation, 2))
+    encoder.train()
+    if answer.ndim != 2 or len(answer) != 2:
+        raise ConfigError(
+            "agent.network must answer 2 observations with features of shape (2, any number), got "
+            f"{tuple(answer.shape)}"
+        )
+    return int(answer.shape[1])

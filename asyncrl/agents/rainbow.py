@@ -1,0 +1,49 @@
+"""Rainbow: what improved DQN each by itself, put together.
+
+Hessel et al. (2018), Rainbow: combining improvements in deep reinforcement learning,
+https://arxiv.org/abs/1710.02298. Its six parts, and where they are here:
+
+    double Q-learning       `double`, see `dqn.py`
+    dueling networks        `dueling`, streams of logits, see `networks.DuelingHead`
+    noisy networks          `noisy`, see `noisy.py`; no other exploration
+    distributions           C51, see `c51.py`
+    n-step returns          the replay's `n_step`, 3 in the paper
+    prioritized replay      `PrioritizedReplayConfig`; priorities are the rows' cross-entropies
+
+So a Rainbow is a C51 agent with settings of its own, and the rest is a replay:
+
+    train_async(RainbowConfig(v_min=0.0, v_max=100.0), make_env,
+                AsyncConfig(replay=PrioritizedReplayConfig(n_step=3)))
+
+What differs on purpose:
+    The paper's priority is the Kullback-Leibler divergence of prediction and target, which is
+    their cross-entropy, the loss, less the target's entropy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.exploration import Exploration
+
+__all__ = ["RainbowConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RainbowConfig(C51Config):
+    """Settings of Rainbow: C51's, with all improvements on."""
+
+    double: bool = True
+    """The online network chooses the action whose distribution the target network tells."""
+
+    dueling: bool = True
+    """Separate streams for the value of a state and the advantages of its actions. Turn it off for
+    a network of your own."""
+
+    noisy: bool = True
+    """Perturb the weights behind the encoder, anew for each act and each optimisation step, by as
+    much as is learned. Turn it off for a network of your own, and build NoisyLinear into that."""
+
+    exploration: Exploration | None = None
+    """How actions other than the best one are tried beside what noisy layers do."""
