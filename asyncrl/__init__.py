@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from asyncrl.train import build_async_trainer, train_async
     from asyncrl.train_sync import SyncConfig, train_sync
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+    from asyncrl.trajectory_processor import ReturnToGo, Trajectories, Trajectory, TrajectoryConfig
     from asyncrl.transport import ActorLink, LearnerLink, Transport
 
 __version__ = "0.1.0"
@@ -106,6 +107,7 @@ __all__ = [
     "ReplayBufferProxy",
     "ReplayBufferProxyConfig",
     "RestartPolicyConfig",
+    "ReturnToGo",
     "SegmentConfig",
     "Step",
     "StepProcessor",
@@ -114,6 +116,9 @@ __all__ = [
     "TellsPriorities",
     "Trainer",
     "TrainerConfig",
+    "Trajectories",
+    "Trajectory",
+    "TrajectoryConfig",
     "Transport",
     "TransportClosed",
     "TransportError",
@@ -167,6 +172,7 @@ _HOMES = {
     "train": ["build_async_trainer", "train_async"],
     "train_sync": ["SyncConfig", "train_sync"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
+    "trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
     "transport": ["ActorLink", "LearnerLink", "Transport"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -133,7 +133,7 @@ class Actor:
             shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
             episode_returns=returns,
             episode_lengths=lengths,
-            policy=_floats(self._policy.record()),
+            policy=_floats({**self._policy.record(), **self._processor.record()}),
             final=final,
         )
 

@@ -84,7 +84,8 @@ class ActorReport:
 
     episode_lengths: tuple[int, ...] = ()
     policy: Mapping[str, float] = field(default_factory=dict)
-    """What the policy says of itself, for instance its exploration rate."""
+    """What the policy says of itself, for instance its exploration rate, and what the step
+    processor does."""
 
     final: bool = False
 

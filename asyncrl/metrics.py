@@ -87,6 +87,9 @@ METRICS: dict[str, Metric] = {
     "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),
     "actor/<id>/episodes": Metric("episodes", "ended in this slot so far"),
     "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
+    "actor/<id>/trajectories_stored": Metric("trajectories", "or clips of them, if it clips"),
+    "actor/<id>/trajectories_discarded": Metric("trajectories", "or clips, that were too short"),
+    "actor/<id>/transitions_discarded": Metric("transitions", "in none that was stored"),
     "actor/<id>/<name>": Metric("", "what the policy says of itself, e.g. `exploration_rate`"),
     # The machine.
     "system/cpu_percent": Metric("%", "of one core, by the learner's process"),

@@ -11,6 +11,7 @@ import numpy as np
 from asyncrl.agent import Act
 from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.errors import ConfigError, EnvironmentFault
+from asyncrl.recorder import Record
 from asyncrl.segment import END, TRUNCATED, ColumnSpec, SegmentConfig
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
@@ -57,6 +58,10 @@ class StepProcessor(Protocol):
 
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield what closes every stream: `obs` is where the environments stand now."""
+        ...
+
+    def record(self) -> Record:
+        """Numbers about what became of steps, which actors report beside the policy's."""
         ...
 
 
@@ -116,6 +121,10 @@ class OneStep:
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield the observation after the last row of every environment."""
         yield _end_rows(np.arange(len(obs)), self._newest(obs))
+
+    def record(self) -> Record:
+        """Tell nothing: each step is a row."""
+        return {}
 
     def _newest(self, obs: Array) -> Array:
         return obs[:, -1] if self._stacks else obs

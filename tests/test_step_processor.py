@@ -61,6 +61,10 @@ def test_step_becomes_one_row_for_each_environment() -> None:
     assert rows.columns["log_prob"].tolist() == [-1, -2, -3]
 
 
+def test_nothing_is_told_beside_rows() -> None:
+    assert OneStep().record() == {}
+
+
 def test_flags_keep_terminated_and_truncated_apart() -> None:
     rows, _ = process(make_step(terminated=(1, 0, 1), truncated=(0, 1, 1)))
     both = TERMINATED | TRUNCATED

@@ -1,0 +1,296 @@
+"""Whole trajectories before they become experience: limits on length, clips, columns made of them.
+
+A trajectory is what happens in one environment from an episode's beginning, or from where the one
+before was cut, to the episode's end, or to `max_length`, or to where the actor stops. Its rows are
+held back until then; `ReturnToGo`, or a function of the user's own, may look at all of them and add
+columns, which stand in batches under their names.
+
+    rows held      0  1  2  3  4  5  6  7  8  9          clip_length=4, clip_stride=3
+    stored         0  1  2  3  E                         E: an `END` row, with the observation that
+                            3  4  5  6  E                   follows; no return reaches across it
+                                     6  7  8  9  E
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.recorder import Record
+from asyncrl.segment import END, ColumnSpec
+from asyncrl.step_processor import OneStep, Rows, Step, StepProcessor
+from asyncrl.types import Array, BoolArray, Columns, IntArray
+
+__all__ = ["PostProcess", "ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"]
+
+_FIRST_ROOM = 64
+"""Rows of a trajectory that there is room for at first; it doubles whenever that is too little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryConfig:
+    """Which trajectories become experience, and in what pieces. All lengths are in steps."""
+
+    min_length: int = 1
+    """Shorter trajectories, and shorter clips, are discarded, and counted."""
+
+    max_length: int = 1000
+    """A trajectory that is longer is cut here, and goes on as another one."""
+
+    clip_length: int = 0
+    """Trajectories are stored in clips of this length; what is left at a trajectory's end is a
+    shorter one. 0 stores them whole."""
+
+    clip_stride: int = 0
+    """Steps between the beginnings of two clips: fewer than `clip_length` let clips overlap, more
+    leave steps out. 0 is the same as `clip_length`."""
+
+    def __post_init__(self) -> None:
+        if self.min_length < 1:
+            raise ConfigError(f"trajectory.min_length must be at least 1, got {self.min_length}")
+        if self.max_length < self.min_length:
+            raise ConfigError(
+                f"trajectory.max_length={self.max_length} is less than min_length="
+                f"{self.min_length}, so every trajectory would be discarded; make it larger"
+            )
+        if self.clip_length < 0 or self.clip_stride < 0:
+            raise ConfigError(
+                "trajectory.clip_length and clip_stride must be 0 (off) or more, got "
+                f"{self.clip_length} and {self.clip_stride}"
+            )
+        if 0 < self.clip_length < self.min_length:
+            raise ConfigError(
+                f"trajectory.clip_length={self.clip_length} is less than min_length="
+                f"{self.min_length}, so every clip would be discarded; make it larger"
+            )
+        if self.clip_stride and not self.clip_length:
+            raise ConfigError(
+                f"trajectory.clip_stride={self.clip_stride} has no effect without a clip_length"
+            )
+
+    def clips(self, length: int) -> list[tuple[int, int]]:
+        """Return begin and end of the pieces of a trajectory, also of those that are too short.
+
+        Clips begin every `clip_stride` steps until one reaches the trajectory's end.
+        """
+        size = self.clip_length or length
+        clips = []
+        for begin in range(0, length, self.clip_stride or size):
+            clips.append((begin, min(begin + size, length)))
+            if begin + size >= length:
+                break
+        return clips
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What a function that looks at whole trajectories is given."""
+
+    columns: Columns
+    """One row for each step: `obs`, `action`, `reward`, `flags` and the policy's own columns."""
+
+    last_obs: Array
+    """The observation after the last step."""
+
+
+class PostProcess(Protocol):
+    """Makes columns of a whole trajectory; must be importable, or cloudpickle-able."""
+
+    @property
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        """Return what is made: names, and dtype and shape of one row."""
+        ...
+
+    def __call__(self, trajectory: Trajectory) -> Columns:
+        """Return these columns, with a row for each of the trajectory's; keep nothing of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnToGo:
+    """Adds up the rewards from each step to the trajectory's end, the later the less they count.
+
+    Beyond the end of a trajectory that was cut there are none: nothing is bootstrapped.
+    """
+
+    gamma: float = 0.99
+    """Discount of a reward one step later."""
+
+    name: str = "return_to_go"
+    """Of the column."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"gamma of ReturnToGo must lie in [0, 1], got {self.gamma}")
+
+    @property
+    def columns(self) -> tuple[ColumnSpec, ...]:
+        """One number a step."""
+        return (ColumnSpec(self.name, "float32"),)
+
+    def __call__(self, trajectory: Trajectory) -> Columns:
+        """Compute it from the last step backwards."""
+        returns = trajectory.columns["reward"].astype(np.float64)
+        for t in range(len(returns) - 2, -1, -1):
+            # G_t = r_t + gamma * G_{t+1}
+            returns[t] += self.gamma * returns[t + 1]
+        return {self.name: returns.astype(np.float32)}
+
+
+class Trajectories:
+    """Holds rows back until their trajectory is over, and stores it as `TrajectoryConfig` says.
+
+    Observations are kept whole: `segment.frame_stack` is to be 1. Where segments are cut before
+    each round of a synchronous run (`cut_before_opt`), trajectories are cut there, too.
+    """
+
+    def __init__(
+        self,
+        config: TrajectoryConfig | None = None,
+        *,
+        post_process: PostProcess | None = None,
+        one_step: StepProcessor | None = None,
+    ) -> None:
+        """Serve one batch of environments.
+
+        `one_step` makes the rows that are held; a `OneStep` unless another one is given, for
+        instance one with `return_gamma`.
+        """
+        self._config = config or TrajectoryConfig()
+        self._post_process = post_process
+        self._one_step = one_step or OneStep()
+        self._held = _Held(self._config.max_length)
+        self._stored = self._discarded = self._discarded_transitions = 0
+
+    def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
+        """Return the columns of the rows held, and those that are made of trajectories."""
+        made = self._post_process.columns if self._post_process else ()
+        known = self._one_step.columns(spec, extras)
+        return (*known, *(column for column in made if column not in known))
+
+    def process(self, step: Step) -> Iterator[Rows]:
+        """Hold the step's rows, and yield those of the trajectories that end with it."""
+        for rows in self._one_step.process(step):
+            yield from self._take(rows)
+
+    def finish(self, obs: Array) -> Iterator[Rows]:
+        """End all trajectories where the environments stand now."""
+        for rows in self._one_step.finish(obs):
+            yield from self._take(rows)
+
+    def record(self) -> Record:
+        """Count what was stored and what was discarded: trajectories, or clips of them."""
+        return {
+            **self._one_step.record(),
+            "trajectories_stored": self._stored,
+            "trajectories_discarded": self._discarded,
+            "transitions_discarded": self._discarded_transitions,
+        }
+
+    def _take(self, rows: Rows) -> Iterator[Rows]:
+        ids, columns, only = rows
+        if only is not None:
+            ids, columns = ids[only], {name: column[only] for name, column in columns.items()}
+        # A row's observation is also the one after the row before: it closes what is over.
+        over = (columns["flags"] >= END) | self._held.full(ids)
+        for k in np.flatnonzero(over):
+            yield from self._release(int(ids[k]), columns["obs"][k])
+        if (columns["flags"] < END).all():
+            self._held.append(ids, columns)
+
+    def _release(self, env_id: int, last_obs: Array) -> Iterator[Rows]:
+        """Yield what is kept of an environment's trajectory, each piece closed by an `END` row."""
+        held = self._held.take(env_id)
+        length = len(held["flags"]) if held else 0
+        clips = self._chosen(length) if length else []
+        if clips and self._post_process:
+            made = self._post_process(Trajectory(held, last_obs))
+            held |= _checked(made, self._post_process.columns, length)
+        ids = np.array([env_id])
+        for begin, end in clips:
+            for t in range(begin, end):
+                yield Rows(ids, {name: column[t : t + 1] for name, column in held.items()})
+            after = held["obs"][end] if end < length else last_obs
+            yield Rows(ids, {"obs": after[None], "flags": np.full(1, END, np.uint8)})
+
+    def _chosen(self, length: int) -> list[tuple[int, int]]:
+        """Return the pieces that are stored of a trajectory, and count these and the others."""
+        clips = self._config.clips(length)
+        chosen = [clip for clip in clips if clip[1] - clip[0] >= self._config.min_length]
+        stored = np.zeros(length, np.bool_)
+        for begin, end in chosen:
+            stored[begin:end] = True
+        self._stored += len(chosen)
+        self._discarded += len(clips) - len(chosen)
+        self._discarded_transitions += int(np.count_nonzero(~stored))
+        return chosen
+
+
+class _Held:
+    """The rows of each environment's trajectory so far."""
+
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
+        self._columns: dict[str, Array] = {}
+        self._filled: IntArray = np.zeros(0, np.int64)
+
+    def full(self, ids: IntArray) -> BoolArray:
+        """Say which of these environments' trajectories have reached their greatest length."""
+        if not len(self._filled):
+            return np.zeros(len(ids), np.bool_)
+        full: BoolArray = self._filled[ids] == self._max_length
+        return full
+
+    def append(self, ids: IntArray, columns: Columns) -> None:
+        """Add a row to each of these environments' trajectories."""
+        missing = int(ids.max(initial=-1)) + 1 - len(self._filled)
+        self._filled = np.pad(self._filled, (0, max(0, missing)))
+        at = self._filled[ids]
+        rows = int(at.max(initial=0)) + 1
+        for name, column in columns.items():
+            if name not in self._columns:
+                self._columns[name] = np.zeros((0, 0, *column.shape[1:]), column.dtype)
+            self._with_room(name, rows)[ids, at] = column
+        self._filled[ids] += 1
+
+    def take(self, env_id: int) -> dict[str, Array]:
+        """Return a copy of an environment's rows, and begin anew there."""
+        if env_id >= len(self._filled):
+            return {}
+        length, self._filled[env_id] = int(self._filled[env_id]), 0
+        return {name: column[env_id, :length].copy() for name, column in self._columns.items()}
+
+    def _with_room(self, name: str, rows: int) -> Array:
+        """Return a column, grown if it had no room for all environments, or so many rows."""
+        now = self._columns[name]
+        n_envs, room = len(self._filled), now.shape[1]
+        if now.shape[0] < n_envs or room < rows:
+            while room < rows:
+                room = max(_FIRST_ROOM, 2 * room)
+            shape = (n_envs, min(room, self._max_length), *now.shape[2:])
+            grown = self._columns[name] = np.zeros(shape, now.dtype)
+            grown[: now.shape[0], : now.shape[1]] = now
+        return self._columns[name]
+
+
+def _checked(made: Columns, declared: tuple[ColumnSpec, ...], length: int) -> dict[str, Array]:
+    """Return the columns that were made, as they were declared; refuse others."""
+    if set(made) != {column.name for column in declared}:
+        raise ConfigError(
+            f"the function for trajectories declares the columns {[c.name for c in declared]}, and "
+            f"made {sorted(made)}; let it return what it declares"
+        )
+    columns = {c.name: np.asarray(made[c.name], c.dtype) for c in declared}
+    for column in declared:
+        if columns[column.name].shape != (length, *column.shape):
+            raise ConfigError(
+                f"the function for trajectories made {column.name!r} of shape "
+                f"{columns[column.name].shape}, expected {(length, *column.shape)}: a row for "
+                "each of the trajectory's"
+            )
+    return columns
