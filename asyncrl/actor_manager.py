@@ -79,6 +79,7 @@ class ActorManager:
         interrupter: Interrupter,
         *,
         names: Mapping[ActorId, str] | None = None,
+        first_incarnation: int = 0,
         on_exit: Callable[[ActorExit], None] = lambda _: None,
         on_restart: Callable[[ActorId], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
@@ -92,7 +93,8 @@ class ActorManager:
         self._on_restart = on_restart
         self._clock = clock
         self._policy = RestartPolicy(config.restart, seed=0)
-        self._slots = {actor_id: _Slot() for actor_id in bodies}
+        self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in bodies}
+        self._first_incarnation = first_incarnation
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
@@ -100,6 +102,11 @@ class ActorManager:
     def start(self) -> None:
         """Start every actor, and watch them."""
         self._thread.start()
+
+    @property
+    def next_incarnation(self) -> int:
+        """One more than that of any life so far: where a resumed run's actors begin."""
+        return 1 + max((slot.incarnation for slot in self._slots.values()), default=-1)
 
     @property
     def alive(self) -> int:
@@ -146,7 +153,7 @@ class ActorManager:
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
                 slot.alive, slot.restart_at = True, None
                 slot.turns, slot.turned_at, slot.killed_because = 0, now, ""
-                if slot.incarnation:
+                if slot.incarnation > self._first_incarnation:
                     self._on_restart(actor_id)
 
     def _take_exits(self, exits: Sequence[ActorExit]) -> None:

@@ -16,8 +16,8 @@ from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent, CountsEnvSteps
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, RunState
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
@@ -131,6 +131,7 @@ class AsyncTrainer:
             checkpointer=checkpointer,
             stop=stop,
             setup=setup,
+            state=self._state,
         )
 
     @property
@@ -153,6 +154,15 @@ class AsyncTrainer:
             self._close()
         self.interrupter.raise_if_failed()
         return self.result()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; before `train`.
+
+        Counters, the ledger, schedules and, if it was saved, the replay go on; actors begin new
+        episodes, which no life of an actor has played before.
+        """
+        self.books.restore(checkpoint)
+        self.proxy.restore(checkpoint.groups, checkpoint.meta["run"])
 
     def close(self) -> None:
         """Release what a trainer holds that is not to train; `train` itself leaves nothing."""
@@ -240,6 +250,10 @@ class AsyncTrainer:
         self.books.watch.lap("sample")
         return batches
 
+    def _state(self) -> RunState:
+        groups, numbers = self.proxy.state(with_replay=self.config.books.save_replay)
+        return RunState(groups, {**numbers, "incarnation": self._manager.next_incarnation})
+
     def _start(self) -> None:
         """Sockets are open; then the receiving thread, the first model, and only then actors."""
         self.books.start(self._run_config, [self.proxy.record, self.proxy.actors.take])
@@ -261,6 +275,7 @@ class AsyncTrainer:
             self.proxy.close,
             self._link.close,
             self._close_books,
+            self.books.close_saver,
         ):
             self._attempt(step)
 

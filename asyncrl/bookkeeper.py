@@ -6,15 +6,16 @@ Does not train.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import SupportsFloat
+from typing import Any, NamedTuple, SupportsFloat
 
 from asyncrl.agent import Agent
-from asyncrl.checkpoint import BestModel, Checkpointer
+from asyncrl.checkpoint import BestModel, Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
 from asyncrl.facts import Setup
@@ -22,13 +23,15 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record, Recorder
+from asyncrl.saver import Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
 from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
+from asyncrl.types import Params
 
-__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
+__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "RunState"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,12 @@ class BookkeepingConfig:
     save_interval_opt_steps: int = 10_000
     """Optimisation steps between two checkpoints; one more is saved at the end."""
 
+    save_replay: bool = True
+    """Save the replay with them, so that a resumed run need not begin by filling another."""
+
+    save_timeout_s: float = 60.0
+    """How long the end of a run waits for its last checkpoint to be on disk."""
+
     final_evaluation_timeout_s: float = 60.0
     """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
 
@@ -57,6 +66,16 @@ class BookkeepingConfig:
         for name, value in asdict(self).items():
             if not 0 <= value < math.inf:
                 raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
+
+
+class RunState(NamedTuple):
+    """What a trainer wants saved, besides the agent."""
+
+    groups: Mapping[str, Params]
+    """Copies of arrays."""
+
+    numbers: Mapping[str, Any]
+    """Plain values, as JSON has them."""
 
 
 @dataclass(slots=True)
@@ -81,6 +100,7 @@ class Bookkeeper:
         checkpointer: Checkpointer | None = None,
         stop: StopCondition | None = None,
         setup: Setup | None = None,
+        state: Callable[[], RunState] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._agent = agent
@@ -88,15 +108,16 @@ class Bookkeeper:
         self._interrupter = interrupter
         self._evaluation = evaluation
         self._recorder = recorder
-        self._checkpointer = checkpointer
+        self._saver = Saver(checkpointer, interrupter) if checkpointer else None
+        self._state = state or (lambda: RunState({}, {}))
         self._stop = stop
         self._setup = setup or Setup()
         self._clock = clock
         self.watch = Stopwatch()
         self.counts = Counts()
-        self._eval_every = Every(config.eval_interval_opt_steps)
-        self._record_every = Every(config.record_interval_opt_steps)
-        self._save_every = Every(config.save_interval_opt_steps)
+        self._run_config: Mapping[str, object] = {}
+        self._wall_before_s = 0.0
+        self._set_intervals(start=0)
         self._best = BestModel()
         self._best_opt_steps: int | None = None
         self._last_score: float | None = None
@@ -111,9 +132,11 @@ class Bookkeeper:
     def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
         """Begin a run: from here on time counts. `sources` are asked at each record."""
         self._sources = sources
-        self._started_at = self._recorded_at = self._clock()
-        self._record_every_s = EverySeconds(self._config.record_interval_s, self._started_at)
-        self._recorded = Counts()
+        self._run_config = config
+        self._recorded_at = self._clock()
+        self._started_at = self._recorded_at - self._wall_before_s
+        self._record_every_s = EverySeconds(self._config.record_interval_s, self._recorded_at)
+        self._recorded = Counts(self.counts.env_steps, self.counts.opt_steps)
         self._recorded_stored = 0.0
         if self._recorder:
             self._recorder.start(config)
@@ -122,7 +145,7 @@ class Bookkeeper:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the run began, without those between its parts if it was resumed."""
         return self._clock() - self._started_at
 
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
@@ -136,7 +159,7 @@ class Bookkeeper:
         if self._record_every_s.due(self._clock()) or by_steps:
             self._record(agent_record())
             self.watch.lap("record")
-        if self._save_every.due(opt_steps):
+        if self._save_every.due(opt_steps) or self._interrupter.take_save_request():
             self.save()
         self._check_stop(self._axes())
 
@@ -160,16 +183,30 @@ class Bookkeeper:
 
     def save(self) -> None:
         """Save a checkpoint to go on from."""
-        if self._checkpointer:
-            counts = self.counts
+        if self._saver:
+            counts, state = self.counts, self._state()
             meta = {
                 "opt_steps": counts.opt_steps,
                 "env_steps": counts.env_steps,
+                "wall_s": self.wall_s,
                 "best_score": self._best.score if self._best_opt_steps is not None else None,
+                "best_opt_steps": self._best_opt_steps,
+                "config": json.loads(json.dumps(dict(self._run_config), default=str)),
+                "run": dict(state.numbers),
             }
             groups = {"model": self.snapshot().params, "agent": self._agent.state()}
-            self._checkpointer.save(str(counts.opt_steps), groups, meta)
+            self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
             self.watch.lap("save")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""
+        meta = checkpoint.meta
+        self._agent.load_state(checkpoint.groups["agent"])
+        self.counts = Counts(meta["env_steps"], meta["opt_steps"])
+        self._wall_before_s = meta["wall_s"]
+        if meta["best_score"] is not None:
+            self._best.score, self._best_opt_steps = meta["best_score"], meta["best_opt_steps"]
+        self._set_intervals(start=self.counts.opt_steps)
 
     def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Write the last record and close the recorder."""
@@ -179,6 +216,11 @@ class Bookkeeper:
         finally:
             if self._recorder:
                 self._recorder.close(failed=failed)
+
+    def close_saver(self) -> None:
+        """Wait until the last checkpoint is on disk; raise if it could not be written."""
+        if self._saver:
+            self._saver.close(self._config.save_timeout_s)
 
     def result(self) -> TrainResult:
         """Sum the run up, as far as the learner knows it."""
@@ -227,9 +269,9 @@ class Bookkeeper:
         version = int(scored.model.version)
         if self._best.is_better(scored.score):
             self._best_opt_steps = version
-            if self._checkpointer:
+            if self._saver:
                 meta = {"opt_steps": version, "score": scored.score}
-                self._checkpointer.save("best", {"model": scored.model.params}, meta)
+                self._saver.save("best", {"model": scored.model.params}, meta)
                 self.watch.lap("save")
         record = dict(self._axes()) | dict(scored.record)
         record |= {"eval_reward": scored.score, "eval/model_version": float(version)}
@@ -245,6 +287,11 @@ class Bookkeeper:
             self._interrupter.stop(reason)
             return True
         return False
+
+    def _set_intervals(self, start: int) -> None:
+        self._eval_every = Every(self._config.eval_interval_opt_steps, start=start)
+        self._record_every = Every(self._config.record_interval_opt_steps, start=start)
+        self._save_every = Every(self._config.save_interval_opt_steps, start=start)
 
     def _wait_until_free(self, site: EvaluationSite, deadline: float) -> None:
         while site.busy and self._clock() < deadline and not self._interrupter.urgent:
@@ -264,6 +311,8 @@ class Bookkeeper:
         for source in self._sources:
             record |= source()
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
+        if self._saver:
+            record |= self._saver.record()
         record |= self._system.record()
         record |= self._rates(record)
         record |= self._times()

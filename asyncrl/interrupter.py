@@ -1,4 +1,4 @@
-"""How anything may end a run: a stop with a reason, or a failure with its error.
+"""How anything may end a run, or have it saved: a stop with a reason, a failure with its error.
 
 Ends nothing itself: loops ask `is_set`, and whoever runs them calls `raise_if_failed` at the end.
 """
@@ -31,6 +31,7 @@ class Interrupter:
         self._reasons: list[str] = []
         self._errors: list[BaseException] = []
         self._urgent = False
+        self._save_requested = False
         self._noted = 0
         self._token: SimpleQueue[None] = SimpleQueue()
 
@@ -48,6 +49,15 @@ class Interrupter:
         if not any(error is known for known in self._errors):
             self._errors.append(error)
         self._set(f"{type(error).__name__}: {error}")
+
+    def request_save(self) -> None:
+        """Ask for a checkpoint now, and for going on; may be called from anywhere, as `stop`."""
+        self._save_requested = True
+
+    def take_save_request(self) -> bool:
+        """Return whether a checkpoint was asked for since the last call; asks may have joined."""
+        requested, self._save_requested = self._save_requested, False
+        return requested
 
     @property
     def is_set(self) -> bool:

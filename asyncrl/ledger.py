@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncrl.messages import Peer
 
@@ -42,6 +42,14 @@ class Ledger:
         self._accounts: dict[Peer, _Account] = {}
         self._dropped: Counter[str] = Counter()
         self._stored = 0
+        self._before = Balance(produced=0, stored=0, dropped=0, lost=0)
+        self._env_steps_before = 0
+
+    def go_on(self, before: Balance, *, env_steps: int) -> None:
+        """Count on from where another ledger was; what was in flight there will never arrive."""
+        with self._lock:
+            self._before = replace(before, lost=before.lost + before.in_flight)
+            self._env_steps_before = env_steps
 
     def on_received(self, peer: Peer, *, transitions: int, produced: int, env_steps: int) -> None:
         """Note a message that arrived, before it is stored or dropped."""
@@ -79,7 +87,8 @@ class Ledger:
     def env_steps(self) -> int:
         """Environment steps of all actors, as far as they have said."""
         with self._lock:
-            return sum(account.env_steps for account in self._accounts.values())
+            own = sum(account.env_steps for account in self._accounts.values())
+            return self._env_steps_before + own
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -90,10 +99,10 @@ class Ledger:
     def balance(self) -> Balance:
         """Add it all up."""
         with self._lock:
-            accounts = self._accounts.values()
+            accounts, before = self._accounts.values(), self._before
             return Balance(
-                produced=sum(a.produced for a in accounts),
-                stored=self._stored,
-                dropped=sum(self._dropped.values()),
-                lost=sum(a.produced - a.received for a in accounts if a.ended),
+                produced=before.produced + sum(a.produced for a in accounts),
+                stored=before.stored + self._stored,
+                dropped=before.dropped + sum(self._dropped.values()),
+                lost=before.lost + sum(a.produced - a.received for a in accounts if a.ended),
             )

@@ -81,7 +81,10 @@ METRICS: dict[str, Metric] = {
     "ms/publish": Metric("ms", "publishing a model (sync)"),
     "ms/eval": Metric("ms", "an evaluation that stopped the learner"),
     "ms/record": Metric("ms", "making a record"),
-    "ms/save": Metric("ms", "saving a checkpoint"),
+    "ms/save": Metric("ms", "copying what a checkpoint holds, which stops the learner"),
+    # Checkpoints, written in the background; absent until there was one.
+    "checkpoint/write_s": Metric("s", "writing the newest checkpoint to disk"),
+    "checkpoint/failures": Metric("1", "checkpoints that could not be written, whole run"),
     # Per actor.
     "actor/<id>/env_steps": Metric("env steps", "by this slot so far, over all its restarts"),
     "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),

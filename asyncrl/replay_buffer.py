@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from asyncrl.agent import TellsPriorities
-from asyncrl.errors import ConfigError
+from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
@@ -17,6 +17,7 @@ __all__ = [
     "check_priorities",
     "in_batches",
     "pass_priorities_on",
+    "restore_replay",
 ]
 
 
@@ -104,6 +105,16 @@ class ReplayBufferConfig(Protocol):
     def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
         """Allocate it."""
         ...
+
+
+def restore_replay(buffer: ReplayBuffer, state: Params) -> None:
+    """Put what a checkpoint holds into a buffer, or say why it cannot be."""
+    if not isinstance(buffer, KeepsState):
+        raise CheckpointError(
+            f"the checkpoint holds a replay, and {type(buffer).__name__} cannot take one: it has "
+            "no load_state"
+        )
+    buffer.load_state(state)
 
 
 def in_batches(together: Columns, batch_size: int) -> list[Columns]:

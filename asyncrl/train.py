@@ -40,6 +40,7 @@ from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.resume import first_incarnation, load_to_resume
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import StepProcessor, make_one_step
@@ -70,6 +71,7 @@ class RunParts(TypedDict, total=False):
     make_processor: Callable[[], StepProcessor] | None
     recorder: Recorder | None
     checkpoint_dir: Path | None
+    resume: bool
     strategy: Strategy | None
     interrupter: Interrupter | None
     run_config: Mapping[str, object] | None
@@ -100,6 +102,7 @@ def build_async_trainer(
     make_processor: Callable[[], StepProcessor] | None = None,
     recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
+    resume: bool = False,
     strategy: Strategy | None = None,
     interrupter: Interrupter | None = None,
     run_config: Mapping[str, object] | None = None,
@@ -117,11 +120,13 @@ def build_async_trainer(
         make_processor: Builds what turns steps into rows, in place of `OneStep`.
         recorder: Who keeps the numbers; in a thread of its own, so it may be slow.
         checkpoint_dir: Where checkpoints go; without it none are saved.
+        resume: Go on from the newest whole checkpoint in that directory.
         strategy: A training loop of your own.
         interrupter: Stops the run from outside, with a reason.
         run_config: Plain values for the recorder to keep beside its numbers.
     """
     config = config or AsyncConfig()
+    checkpoint = load_to_resume(checkpoint_dir, run_config) if resume else None
     plan = _Plan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it
@@ -143,7 +148,9 @@ def build_async_trainer(
             link,
             proxy,
             plan.trainer,
-            manager=_manager(launcher, bodies, config, interrupter, proxy),
+            manager=_manager(
+                launcher, bodies, config, interrupter, proxy, first_incarnation(checkpoint)
+            ),
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
             recorder=_in_background(recorder),
@@ -153,6 +160,8 @@ def build_async_trainer(
             setup=plan.setup,
             run_config=run_config,
         )
+        if checkpoint:
+            trainer.restore(checkpoint)
         undo.pop_all()
     return trainer
 
@@ -186,6 +195,7 @@ def _manager(
     config: AsyncConfig,
     interrupter: Interrupter,
     proxy: ReplayBufferProxy,
+    first_incarnation: int,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
         if ended.peer.actor_id < config.actors:
@@ -201,6 +211,7 @@ def _manager(
         config.supervision,
         interrupter,
         names={ActorId(config.actors): "the evaluator"},
+        first_incarnation=first_incarnation,
         on_exit=on_exit,
         on_restart=on_restart,
     )

@@ -16,6 +16,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.resume import load_to_resume
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import make_schema
 from asyncrl.step_processor import make_one_step
@@ -59,6 +60,7 @@ def train_sync(
     make_eval_env: MakeBatchEnv | None = None,
     recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
+    resume: bool = False,
     interrupter: Interrupter | None = None,
     run_config: Mapping[str, object] | None = None,
 ) -> TrainResult:
@@ -68,6 +70,7 @@ def train_sync(
     parts of your own.
     """
     config = config or SyncConfig()
+    checkpoint = load_to_resume(checkpoint_dir, run_config) if resume else None
     with ExitStack() as closing:
         env = make_env()
         closing.callback(env.close)
@@ -99,6 +102,8 @@ def train_sync(
             interrupter=interrupter,
             run_config=run_config,
         )
+        if checkpoint:
+            trainer.restore(checkpoint)
         return trainer.train()
 
 

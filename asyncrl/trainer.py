@@ -7,37 +7,31 @@ what differs is the link, which pushes straight into the buffer, and this loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import SupportsFloat
 
-from asyncrl.actor import Actor
-from asyncrl.actor_table import ActorTable
-from asyncrl.agent import Agent, PolicyWrapper
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.agent import Agent
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, RunState
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import InlineEvaluation
 from asyncrl.evaluator import Evaluator
+from asyncrl.inline_actor import InlineActor
 from asyncrl.interrupter import Interrupter
-from asyncrl.messages import (
-    ActorReport,
-    EvaluationReport,
-    Experience,
-    Hello,
-    ModelInfo,
-    Peer,
-)
-from asyncrl.outbox import Outbox
 from asyncrl.recorder import Record, Recorder
-from asyncrl.replay_buffer import ReplayBuffer, check_priorities, pass_priorities_on
-from asyncrl.seeding import Role, derive_seed
+from asyncrl.replay_buffer import (
+    KeepsState,
+    ReplayBuffer,
+    check_priorities,
+    pass_priorities_on,
+    restore_replay,
+)
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
-from asyncrl.transport import Topic
-from asyncrl.types import ActorId, ModelVersion
+from asyncrl.types import ModelVersion
 
 __all__ = ["Trainer", "TrainerConfig", "train_offline"]
 
@@ -108,24 +102,18 @@ class Trainer:
         self.buffer = buffer
         self.config = config
         self.interrupter = interrupter or Interrupter()
-        self._env = env
-        self._seed = seed
         self._run_config = run_config or {}
         self._agent_record: Mapping[str, SupportsFloat] = {}
         self._opt_rounds = 0
-        peer = Peer(actor_id=ActorId(0), incarnation=0)
-        # By count only: a message sent because time has passed would depend on the clock.
-        segment = replace(config.segment, flush_interval_s=0.0)
-        self._link = _BufferLink(buffer)
-        self._table = ActorTable()
-        self._actor = Actor(
-            peer,
+        self._opts_owed = 0
+        self._actor = InlineActor(
+            agent,
             env,
-            _OwnModel(agent),
-            processor,
-            Outbox(peer, schema, segment, env.n_envs),
-            self._link,
-            progress=_NoProgress(),
+            buffer,
+            schema=schema,
+            segment=config.segment,
+            processor=processor,
+            seed=seed,
         )
         self.books = Bookkeeper(
             agent,
@@ -135,6 +123,7 @@ class Trainer:
             recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
+            state=self._state,
         )
 
     def train(self) -> TrainResult:
@@ -142,19 +131,25 @@ class Trainer:
 
         def loop() -> None:
             self.books.start(self._run_config, [self._record])
-            self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, 0))
+            self._actor.begin_life()
             while not self.interrupter.is_set:
                 self.run_step()
 
         return _run(loop, self.books, self.interrupter, self.newest_record)
 
     def run_step(self) -> None:
-        """Take one step in all environments, then optimise as often as is due."""
-        self._actor.run_step()
+        """Take one step in all environments, then optimise as often as is due.
+
+        After a checkpoint in the middle of a round, a resumed run does the rest of the round first.
+        """
+        if not self._opts_owed:
+            self._actor.run_step()
+            self._opts_owed = self._opts_due()
         self.books.watch.lap("act")
-        for _ in range(self._opts_due()):
+        while self._opts_owed:
             if self.interrupter.is_set:
                 return
+            self._opts_owed -= 1
             self._learn()
             self.books.turn(self.newest_record)
         # Counted once what they owe is done, so that a limit on them ends on a whole round.
@@ -166,12 +161,40 @@ class Trainer:
         """Return the agent's numbers of the newest optimisation step."""
         return {f"agent/{name}": value for name, value in self._agent_record.items()}
 
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint; before `train`.
+
+        What follows is, bit for bit, what followed in the run that saved it, if it saved its
+        replay too.
+        """
+        self.books.restore(checkpoint)
+        numbers = checkpoint.meta["run"]
+        if "replay" in checkpoint.groups:
+            restore_replay(self.buffer, checkpoint.groups["replay"])
+        self._opt_rounds, self._opts_owed = numbers["opt_rounds"], numbers["opts_owed"]
+        self._actor.restore(numbers["actor"])
+        self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
+
+    def _state(self) -> RunState:
+        """End the actor's life and begin another: nobody can save an environment's insides.
+
+        So a checkpoint ends the episodes that are being played, and what follows depends on nothing
+        but the checkpoint.
+        """
+        actor = self._actor.end_life()
+        numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
+        groups = {}
+        if self.config.books.save_replay and isinstance(self.buffer, KeepsState):
+            groups["replay"] = self.buffer.state()
+        self._actor.begin_life()
+        return RunState(groups, numbers)
+
     def _opts_due(self) -> int:
         """Return how many optimisation steps this turn owes; none before the warm-up is over."""
         done = self._actor.env_steps - self.config.warmup_env_steps
         rounds = max(0, done) // self.config.opt_interval_env_steps
         if rounds > self._opt_rounds and self.config.cut_before_opt:
-            self._actor.finish_streams()
+            self._actor.cut()
         if len(self.buffer) == 0:
             return 0
         due, self._opt_rounds = rounds - self._opt_rounds, rounds
@@ -183,17 +206,11 @@ class Trainer:
         self._agent_record = self.agent.opt(batch)
         pass_priorities_on(self.agent, batch, self.buffer)
         self.books.counts.opt_steps += 1
-        self._link.version = ModelVersion(self.books.counts.opt_steps)
+        self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
         self.books.watch.lap("opt")
 
     def _record(self) -> Record:
-        self._table.on_report(self._actor.report())
-        stored = float(self._link.stored)
-        return {
-            "samples_total": stored,
-            "replay/size": float(len(self.buffer)),
-            **self._table.take(),
-        }
+        return {"replay/size": float(len(self.buffer)), **self._actor.record()}
 
 
 def train_offline(
@@ -254,6 +271,7 @@ def _run(
         loop()
         books.finish()
         books.save()
+        books.close_saver()
     except BaseException as error:
         interrupter.fail(error)
     books.close(newest_record)
@@ -269,49 +287,3 @@ def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
                 f"{name} of {value} does not fit a replay buffer of {buffer.capacity} transitions; "
                 "make the buffer larger"
             )
-
-
-class _OwnModel(PolicyWrapper):
-    """The learning agent as the actor's policy: its model is always the newest one."""
-
-    def sync_model(self, info: ModelInfo) -> None:
-        """Do nothing: the parameters are the agent's own."""
-
-
-class _BufferLink:
-    """An actor's link that ends in the replay buffer of the same process."""
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self._buffer = buffer
-        self.stored = 0
-        self.version = ModelVersion(0)
-
-    def hello(self, message: Hello) -> None:
-        """Nobody needs to agree."""
-
-    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
-        if isinstance(message, Experience):
-            self.stored += self._buffer.push(message.columns, message.rows)
-        return True
-
-    def latest_model(
-        self, topic: Topic, newer_than: int, timeout_s: float = 0.0
-    ) -> ModelInfo | None:
-        return ModelInfo(version=self.version, params={}) if self.version > newer_than else None
-
-    def stopping(self) -> bool:
-        return False
-
-    def drain(self, timeout_s: float) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class _NoProgress:
-    def turn(self, produced: int) -> None:
-        """Nobody watches."""
-
-    def waiting(self, waiting: bool) -> None:
-        """Nobody watches."""

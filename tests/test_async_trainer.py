@@ -28,7 +28,7 @@ from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from asyncrl.types import Array, Columns, IntArray
-from tests.fakes import ConstantAgent
+from tests.fakes import ConstantAgent, DirectSaver
 from tests.sample_messages import make_report
 from tests.streams import PEER, make_outbox, play, schema
 
@@ -95,6 +95,8 @@ class FakeManager:
         self.at_start: Callable[[], object] = lambda: None
         self.at_stop: Callable[[], object] = lambda: None
         self.waited_s: float | None = None
+
+    next_incarnation = 1
 
     def start(self) -> None:
         self.log.append("start actors")
@@ -207,6 +209,8 @@ class Stage:
             checkpointer=Saves(self.log),
             **parts,
         )
+        self.saves = Saves(self.log)
+        self.trainer.books._saver = DirectSaver(self.saves, self.interrupter)
 
     def say_hello(self) -> None:
         self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
@@ -439,7 +443,7 @@ def trip(stage: Stage, word: str) -> None:
     books = stage.trainer.books
     for part in (stage, stage.link, stage.proxy, stage.manager, stage.recorder):
         part.log = wire  # type: ignore[attr-defined]
-    for part in (books._checkpointer, books._evaluation):
+    for part in (stage.saves, books._evaluation):
         part.log = wire  # type: ignore[union-attr]
 
 

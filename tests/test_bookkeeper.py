@@ -30,7 +30,7 @@ from asyncrl.stop_conditions import (
     StopCondition,
 )
 from asyncrl.train_result import TrainResult
-from tests.fakes import ConstantAgent
+from tests.fakes import ConstantAgent, DirectSaver
 
 
 class FakeSite:
@@ -110,6 +110,7 @@ class Run:
             setup=setup,
             clock=lambda: self.now_s,
         )
+        self.books._saver = DirectSaver(self.checkpointer, self.interrupter)
         self.books.start(
             {"seed": 1}, [lambda: {"samples_total": 2.0 * self.books.counts.env_steps}]
         )
@@ -269,7 +270,15 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
     saved = [entry for entry in run.checkpointer.saved if entry[0] != "best"]
     assert [name for name, _, _ in saved] == ["4", "8"]
     _, groups, meta = saved[1]
-    assert meta == {"opt_steps": 8, "env_steps": 80, "best_score": 3.0}
+    assert meta == {
+        "opt_steps": 8,
+        "env_steps": 80,
+        "wall_s": 0.0,
+        "best_score": 3.0,
+        "best_opt_steps": 4,
+        "config": {"seed": 1},
+        "run": {},
+    }
     assert groups["agent"]["opt_steps"] == 8
     assert set(groups["model"]) == {"action"}
 

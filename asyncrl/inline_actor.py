@@ -1,0 +1,167 @@
+"""An actor in the learner's own thread: its rows go straight into the replay buffer.
+
+It lives one life after another, each with a seed and streams of its own, as actors do that are
+started again: so what happens in a life depends on nothing before it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+
+from asyncrl.actor import Actor
+from asyncrl.actor_table import ActorTable
+from asyncrl.agent import Policy, PolicyWrapper
+from asyncrl.env import BatchEnv
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.outbox import Outbox
+from asyncrl.recorder import Record
+from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.seeding import Role, derive_seed
+from asyncrl.segment import SegmentConfig, SegmentSchema
+from asyncrl.step_processor import StepProcessor
+from asyncrl.transport import Topic
+from asyncrl.types import ActorId, ModelVersion
+
+__all__ = ["InlineActor"]
+
+_ID = ActorId(0)
+
+
+class InlineActor:
+    """Steps environments with the learning agent itself."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: BatchEnv,
+        buffer: ReplayBuffer,
+        *,
+        schema: SegmentSchema,
+        segment: SegmentConfig,
+        processor: StepProcessor,
+        seed: int,
+    ) -> None:
+        self._policy = _OwnModel(policy)
+        self._env = env
+        self._link = _BufferLink(buffer)
+        self._schema = schema
+        # By count only: a message sent because time has passed would depend on the clock.
+        self._segment = replace(segment, flush_interval_s=0.0)
+        self._processor = processor
+        self._seed = seed
+        self._table = ActorTable()
+        self._incarnation = 0
+        self._env_steps_before = 0
+        self._actor = self._born()
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps of all lives."""
+        return self._env_steps_before + self._actor.env_steps
+
+    @property
+    def model_version(self) -> ModelVersion:
+        """The number of the model that acts."""
+        return self._link.version
+
+    @model_version.setter
+    def model_version(self, version: ModelVersion) -> None:
+        self._link.version = version
+
+    def begin_life(self) -> None:
+        """Begin new episodes in all environments."""
+        # The first life has the seed that it had before there were others.
+        life = (_ID, self._incarnation) if self._incarnation else (_ID,)
+        self._actor.start(derive_seed(self._seed, Role.ENVIRONMENT, *life))
+
+    def run_step(self) -> None:
+        """Take one step in all environments."""
+        self._actor.run_step()
+
+    def cut(self) -> None:
+        """Put all that was collected into the buffer, also segments that are not full."""
+        self._actor.finish_streams()
+
+    def end_life(self) -> dict[str, int]:
+        """Cut all streams for good, and return what `restore` needs to begin the same next life."""
+        self._actor.finish_streams()
+        self._table.on_report(self._actor.report())
+        self._env_steps_before = self.env_steps
+        self._incarnation += 1
+        self._actor = self._born()
+        return {
+            "incarnation": self._incarnation,
+            "env_steps": self._env_steps_before,
+            "stored": self._link.stored,
+        }
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Go on where `end_life` ended; before a life has begun."""
+        self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
+        self._link.stored = state["stored"]
+        self._actor = self._born()
+
+    def record(self) -> Record:
+        """Return what was stored so far, and what actors tell."""
+        self._table.on_report(self._actor.report())
+        return {"samples_total": float(self._link.stored), **self._table.take()}
+
+    def _born(self) -> Actor:
+        peer = Peer(actor_id=_ID, incarnation=self._incarnation)
+        return Actor(
+            peer,
+            self._env,
+            self._policy,
+            copy.deepcopy(self._processor),  # one serves one life
+            Outbox(peer, self._schema, self._segment, self._env.n_envs),
+            self._link,
+            progress=_NoProgress(),
+        )
+
+
+class _OwnModel(PolicyWrapper):
+    """The learning agent as the actor's policy: its model is always the newest one."""
+
+    def sync_model(self, info: ModelInfo) -> None:
+        """Do nothing: the parameters are the agent's own."""
+
+
+class _BufferLink:
+    """An actor's link that ends in the replay buffer of the same process."""
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer = buffer
+        self.stored = 0
+        self.version = ModelVersion(0)
+
+    def hello(self, message: Hello) -> None:
+        """Nobody needs to agree."""
+
+    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+        if isinstance(message, Experience):
+            self.stored += self._buffer.push(message.columns, message.rows)
+        return True
+
+    def latest_model(
+        self, topic: Topic, newer_than: int, timeout_s: float = 0.0
+    ) -> ModelInfo | None:
+        return ModelInfo(version=self.version, params={}) if self.version > newer_than else None
+
+    def stopping(self) -> bool:
+        return False
+
+    def drain(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _NoProgress:
+    def turn(self, produced: int) -> None:
+        """Nobody watches."""
+
+    def waiting(self, waiting: bool) -> None:
+        """Nobody watches."""

@@ -1,0 +1,62 @@
+"""What a run can go on from, and what is different now."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.errors import CheckpointError, ConfigError
+
+__all__ = ["differences", "first_incarnation", "load_to_resume"]
+
+logger = logging.getLogger(__name__)
+
+_MISSING = "nothing"
+
+
+def load_to_resume(
+    checkpoint_dir: Path | None, config: Mapping[str, object] | None = None
+) -> Checkpoint:
+    """Return the newest whole checkpoint of a run, and warn of settings that it did not have.
+
+    Args:
+        checkpoint_dir: Where the run has saved them.
+        config: Plain values of the settings to go on with, as they are given to recorders.
+    """
+    if checkpoint_dir is None:
+        raise ConfigError("resume=True needs a checkpoint_dir to go on from")
+    checkpoint = Checkpointer(checkpoint_dir).load_latest()
+    if "run" not in checkpoint.meta:
+        raise CheckpointError(
+            f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "
+            "nothing can go on from it; its model can still be evaluated"
+        )
+    changed = differences(checkpoint.meta["config"], json.loads(json.dumps(config, default=str)))
+    if changed:
+        logger.warning("resumed with other settings than before: %s", "; ".join(changed))
+    return checkpoint
+
+
+def first_incarnation(checkpoint: Checkpoint | None) -> int:
+    """Return the number of the first lives that actors may live.
+
+    Seeds depend on it, so no life is lived twice.
+    """
+    return int(checkpoint.meta["run"]["incarnation"]) if checkpoint else 0
+
+
+def differences(before: object, now: object, name: str = "") -> list[str]:
+    """Say which plain values are not what they were, each as `name: before -> now`."""
+    return list(_differences(before, now, name))
+
+
+def _differences(before: object, now: object, name: str) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(before.get(key, _MISSING), now.get(key, _MISSING), inner)
+    elif before != now:
+        yield f"{name}: {before} -> {now}"

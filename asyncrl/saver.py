@@ -1,0 +1,114 @@
+"""Writes checkpoints in a thread of its own, so that learning does not wait for the disk.
+
+What is to be saved must be a copy. Of two checkpoints of the same kind, numbered or of one word,
+that wait to be written, the newer one is enough. A disk that is full ends no run: what was saved
+before is whole, the failure is told and counted, and the next checkpoint is another try.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.errors import CheckpointError
+from asyncrl.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.recorder import Record
+from asyncrl.types import Params
+
+__all__ = ["Saver"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    name: str
+    groups: Mapping[str, Params]
+    meta: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return "numbered" if self.name.isdigit() else self.name
+
+
+class Saver:
+    """Takes checkpoints at once, and writes them one after another."""
+
+    def __init__(self, checkpointer: Checkpointer, interrupter: Interrupter) -> None:
+        self._checkpointer = checkpointer
+        self._interrupter = interrupter
+        self._changed = threading.Condition()
+        self._waiting: dict[str, _Job] = {}
+        self._writing = False
+        self._closing = False
+        self._thread: CrashForwardingThread | None = None
+        self._failures = 0
+        self._errors: dict[str, CheckpointError] = {}
+        self._write_s = 0.0
+
+    def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> None:
+        """Have a checkpoint written; the arrays must not change any more."""
+        job = _Job(name, groups, meta)
+        with self._changed:
+            self._waiting[job.kind] = job
+            self._changed.notify_all()
+        if self._thread is None:
+            self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
+            self._thread.start()
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until all is on disk; raise if the newest checkpoint of a kind could not be."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            in_time = self._changed.wait_for(
+                lambda: not (self._waiting or self._writing) or not self._is_alive(), timeout_s
+            )
+        if not in_time:
+            raise CheckpointError(
+                f"the last checkpoint was not on disk after {timeout_s:g} s and was given up; "
+                "those that were saved before are whole"
+            )
+        for error in self._errors.values():
+            raise error
+
+    def record(self) -> Record:
+        """Return how often saving failed, and how long the newest checkpoint took to write."""
+        if self._thread is None:
+            return {}
+        return {"checkpoint/failures": float(self._failures), "checkpoint/write_s": self._write_s}
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            began = time.monotonic()
+            self._write(job)
+            with self._changed:
+                self._write_s = time.monotonic() - began
+                self._writing = False
+                self._changed.notify_all()
+
+    def _next(self) -> _Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            if not self._waiting:
+                return None
+            self._writing = True
+            return self._waiting.pop(next(iter(self._waiting)))
+
+    def _write(self, job: _Job) -> None:
+        try:
+            self._checkpointer.save(job.name, job.groups, job.meta)
+        except CheckpointError as error:
+            self._failures += 1
+            self._errors[job.kind] = error
+            logger.exception("training goes on without checkpoint %s", job.name)
+        else:
+            self._errors.pop(job.kind, None)
