@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode
+from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
@@ -72,6 +73,7 @@ _TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
 _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
 _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
 _IQN = IQNConfig(hidden=(16, 16), device="cpu")
+_PPO = PPOConfig(hidden=(16, 16), device="cpu", epochs=2, minibatches=2)
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
@@ -114,6 +116,20 @@ CASES = {
         dataclasses.replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),
         CONTINUOUS,
         _TD3,
+    ),
+    "ppo": Case(_PPO, CHOICES, dataclasses.replace(_PPO, hidden=(16, 8)), trajectories=True),
+    "ppo-vtrace-normalized": Case(
+        dataclasses.replace(_PPO, **_NORMALIZED, correction="vtrace", dual_clip=3.0),
+        CONTINUOUS,
+        _PPO,
+        trajectories=True,
+    ),
+    "ppo-lstm": Case(
+        dataclasses.replace(_PPO, memory="lstm", shared_torso=True),
+        CONTINUOUS,
+        _PPO,
+        trajectories=True,
+        start_columns=("memory",),
     ),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
@@ -183,7 +199,9 @@ def learn(agent: Agent, case: Case, seeds: range) -> None:
 
 
 def greedy(policy: Policy, obs: Array) -> Array:
+    """Return what a policy does at the beginning of episodes when it does not explore."""
     with evaluation_mode(policy):
+        forget(policy, np.ones(len(obs), np.bool_))
         return policy.act(obs).action
 
 

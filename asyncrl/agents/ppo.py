@@ -1,0 +1,278 @@
+"""PPO: several small steps on each batch of trajectories, none of them far from what was played.
+
+Papers:
+    Schulman et al. (2017), Proximal policy optimization algorithms: the clipped objective. Schulman
+    et al. (2016), High-dimensional continuous control using generalized advantage estimation. Ye et
+    al. (2020), Mastering complex control in MOBA games with deep reinforcement learning: the second
+    clip. Espeholt et al. (2018), IMPALA: V-trace, for asynchronous runs.
+
+In the comments: policy pi, the policy mu that has played (whose probabilities lie beside each
+action), r = pi(a|s) / mu(a|s), advantages A, values V, targets y.
+
+What differs on purpose:
+    Values are computed by the learner, when a batch arrives, and not by the actors. With V-trace,
+    the weight r of an action itself is in the objective only, and not in A as well. `lambda_` takes
+    its part in V-trace such that A and y of what pi itself has played are those of generalized
+    advantage estimation. The value's clip is off unless asked for: it is in units of the values'
+    standard deviation. Whether to stop early is decided after whole epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents._minibatches import Minibatches, Trajectories
+from asyncrl.agents._ppo_losses import (
+    Estimates,
+    corrected_estimates,
+    divergence,
+    explained_variance,
+    plain_estimates,
+    surrogate,
+    value_errors,
+)
+from asyncrl.agents._ppo_settings import PPOSettings
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import observation_reader
+from asyncrl.agents.normalize import Normalized, RunningNorm
+from asyncrl.agents.recurrent import Memories
+from asyncrl.agents.schedules import value_at
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    flatten_parameters,
+    pick_device,
+    seeded,
+    use_threads,
+)
+from asyncrl.agents.updates import TRAJECTORY_COLUMNS, Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, BoolArray, Columns, ModelVersion
+
+__all__ = ["PPOAgent", "PPOConfig", "PPOPolicy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig(PPOSettings):
+    """Settings of PPO, for synchronous runs; `correction="vtrace"` is for asynchronous ones."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return PPOAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return PPOPolicy(self, spec, context, torch.device("cpu"))
+
+
+class PPOPolicy(TorchPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        with seeded(context.seed):
+            self._net = config.make_network(spec)
+        super().__init__(config.with_norms(self._net, spec.observation), device)
+        self.config = config
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self._head = self._net.head
+        self._memories = Memories(self._net.memory_size, device)
+
+    def act(self, obs: Array) -> Act:
+        """Draw actions from the policy in training; take the likeliest ones otherwise."""
+        memory = self._memories.recall(len(obs), training=self.training)
+        with torch.inference_mode():
+            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
+            if isinstance(self.model, Normalized):
+                seen = self.model.see(seen)
+            outputs, after = self._net.step(seen, memory)
+        if self._net.memory_size:
+            self._memories.keep(after, training=self.training)
+        if not self.training:
+            return Act(self._head.mode(outputs))
+        self.env_steps += len(obs)
+        drawn = self._head.sample(outputs, self.random)
+        extras = {"log_prob": drawn.log_prob, **drawn.extras}
+        if self._net.memory_size:
+            extras["memory"] = memory.cpu().numpy()
+        return Act(drawn.action, extras)
+
+    def forget(self, where: BoolArray) -> None:
+        """Empty the memory of environments in which an episode begins."""
+        self._memories.forget(where, training=self.training)
+
+
+class PPOAgent(PPOPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self._value_norm = RunningNorm(()).to(device)
+        self._flat, self._gradient = flatten_parameters(self._net)
+        self._adam = FusedAdam([self._flat], value_at(config.learning_rate, 0), config.adam_eps)
+        self._order = torch.Generator(device).manual_seed(context.seed)
+        standard = config.network is None
+        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        self._precision = config.precision_on(device)
+        columns = (*TRAJECTORY_COLUMNS, "log_prob", self._head.column, "memory")
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, tuple(dict.fromkeys(columns))
+        )
+        self.parts |= {
+            "value_norm": self._value_norm,
+            "adam": self._adam,
+            "order": self._order,
+            "random": self.random,
+        }
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Learn from a batch of trajectories, several times."""
+        _check_batch(batch, self._net.memory_size)
+        with self._matmul():
+            told = self._updates.step(batch)
+        self.version = ModelVersion(self.version + 1)
+        return told
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device."""
+        obs, reward = self._updates.trajectories(data)
+        nothing = torch.zeros(len(reward), 0, device=self.device)
+        played = Trajectories(obs, data["mask"], data.get("memory", nothing))
+        columns, told = self._look_back(played, reward, data)
+        return told | self._learn(Minibatches(self._net, played, columns))
+
+    @torch.no_grad()
+    def _look_back(
+        self, played: Trajectories, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Estimate, with the network as it is now, what was good; return columns and numbers."""
+        with self._precision():
+            outputs, values = self._net.unroll(played.obs, played.memory, played.begins)
+        mask, drawn, log_mu = played.mask, data[self._head.column], data["log_prob"]
+        log_ratio = torch.where(mask, self._head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
+        advantages, targets = self._estimate(log_ratio, reward, data, self._in_rewards(values))
+        told = {"lag_kl": divergence(log_ratio)[mask].mean()}
+        if self.config.normalize_values:
+            self._value_norm.learn(targets[mask])
+            targets = self._value_norm(targets)
+        told["explained_variance"] = explained_variance(values[:, :-1][mask], targets[mask])
+        if self.config.normalize_advantages:
+            std, mean = torch.std_mean(advantages[mask], correction=0)
+            advantages = (advantages - mean) / (std + 1e-8)
+        return {
+            "drawn": drawn,
+            "log_mu": log_mu,
+            "advantage": advantages,
+            "value": values[:, :-1],
+            "target": targets,
+        }, told
+
+    def _estimate(
+        self, log_ratio: Tensor, reward: Tensor, data: Mapping[str, Tensor], values: Tensor
+    ) -> Estimates:
+        config, discount, mask = self.config, data["discount"], data["mask"]
+        if config.correction == "gae":
+            return plain_estimates(reward, discount, mask, values, config.lambda_)
+        return corrected_estimates(
+            log_ratio,
+            reward,
+            discount,
+            mask,
+            values,
+            lambda_=config.lambda_,
+            clip_rho=config.clip_rho,
+            clip_c=config.clip_c,
+        )
+
+    def _in_rewards(self, values: Tensor) -> Tensor:
+        """Return what the network tells as values in units of rewards."""
+        if not self.config.normalize_values:
+            return values
+        return values / self._value_norm.scale() + self._value_norm.mean.float()
+
+    def _learn(self, minibatches: Minibatches) -> dict[str, Tensor]:
+        """Take the gradient steps of all epochs; return the means of what they tell."""
+        self._adam.param_groups[0]["lr"] = value_at(self.config.learning_rate, self.env_steps)
+        told: list[dict[str, Tensor]] = []
+        for _ in range(self.config.epochs):
+            parts = minibatches.shuffled(self.config.minibatches, self._order)
+            newest = [self._improve(*self._take(minibatches, index)) for index in parts]
+            told += newest
+            if self.config.target_kl and _mean(newest, "approx_kl") > self.config.target_kl:
+                break
+        return {name: _mean(told, name) for name in told[0]} | {
+            "grad_steps": torch.tensor(float(len(told)))
+        }
+
+    def _take(
+        self, minibatches: Minibatches, index: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        with self._precision():
+            return minibatches.take(index)
+
+    def _improve(
+        self, outputs: Tensor, values: Tensor, rows: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Take one step on a minibatch."""
+        config = self.config
+        clip = value_at(config.clip, self.env_steps)
+        log_ratio = self._head.log_prob(outputs, rows["drawn"]) - rows["log_mu"]
+        gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
+        errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
+        entropy = self._head.entropy(outputs).mean()
+        # L = -objective + c_1 (V - y)^2 - c_2 H; Schulman et al. (2017), equation 9
+        loss = config.value_weight * errors - gain
+        loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
+        norm = self._descend(loss)
+        log_ratio = log_ratio.detach()
+        return {
+            "policy_loss": -gain.detach(),
+            "value_loss": errors.detach(),
+            "entropy": entropy.detach(),
+            "approx_kl": divergence(log_ratio).mean(),
+            "clip_fraction": (torch.expm1(log_ratio).abs() > clip).float().mean(),
+            "grad_norm": norm,
+        }
+
+    def _descend(self, loss: Tensor) -> Tensor:
+        """Step down the slope of the loss; return how steep it is."""
+        self._gradient.zero_()
+        loss.backward()
+        norm: Tensor = torch.linalg.vector_norm(self._gradient)
+        if self.config.max_grad_norm:
+            # g <- g * min(1, max_grad_norm / |g|)
+            self._gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        self._adam.descend()
+        return norm
+
+
+def _mean(told: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+    mean: Tensor = torch.stack([numbers[name] for numbers in told]).mean()
+    return mean
+
+
+def _check_batch(batch: Columns, memory_size: int) -> None:
+    """Refuse what another kind of replay hands over."""
+    if missing := {"mask", "log_prob"} - set(batch):
+        raise ConfigError(
+            f"PPO learns from trajectories, each once, but this batch has no {sorted(missing)}; "
+            "use TrajectoryQueueConfig as replay"
+        )
+    if memory_size and batch["memory"].ndim != 2:
+        raise ConfigError(
+            "PPO with a memory needs the one that each trajectory starts from, but this batch has "
+            f'memories of shape {batch["memory"].shape}; set replay.start_columns to ("memory",)'
+        )

@@ -1,0 +1,464 @@
+"""PPO's losses are the papers', each transition counts once an epoch, and runs get better."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._minibatches import Minibatches, Trajectories
+from asyncrl.agents._ppo_losses import (
+    corrected_estimates,
+    divergence,
+    explained_variance,
+    plain_estimates,
+    surrogate,
+    value_errors,
+)
+from asyncrl.agents.ppo import PPOAgent, PPOConfig
+from asyncrl.agents.schedules import Schedule
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+
+OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
+SPEC = EnvSpec(OBSERVATION, DiscreteSpec(2))
+CONFIG = PPOConfig(hidden=(8,), device="cpu", epochs=1, minibatches=1)
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "dual_clip", "expected"),
+    [
+        (1.1, 2.0, 0.0, 2.2),  # within the clip
+        (1.5, 2.0, 0.0, 2.4),  # better, but far enough already
+        (0.5, 2.0, 0.0, 1.0),  # worse: nothing is clipped
+        (0.5, -2.0, 0.0, -1.6),
+        (1.5, -2.0, 0.0, -3.0),
+        (9.0, -2.0, 0.0, -18.0),
+        (9.0, -2.0, 3.0, -6.0),  # no deeper than three times the advantage
+        (2.0, -2.0, 3.0, -4.0),
+        (9.0, 2.0, 3.0, 2.4),
+    ],
+)
+def test_objective_by_hand(
+    ratio: float, advantage: float, dual_clip: float, expected: float
+) -> None:
+    gain = surrogate(tensor(math.log(ratio)), tensor(advantage), 0.2, dual_clip)
+    assert gain.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "clip", "expected"),
+    [(3.0, 0.0, 4.0), (3.0, 0.5, 12.25), (1.3, 0.5, 13.69), (1.7, 9.0, 10.89), (0.0, 0.5, 25.0)],
+)
+def test_value_error_by_hand(value: float, clip: float, expected: float) -> None:
+    errors = value_errors(tensor(value), tensor(1.0), tensor(5.0), clip)
+    assert errors.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_explained_variance() -> None:
+    target = tensor(1.0, 2.0, 6.0)
+    assert explained_variance(target + 7.0, target).item() == pytest.approx(1.0)
+    assert explained_variance(torch.zeros(3), target).item() == pytest.approx(0.0)
+    assert explained_variance(torch.zeros(3), torch.ones(3)).isfinite()
+
+
+def test_divergence_is_that_of_two_known_policies() -> None:
+    mu, pi = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.1, 0.4])
+    told = divergence(torch.from_numpy(np.log(pi / mu))).numpy()
+    assert (told >= 0).all()
+    assert (mu * told).sum() == pytest.approx((mu * np.log(mu / pi)).sum())
+
+
+@st.composite
+def played(draw: st.DrawFn) -> dict[str, Array]:
+    """Return trajectories with episodes that end in both ways, and gaps behind them."""
+    n, length = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    mask = random.random((n, length)) < 0.8
+    ends = random.random((n, length)) < 0.2
+    return {
+        "mask": mask,
+        "reward": np.where(mask, random.normal(size=mask.shape), 0.0),
+        "discount": np.where(mask & ~ends, 0.9, 0.0),
+        "values": random.normal(size=(n, length + 1)),
+        "log_ratio": np.where(mask, random.normal(size=mask.shape), 0.0),
+    }
+
+
+def naive_estimates(
+    data: dict[str, Array], lambda_: float, clip_rho: float, clip_c: float
+) -> tuple[Array, Array]:
+    """Sum up each row's later corrections, one by one; Espeholt et al. (2018), equation 1."""
+    mask, value = data["mask"], data["values"]
+    ratio = np.exp(data["log_ratio"])
+    targets, advantages = value[:, :-1].copy(), np.zeros(mask.shape)
+    for b, s in np.argwhere(mask):
+        weight, correction, later = 1.0, 0.0, 0.0
+        for t in range(s, mask.shape[1]):
+            if not mask[b, t]:
+                break
+            error = data["reward"][b, t] + data["discount"][b, t] * value[b, t + 1] - value[b, t]
+            term = min(clip_rho, ratio[b, t]) * error
+            correction += weight * term
+            if t > s:
+                later += weight / min(clip_c, ratio[b, s]) * term
+            weight *= data["discount"][b, t] * lambda_ * min(clip_c, ratio[b, t])
+        error = data["reward"][b, s] + data["discount"][b, s] * value[b, s + 1] - value[b, s]
+        targets[b, s] += correction
+        advantages[b, s] = error + later
+    return advantages, targets
+
+
+@given(
+    data=played(),
+    lambda_=st.sampled_from([0.0, 0.7, 1.0]),
+    clip_rho=st.sampled_from([0.5, 1.0, 2.0]),
+    clip_c=st.sampled_from([0.5, 1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_corrected_estimates_are_the_sums_of_the_paper(
+    data: dict[str, Array], lambda_: float, clip_rho: float, clip_c: float
+) -> None:
+    tensors = {name: torch.from_numpy(value) for name, value in data.items()}
+    told = corrected_estimates(**tensors, lambda_=lambda_, clip_rho=clip_rho, clip_c=clip_c)
+    advantages, targets = naive_estimates(data, lambda_, clip_rho, clip_c)
+    assert np.allclose(told.targets, targets)
+    assert np.allclose(told.advantages, advantages)
+
+
+@given(data=played(), lambda_=st.sampled_from([0.0, 0.7, 1.0]))
+@settings(max_examples=40, deadline=None)
+def test_both_kinds_of_estimates_agree_on_what_the_newest_policy_played(
+    data: dict[str, Array], lambda_: float
+) -> None:
+    tensors = {name: torch.from_numpy(value) for name, value in data.items()}
+    tensors["log_ratio"] = torch.zeros_like(tensors["reward"])
+    corrected = corrected_estimates(**tensors, lambda_=lambda_, clip_rho=1.0, clip_c=1.0)
+    del tensors["log_ratio"]
+    plain = plain_estimates(**tensors, lambda_=lambda_)
+    assert np.allclose(plain.advantages, corrected.advantages)
+    mask = data["mask"]
+    assert np.allclose(plain.targets[mask], corrected.targets[mask])
+
+
+def agent_for(config: PPOConfig = CONFIG, spec: EnvSpec = SPEC, **changes: Any) -> PPOAgent:
+    return dataclasses.replace(config, **changes).build(spec, PolicyContext(seed=1, n_envs=4))
+
+
+def batch_for(agent: PPOAgent, seed: int = 0, n: int = 3, length: int = 6) -> Columns:
+    """Let an agent play trajectories of random observations, some rows of which are gaps."""
+    random = np.random.default_rng(seed)
+    obs = random.normal(size=(n, length + 1, 3)).astype(np.float32)
+    rows: dict[str, list[Array]] = {}
+    agent.forget(np.ones(n, bool))
+    mask = random.random((n, length)) < 0.8
+    for t in range(length):
+        act = agent.act(obs[:, t])
+        for name, column in {"action": act.action, **act.extras}.items():
+            rows.setdefault(name, []).append(column)
+        agent.forget(~mask[:, t])
+    columns = {name: np.stack(column, axis=1) for name, column in rows.items()}
+    if "memory" in columns:
+        columns["memory"] = columns["memory"][:, 0]
+    ends = random.random(mask.shape) < 0.2
+    return {
+        **columns,
+        "obs": obs,
+        "mask": mask,
+        "reward": (mask * random.normal(size=mask.shape)).astype(np.float32),
+        "discount": (0.9 * (mask & ~ends)).astype(np.float32),
+    }
+
+
+MEMORIES = [{}, {"memory": "gru", "shared_torso": True}, {"memory": "lstm", "shared_torso": True}]
+with_and_without_memory = pytest.mark.parametrize("memory", MEMORIES, ids=["none", "gru", "lstm"])
+
+
+@with_and_without_memory
+@pytest.mark.parametrize("parts", [1, 2, 5, 100])
+def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: int) -> None:
+    agent = agent_for(**memory)
+    batch = batch_for(agent)
+    mask = torch.from_numpy(batch["mask"])
+    number = torch.arange(mask.numel()).reshape(mask.shape)
+    start = torch.zeros(len(mask), agent._net.memory_size)
+    minibatches = Minibatches(
+        agent._net, Trajectories(torch.from_numpy(batch["obs"]), mask, start), {"number": number}
+    )
+    order = torch.Generator().manual_seed(0)
+    epochs = []
+    for _ in range(2):
+        indices = minibatches.shuffled(parts, order)
+        assert all(len(index) for index in indices)
+        taken = torch.cat([minibatches.take(index)[2]["number"] for index in indices])
+        assert sorted(taken.tolist()) == number[mask].tolist()
+        epochs.append(taken.tolist())
+    if not memory:  # of 3 trajectories, two orders may be the same
+        assert epochs[0] != epochs[1]
+
+
+@with_and_without_memory
+def test_minibatches_are_answered_as_whole_trajectories_are(memory: dict[str, Any]) -> None:
+    agent = agent_for(**memory)
+    batch = {name: torch.from_numpy(column) for name, column in batch_for(agent, n=5).items()}
+    start = batch.get("memory", torch.zeros(5, 0))
+    whole = Trajectories(batch["obs"], batch["mask"], start)
+    outputs, values = agent._net.unroll(whole.obs, whole.memory, whole.begins)
+    number = torch.arange(batch["mask"].numel()).reshape(batch["mask"].shape)
+    minibatches = Minibatches(agent._net, whole, {"number": number})
+    for index in minibatches.shuffled(2, torch.Generator().manual_seed(0)):
+        some_outputs, some_values, columns = minibatches.take(index)
+        assert len(some_outputs) == len(some_values) == len(columns["number"]) > 0
+        expected = outputs[:, :-1].flatten(0, 1)[columns["number"]]
+        assert torch.allclose(some_outputs, expected, atol=1e-6)
+        assert torch.allclose(some_values, values[:, :-1].flatten()[columns["number"]], atol=1e-6)
+
+
+@with_and_without_memory
+def test_network_unrolls_to_the_probabilities_that_were_played(memory: dict[str, Any]) -> None:
+    agent = agent_for(**memory)
+    told = agent.opt(batch_for(agent, n=4, length=9))
+    assert float(told["lag_kl"]) == pytest.approx(0.0, abs=1e-9)
+
+
+def naive_gae(batch: Columns, values: Array, lambda_: float) -> Array:
+    """Add up what later rows of the same episode tell; Schulman et al. (2016), equation 16."""
+    mask, discount = batch["mask"], batch["discount"]
+    advantages = np.zeros(mask.shape)
+    for b, s in np.argwhere(mask):
+        weight = 1.0
+        for t in range(s, mask.shape[1]):
+            if not mask[b, t]:
+                break
+            error = batch["reward"][b, t] + discount[b, t] * values[b, t + 1] - values[b, t]
+            advantages[b, s] += weight * error
+            weight *= discount[b, t] * lambda_
+    return advantages
+
+
+@with_and_without_memory
+@pytest.mark.parametrize("dual_clip", [0.0, 1.05])
+def test_update_starts_from_the_loss_of_a_naive_implementation(
+    memory: dict[str, Any], dual_clip: float
+) -> None:
+    agent = agent_for(**memory, normalize_values=False, clip=0.1, dual_clip=dual_clip)
+    batch = batch_for(agent, seed=1, n=4, length=8)
+    with torch.no_grad():  # now it is another policy than the one that has played
+        noise = torch.randn(agent._flat.shape, generator=torch.Generator().manual_seed(0))
+        agent._flat.add_(0.3 * noise)
+    tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
+    begins = np.concatenate([np.zeros((4, 1), bool), ~batch["mask"]], axis=1)
+    start = tensors.get("memory", torch.zeros(4, 0))
+    with torch.no_grad():
+        outputs, v = agent._net.unroll(tensors["obs"], start, torch.from_numpy(begins))
+    told = agent.opt(batch)
+
+    values, mask = v.numpy().astype(float), batch["mask"]
+    advantages = naive_gae(batch, values, lambda_=0.95)
+    mean, std = advantages[mask].mean(), advantages[mask].std()
+    gains, errors, entropies, clipped = [], [], [], []
+    for b, t in np.argwhere(mask):
+        p = np.exp(outputs[b, t].numpy().astype(float))
+        p /= p.sum()
+        ratio = p[batch["action"][b, t]] / np.exp(batch["log_prob"][b, t])
+        advantage = (advantages[b, t] - mean) / std
+        gain = min(ratio * advantage, min(max(ratio, 0.9), 1.1) * advantage)
+        if dual_clip and advantage < 0:
+            gain = max(gain, dual_clip * advantage)
+        gains.append(gain)
+        errors.append(advantages[b, t] ** 2)  # y - V, since y = A + V
+        entropies.append(-(p * np.log(p)).sum())
+        clipped.append(abs(ratio - 1) > 0.1)
+    assert float(told["policy_loss"]) == pytest.approx(-np.mean(gains), abs=1e-4)
+    assert float(told["value_loss"]) == pytest.approx(np.mean(errors), rel=1e-4)
+    assert float(told["entropy"]) == pytest.approx(np.mean(entropies), rel=1e-4)
+    assert float(told["clip_fraction"]) == pytest.approx(np.mean(clipped), abs=1e-6)
+    assert 0.0 < np.mean(clipped) < 1.0
+    targets = (advantages + values[:, :-1])[mask]
+    explained = 1 - advantages[mask].var() / targets.var()
+    assert float(told["explained_variance"]) == pytest.approx(explained, abs=1e-4)
+
+
+def weights(agent: PPOAgent) -> Array:
+    return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
+
+
+def test_gradient_steps_are_epochs_times_parts_unless_the_policy_has_gone_far() -> None:
+    settings: dict[str, Any] = {"epochs": 5, "minibatches": 3, "learning_rate": 0.05}
+    for target_kl, steps in [(0.0, 15), (1e9, 15), (1e-9, 3)]:
+        agent = agent_for(**settings, target_kl=target_kl)
+        assert float(agent.opt(batch_for(agent))["grad_steps"]) == steps
+
+
+def test_learning_rate_and_entropy_follow_the_env_steps_of_the_run() -> None:
+    agent = agent_for(learning_rate=Schedule.linear(1e-2, 0.0, 1000))
+    before = weights(agent)
+    agent.opt(batch_for(agent))
+    after = weights(agent)
+    assert not np.array_equal(before, after)
+    agent.env_steps = 1000
+    agent.opt(batch_for(agent))
+    assert np.array_equal(weights(agent), after)
+
+
+@pytest.mark.parametrize(("weight", "sign"), [(10.0, 1), (0.0, -1)])
+def test_entropy_bonus_keeps_choices_open(weight: float, sign: int) -> None:
+    # From a policy that has become certain, the bonus leads back; rewards alone do not.
+    agent = agent_for(epochs=20, entropy_weight=weight, learning_rate=1e-2)
+    with torch.no_grad():
+        agent._net.policy.bias.copy_(torch.tensor([1.5, -1.5]))
+    batch = batch_for(agent, n=8, length=20)
+    reward = np.where(batch["action"] == 0, 1.0, -1.0) * batch["mask"]
+    batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
+    first = float(agent.opt(batch)["entropy"])
+    last = float(agent.opt(batch)["entropy"])
+    assert (last - first) * sign > 0
+
+
+def test_values_are_learned_in_units_of_rewards() -> None:
+    agent = agent_for(epochs=200, learning_rate=1e-2)
+    batch = batch_for(agent, n=8, length=20)
+    # Each row ends an episode with a reward of about a thousand.
+    reward = (1000.0 + 10.0 * batch["obs"][:, :-1, 0]) * batch["mask"]
+    batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
+    agent.opt(batch)
+    with torch.no_grad():
+        told = agent._in_rewards(agent._net(torch.from_numpy(batch["obs"][:, :-1]))[1])
+    errors = told.numpy() - reward
+    assert np.abs(errors[batch["mask"]]).mean() < 2.0
+
+
+def test_policy_moves_towards_what_was_good() -> None:
+    agent = agent_for(epochs=10, learning_rate=1e-2)
+    obs = np.random.default_rng(5).normal(size=(500, 3)).astype(np.float32)
+    for seed in range(6):
+        batch = batch_for(agent, seed, n=8, length=20)
+        good = batch["action"] == (batch["obs"][:, :-1, 0] > 0)
+        reward = np.where(good, 1.0, 0.0).astype(np.float32) * batch["mask"]
+        agent.opt({**batch, "reward": reward, "discount": 0 * batch["discount"]})
+    agent.train(False)
+    assert (agent.act(obs).action == (obs[:, 0] > 0)).mean() > 0.9
+
+
+@pytest.mark.parametrize("memory", MEMORIES[1:], ids=["gru", "lstm"])
+def test_memory_is_stored_and_emptied_where_episodes_begin(memory: dict[str, Any]) -> None:
+    policy = dataclasses.replace(CONFIG, **memory).build_policy(SPEC, PolicyContext(seed=1))
+    obs = np.ones((3, 3), np.float32)
+    assert not policy.act(obs).extras["memory"].any()
+    assert policy.act(obs).extras["memory"].any(axis=1).all()
+    policy.train(False)
+    policy.act(obs)
+    policy.train(True)
+    policy.forget(np.array([True, False, False]))
+    assert policy.act(obs).extras["memory"].any(axis=1).tolist() == [False, True, True]
+
+
+def test_nothing_is_stored_in_evaluation() -> None:
+    agent = agent_for()
+    agent.train(False)
+    assert not agent.act(np.zeros((2, 3), np.float32)).extras
+    assert agent.env_steps == 0
+
+
+CHOICES = BoxSpec((2,), "int64", np.array([1, 0]), np.array([2, 4]), True)
+IMAGES = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_images_and_several_choices_are_learned_from(shared: bool) -> None:
+    agent = agent_for(spec=EnvSpec(IMAGES, CHOICES), shared_torso=shared)
+    obs = np.random.default_rng(0).integers(0, 256, (3, 5, 1, 36, 36)).astype(np.uint8)
+    acts = [agent.act(obs[:, t]) for t in range(4)]
+    before = weights(agent)
+    agent.opt(
+        {
+            "obs": obs,
+            "action": np.stack([act.action for act in acts], axis=1),
+            "log_prob": np.stack([act.extras["log_prob"] for act in acts], axis=1),
+            "reward": np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32),
+            "discount": np.full((3, 4), 0.9, np.float32),
+            "mask": np.ones((3, 4), bool),
+        }
+    )
+    after = weights(agent)
+    assert np.isfinite(after).all()
+    assert not np.array_equal(before, after)
+
+
+class Doubled(nn.Module):
+    """Features of a user's own."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(spec.observation.shape))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return torch.cat([obs * self.scale, 2.0 * obs], dim=1)
+
+
+@with_and_without_memory
+def test_torso_of_ones_own(memory: dict[str, Any]) -> None:
+    agent = agent_for(network=Doubled, **memory)
+    assert agent._net.policy.in_features == 6
+    before = weights(agent)
+    agent.opt(batch_for(agent))
+    assert not np.array_equal(before, weights(agent))
+
+
+def flat_answer(_: EnvSpec) -> nn.Module:
+    return nn.Flatten(0)
+
+
+def test_torso_with_another_answer_than_features_is_refused() -> None:
+    with pytest.raises(ConfigError, match="network must answer 2 observations"):
+        agent_for(network=flat_answer)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden": (8, 0)}, "hidden"),
+        ({"activation": "gelu"}, "tanh or relu"),
+        ({"memory": "gru"}, "shared_torso"),
+        ({"memory": "brain", "shared_torso": True}, "none or gru or lstm"),
+        ({"correction": "retrace"}, "gae or vtrace"),
+        ({"accelerate": "graphs"}, "set it to off"),
+        ({"accelerate": "compile"}, "set it to off"),
+        ({"dual_clip": 0.5}, "more than 1"),
+        ({"initial_log_std": math.nan}, "initial_log_std"),
+        ({"lambda_": 1.1}, "lambda_"),
+        ({"clip_rho": 0.0}, "clip_rho"),
+        ({"epochs": 0}, "epochs"),
+        ({"minibatches": 0}, "minibatches"),
+        ({"target_kl": -1.0}, "target_kl"),
+        ({"clip": Schedule.linear(0.2, 0.0, 100)}, "clip at 100"),
+        ({"learning_rate": -1e-3}, "learning_rate"),
+    ],
+)
+def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PPOConfig(**settings)
+
+
+def test_batches_of_another_replay_are_refused_with_advice() -> None:
+    agent = agent_for()
+    batch = batch_for(agent)
+    with pytest.raises(ConfigError, match="TrajectoryQueueConfig"):
+        agent.opt({name: column for name, column in batch.items() if name != "mask"})
+    agent = agent_for(memory="gru", shared_torso=True)
+    batch = batch_for(agent)
+    with pytest.raises(ConfigError, match="start_columns"):
+        agent.opt({**batch, "memory": np.zeros((3, 6, 8), np.float32)})
