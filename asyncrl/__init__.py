@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint import Checkpointer
+    from asyncrl.collect_then_train import CollectThenTrain
     from asyncrl.env import BatchEnv, EnvSpec
     from asyncrl.errors import (
         ActorFailed,
@@ -80,6 +81,7 @@ __all__ = [
     "BatchEnv",
     "CheckpointError",
     "Checkpointer",
+    "CollectThenTrain",
     "ConfigError",
     "EnvSpec",
     "EnvironmentFault",
@@ -144,6 +146,7 @@ _HOMES = {
     "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint": ["Checkpointer"],
+    "collect_then_train": ["CollectThenTrain"],
     "env": ["BatchEnv", "EnvSpec"],
     "errors": [
         "ActorFailed",

@@ -92,6 +92,18 @@ class ReplayBufferProxy:
                 and may_sample()
             )
 
+    def wait_collected(self, env_steps: int, timeout_s: float) -> bool:
+        """Wait until the run has come so far, or the limiter keeps actors out; False if neither."""
+
+        def collected() -> bool:
+            return self._blocked > 0 or self.ledger.env_steps >= env_steps
+
+        with self._changed:
+            over = self._changed.wait_for(
+                lambda: collected() or self._interrupter.is_set, timeout_s
+            )
+            return over and collected()
+
     def sample(self, batch_size: int) -> Columns:
         """Sample a batch, which `wait_may_sample` has allowed."""
         with self._turnstile, self._changed:

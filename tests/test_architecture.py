@@ -45,13 +45,13 @@ WITHOUT_TWIN = {
 PUBLIC_NAMES = """
     Act Actor ActorFailed ActorLink ActorManager ActorManagerConfig ActorReport Agent AgentConfig
     AsyncConfig AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer
-    ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig Evaluation
-    EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo NonFiniteModel
-    OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record Recorder Refused
-    ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig RestartPolicyConfig ReturnToGo
-    SegmentConfig Step StepProcessor SyncConfig SyncModel TellsPriorities Trainer TrainerConfig
-    Trajectories Trajectory TrajectoryConfig Transport TransportClosed TransportError WireError
-    build_async_trainer train_async train_offline train_sync
+    CollectThenTrain ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig
+    Evaluation EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
+    NonFiniteModel OneStep PeerSilent Policy PolicyContext RateLimiter RateLimiterConfig Record
+    Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig RestartPolicyConfig
+    ReturnToGo SegmentConfig Step StepProcessor SyncConfig SyncModel TellsPriorities Trainer
+    TrainerConfig Trajectories Trajectory TrajectoryConfig Transport TransportClosed TransportError
+    WireError build_async_trainer train_async train_offline train_sync
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
