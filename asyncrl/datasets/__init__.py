@@ -1,0 +1,1 @@
+"""Experience from elsewhere, as segments for a replay buffer."""

@@ -1,0 +1,79 @@
+"""Minari's data sets as the content of a replay buffer (extra: `asyncrl[minari]`).
+
+    buffer, spec = load_minari("D4RL/door/human-v2", UniformReplayConfig(capacity=20_000), seed=0)
+
+Reads what is on this machine and downloads nothing: `minari download ID` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from asyncrl.datasets.episodes import Episode, fill_buffer
+from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.envs.gym import spec_from_spaces
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.segment import ColumnSpec, SegmentConfig
+
+if TYPE_CHECKING:
+    from minari import MinariDataset
+
+__all__ = ["find_minari", "load_minari", "minari_episodes", "minari_spec"]
+
+
+def load_minari(
+    dataset: str | MinariDataset,
+    replay: ReplayBufferConfig,
+    *,
+    segment: SegmentConfig | None = None,
+    extras: Sequence[ColumnSpec] = (),
+    seed: int,
+) -> tuple[ReplayBuffer, EnvSpec]:
+    """Return a buffer with all episodes of a data set, and the spec of its environment.
+
+    `dataset` is an id, or a data set of `minari.load_dataset`, of which `filter_episodes` may have
+    left some out; the other arguments are those of `fill_buffer`. An agent that normalises rewards
+    needs its `extra_columns(minari_spec(dataset))` as `extras`.
+    """
+    found = find_minari(dataset) if isinstance(dataset, str) else dataset
+    spec = minari_spec(found)
+    episodes = minari_episodes(found)
+    return fill_buffer(episodes, spec, replay, segment=segment, extras=extras, seed=seed), spec
+
+
+def find_minari(dataset_id: str) -> MinariDataset:
+    """Return the data set of that id which is on this machine."""
+    try:
+        import minari  # noqa: PLC0415  # an optional package is loaded when it is asked for
+    except ImportError as error:
+        raise ConfigError(
+            "data sets of Minari need its package: pip install 'asyncrl[minari]'"
+        ) from error
+    try:
+        return minari.load_dataset(dataset_id)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError(
+            f"cannot load data set {dataset_id!r} of Minari: {error}; `minari list local` lists "
+            f"those on this machine, and `minari download {dataset_id}` brings one"
+        ) from error
+
+
+def minari_spec(dataset: MinariDataset) -> EnvSpec:
+    """Return what observations and actions of a data set are."""
+    return spec_from_spaces(dataset.observation_space, dataset.action_space)
+
+
+def minari_episodes(dataset: MinariDataset) -> Iterator[Episode]:
+    """Yield a data set's episodes, read as they are asked for."""
+    discrete = isinstance(minari_spec(dataset).action, DiscreteSpec)
+    start = int(dataset.action_space.start) if discrete else 0
+    for episode in dataset.iterate_episodes():
+        # Some data sets end an episode without a flag, where the recording ended: cut there.
+        yield Episode(
+            observations=episode.observations,
+            actions=episode.actions - start if start else episode.actions,
+            rewards=episode.rewards,
+            terminated=bool(episode.terminations[-1]),
+        )
