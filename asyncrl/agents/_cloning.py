@@ -1,0 +1,220 @@
+"""What BC, AWAC and IQL share: a policy that is pulled towards the actions of a batch.
+
+Where actions are quantities, the policy is a Gaussian whose actions are clipped, not squashed: the
+density of an action at a bound, of which data sets are full, is finite.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._checks import check_answer, check_not_negative
+from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import NetworkInput, encoded_mlp, no_observations, observation_reader
+from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.torch_agent import TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array
+
+__all__ = [
+    "CloningConfig",
+    "CloningPolicy",
+    "Descent",
+    "SlowCopy",
+    "UnitGaussianHead",
+    "exp_weights",
+    "weighted_mean",
+]
+
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloningConfig(TorchConfig):
+    """Settings of the policy."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, of every network; for images, of those behind convolutions."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, choices) logits, or (B, action dimensions) means in units in which the bounds
+    are -1 and 1; with `state_std`, twice as many. Must be importable, or cloudpickle-able."""
+
+    state_std: bool = False
+    """Let the actor network tell the logarithms of standard deviations, too, behind the means. If
+    not, they are learned, but the same in all states. Means nothing for choices."""
+
+    initial_log_std: float = 0.0
+    """Logarithm of the standard deviations at first. Means nothing for choices."""
+
+    learning_rate: float | Schedule = 3e-4
+    """Of Adam, for all networks. A schedule counts environment steps, of which there are none
+    offline."""
+
+    def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        if not math.isfinite(self.initial_log_std):
+            raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
+        check_schedule("learning_rate", self.learning_rate, check_not_negative)
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what normalisation needs, where it is asked for."""
+        return self.norm_columns
+
+
+class UnitGaussianHead(GaussianHead):
+    """Gaussians in units in which an action's bounds are -1 and 1, for tensors of actions."""
+
+    center: Tensor
+    half_width: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, box: BoxSpec, *, state_std: bool, initial_log_std: float) -> None:
+        super().__init__(box, state_std=state_std, initial_log_std=initial_log_std)
+        low, high = ((bound - self._center) / self._half for bound in (self._low, self._high))
+        bounds = {"center": self._center, "half_width": self._half, "low": low, "high": high}
+        for name, value in bounds.items():
+            tensor = torch.from_numpy(np.asarray(value, np.float32))
+            self.register_buffer(name, tensor, persistent=False)
+
+    def units(self, action: Tensor) -> Tensor:
+        """Return actions (B, *shape) of the environment in the head's units, (B, dimensions)."""
+        return (action.float().reshape(len(action), -1) - self.center) / self.half_width
+
+    def draw(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Return clipped actions, made of standard normal noise, in the head's units."""
+        mean, log_std = self._split(outputs)
+        return torch.addcmul(mean, log_std.exp(), noise).clamp(self.low, self.high)
+
+    def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        # Data of a policy that did not explore would let deviations vanish, and losses with them.
+        mean, log_std = super()._split(outputs)
+        return mean, log_std.clamp(_LOG_STD_MIN, _LOG_STD_MAX)
+
+
+class Actor(nn.Module):
+    """A network, and what makes actions of its answers."""
+
+    def __init__(self, network: nn.Module, head: ActionHead) -> None:
+        super().__init__()
+        self.network = network
+        self.head = head
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return the network's answers."""
+        answer: Tensor = self.network(obs)
+        return answer
+
+
+class CloningPolicy(TorchPolicy):
+    """The part that acts: draws actions when training, and takes the likeliest when not."""
+
+    def __init__(
+        self, config: CloningConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        with seeded(context.seed):
+            actor = _make_actor(spec, config)
+        super().__init__(config.with_norms(actor, spec.observation), device)
+        self.head = actor.head
+        self.actor = actor
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self._precision = config.precision_on(device)
+
+    def act(self, obs: Array) -> Act:
+        """Draw an action for each observation, or take the likeliest one."""
+        with torch.inference_mode():
+            outputs = self.model(self.read_obs(torch.from_numpy(obs).to(self.device)))
+        if not self.training:
+            return Act(self.head.mode(outputs))
+        self.env_steps += len(obs)
+        return Act(self.head.sample(outputs, self.random).action)
+
+    def drawn(self, action: Tensor) -> Tensor:
+        """Return a batch's actions as the head and critics know them."""
+        return self.head.units(action) if isinstance(self.head, UnitGaussianHead) else action
+
+    def outputs(self, obs: NetworkInput) -> Tensor:
+        """Return what the actor network answers in the learner's precision."""
+        with self._precision():
+            outputs: Tensor = self.actor(obs)
+        return outputs.float()
+
+
+class Descent:
+    """Adam on the sum of losses of several networks, none of which depends on another's loss."""
+
+    def __init__(self, networks: Sequence[nn.Module], config: CloningConfig) -> None:
+        self._vectors, self._gradients = zip(*map(flatten_parameters, networks), strict=True)
+        self.adam = FusedAdam(self._vectors, config.learning_rate)
+
+    def __call__(self, loss: Tensor) -> None:
+        """Take one step down."""
+        for gradient in self._gradients:
+            gradient.zero_()
+        loss.backward()
+        self.adam.descend()
+
+
+class SlowCopy:
+    """A copy of a network, whose parameters follow its own slowly."""
+
+    def __init__(self, network: nn.Module, tau: float) -> None:
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self._tau = tau
+        self._slow, self._fast = [*self.network.parameters()], [*network.parameters()]
+        buffers = zip(self.network.buffers(), network.buffers(), strict=True)
+        self._buffers = [*buffers]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Take a step: theta' <- theta' + tau * (theta - theta')."""
+        torch._foreach_lerp_(self._slow, self._fast, self._tau)
+        for slow, fast in self._buffers:
+            slow.copy_(fast)
+
+
+def exp_weights(advantage: Tensor, temperature: float, largest: float) -> Tensor:
+    """Return min(exp(A / temperature), largest)."""
+    return (advantage / temperature).clamp(max=math.log(largest)).exp()
+
+
+def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the mean, weighted where rows were not drawn uniformly."""
+    return losses.mean() if weight is None else (weight * losses).mean()
+
+
+def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
+    head = _make_head(spec.action, config)
+    if config.actor_network is None:
+        return Actor(encoded_mlp(spec.observation, config.hidden, head.n_outputs), head)
+    network = config.actor_network(spec)
+    with torch.no_grad():
+        answer = network.eval()(no_observations(spec.observation, 2))
+    check_answer("actor_network", answer.shape, [(2, head.n_outputs)])
+    return Actor(network.train(), head)
+
+
+def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionHead:
+    settings = {"state_std": config.state_std, "initial_log_std": config.initial_log_std}
+    head = action_head(action, **settings)  # refuses what has no head
+    if isinstance(action, BoxSpec) and isinstance(head, GaussianHead):
+        return UnitGaussianHead(action, **settings)
+    return head

@@ -1,0 +1,204 @@
+"""Implicit Q-learning: learns the best that the data does, without ever valuing another action.
+
+    Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit Q-Learning,
+    https://arxiv.org/abs/2110.06169
+
+In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', state value V. V is an
+upper expectile of the action values in the data; action values move towards V of the next state;
+and the policy clones the data's actions, the better ones more:
+
+    J_V  = mean of |expectile - 1(u < 0)| * u^2        u = min over i of Q'_i(s, a) - V(s)
+    J_Q  = mean of (r + discount * V(s') - Q_i(s, a))^2
+    J_pi = - mean of min(exp(u / temperature), max_weight) * log pi(a|s)
+
+Deviations from the paper, on purpose:
+
+* `temperature` is one over the paper's beta; for rewards of another size, scale it with them, or
+  let `normalize_reward` take the size away.
+* All losses of a batch are computed before any network changes.
+* Quantities come from a Gaussian whose mean is clipped to the bounds, not squashed between them.
+* The learning rate is constant unless a schedule is given, and there is no dropout.
+* For choices the policy is a softmax, and critics tell the values of all choices at once.
+* n-step returns are taken as they come from the replay. They are the data's, so that values are
+  between the data's own and the best: use 1 step unless the data is good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._action_values import make_action_values, make_state_value
+from asyncrl.agents._checks import check_positive
+from asyncrl.agents._cloning import (
+    CloningConfig,
+    CloningPolicy,
+    Descent,
+    SlowCopy,
+    exp_weights,
+    weighted_mean,
+)
+from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.torch_agent import TorchAgent, pick_device, seeded, use_threads
+from asyncrl.agents.updates import Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+__all__ = ["IQLAgent", "IQLConfig", "IQLPolicy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IQLConfig(CloningConfig):
+    """Settings of implicit Q-learning; see `CloningConfig` for those of its policy."""
+
+    n_critics: int = 2
+    """Critics; the least of their values is the one believed."""
+
+    critic_network: MakeNetwork | None = None
+    """Makes your own critic, and is called `n_critics` times: for choices, observations ->
+    (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
+    bounds are -1 and 1 -> (B, 1) or (B,)."""
+
+    value_network: MakeNetwork | None = None
+    """Makes your own network for the values of states: observations -> (B, 1)."""
+
+    expectile: float = 0.7
+    """Of the action values in the data: 0.5 values what the data does on average, nearly 1 the best
+    of it. 0.9 pays where good episodes must be pieced together."""
+
+    temperature: float = 1 / 3
+    """Advantage, in units of returns, that makes an action e times as likely to be cloned."""
+
+    max_weight: float = 100.0
+    """No action is cloned more than that many times as strongly as an average one."""
+
+    tau: float = 0.005
+    """How far the slow critics follow the critics, at each optimisation step."""
+
+    def __post_init__(self) -> None:
+        CloningConfig.__post_init__(self)
+        if self.n_critics < 1:
+            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
+        for name in ("expectile", "tau"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigError(f"agent.{name} must lie in (0, 1], got {getattr(self, name)}")
+        if self.expectile == 1.0:
+            raise ConfigError("agent.expectile must be less than 1, of which nothing is learned")
+        check_positive("temperature", self.temperature)
+        check_positive("max_weight", self.max_weight)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return IQLAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQLPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return IQLPolicy(self, spec, context, torch.device("cpu"))
+
+
+class IQLPolicy(CloningPolicy):
+    """The part that acts."""
+
+
+class IQLAgent(IQLPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: IQLConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.config = config
+        with seeded(context.seed + 1):
+            self.critics = make_action_values(
+                spec, config.hidden, config.n_critics, config.critic_network, "IQL"
+            ).to(device)
+            self.value = make_state_value(spec, config.hidden, config.value_network).to(device)
+        self._slow = SlowCopy(self.critics, config.tau)
+        self._descent = Descent([self.actor, self.critics, self.value], config)
+        self._matmul = pick_matmul(device, max(config.hidden, default=0))
+        self._descend = config.uncompiled(self._step_down)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.parts |= {
+            "critics": self.critics,
+            "targets": self._slow.network,
+            "value": self.value,
+            "optimizer": self._descent.adam,
+            "random": self.random,
+        }
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Improve state values, critics and actor by one step each."""
+        self._descent.adam.follow(self.env_steps)
+        with self._matmul():
+            told = self._updates.step(batch)
+        self.version = ModelVersion(self.version + 1)
+        return told
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        return self._updates.priorities()
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        config, weight = self.config, data.get("weight")
+        obs, next_obs, reward = self._updates.inputs(data)
+        action = self.drawn(data["action"])
+        value = self._value_of(obs)
+        with torch.no_grad():
+            believed = self._values(self._slow.network, obs, action).amin(dim=0)
+            # y = r + discount * V(s'), where s' may lie n steps ahead
+            target = reward + data["discount"] * self._value_of(next_obs)
+        # J_V = mean of |expectile - 1(u < 0)| * u^2, u = min over i of Q'_i(s, a) - V(s)
+        u = believed - value
+        value_loss = weighted_mean(expectile_loss(u, config.expectile), weight)
+        # J_Q = mean of (Q_i(s, a) - y)^2
+        q = self._values(self.critics, obs, action)
+        critic_loss = weighted_mean((q - target).square(), weight)
+        # J_pi = - mean of min(exp(u / temperature), max_weight) * log pi(a|s)
+        strength = exp_weights(u.detach(), config.temperature, config.max_weight)
+        actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
+        told = {
+            "actor_loss": actor_loss.detach(),
+            "critic_loss": critic_loss.detach(),
+            "value_loss": value_loss.detach(),
+            "advantage_mean": u.detach().mean(),
+            "weight_mean": strength.mean(),
+            "q_mean": q.detach().mean(),
+            "q": q.detach(),
+            "target": target,
+        }
+        self._descend(value_loss + critic_loss + actor_loss)
+        return told
+
+    def _step_down(self, loss: Tensor) -> None:
+        """Step down the slope of the losses, and let the slow critics follow."""
+        self._descent(loss)
+        self._slow.follow()
+
+    def _value_of(self, obs: NetworkInput) -> Tensor:
+        with self._precision():
+            value: Tensor = self.value(obs)
+        return value.float().squeeze(1)
+
+    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
+        with self._precision():
+            values: Tensor = critics(obs, action)
+        return values.float()
+
+
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
+    """Return |expectile - 1(u < 0)| * u^2, row by row."""
+    return torch.where(error < 0, 1.0 - expectile, expectile) * error.square()
