@@ -1,0 +1,474 @@
+"""What TD3 adds to the contract of agents: its equations, its delays, its exploration."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents._bounds import LastingNoise
+from asyncrl.agents.networks import MLP
+from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.td3 import TD3Agent, TD3Config
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+from tests.agents.test_sac import (
+    CONTEXT,
+    HIGH,
+    LOW,
+    SPEC,
+    ConstantCritic,
+    FlatCritic,
+    NormalizingCritic,
+    OwnCritic,
+    batch_of,
+    box,
+    observations,
+    spec_with,
+)
+
+
+def small(**settings: Any) -> TD3Config:
+    return TD3Config(**{"hidden": (16, 16), "device": "cpu", "random_env_steps": 0} | settings)
+
+
+class ConstantActor(nn.Module):
+    """The same action, before squashing, whatever it sees."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.output = nn.Parameter(torch.zeros(math.prod(spec.action.shape)))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.output.expand(len(obs), -1)
+
+
+def constant_agent(*values: float, **settings: Any) -> TD3Agent:
+    """Build an agent whose critics, and their slow copies, have these values."""
+    config = small(
+        actor_network=ConstantActor,
+        critic_network=ConstantCritic,
+        n_critics=len(values),
+        **settings,
+    )
+    agent = config.build(spec_with(box([-1.0], [1.0])), CONTEXT)
+    for critics in (agent.critics, agent.parts["slow_critics"]):
+        assert isinstance(critics, nn.Module)
+        for parameter, value in zip(critics.parameters(), values, strict=True):
+            nn.init.constant_(parameter, value)
+    return agent
+
+
+def part(agent: TD3Agent, name: str) -> nn.Module:
+    module = agent.parts[name]
+    assert isinstance(module, nn.Module)
+    return module
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def test_action_lies_where_the_bounds_put_it() -> None:
+    policy = small(actor_network=ConstantActor).build_policy(SPEC, CONTEXT).train(False)
+    with torch.no_grad():
+        # atanh(0.5) = 0.5493: three quarters of the way from low to high
+        next(policy.model.parameters()).copy_(torch.tensor([0.5493061, -0.5493061]))
+    np.testing.assert_allclose(policy.act(observations(4)).action, [[3.5, 2.125]] * 4, rtol=1e-6)
+
+
+def test_noise_is_in_halves_of_the_interval() -> None:
+    policy = small(actor_network=ConstantActor, noise=0.2).build_policy(SPEC, CONTEXT)
+    action = policy.act(observations(20_000)).action.astype(np.float64)
+    np.testing.assert_allclose(action.mean(axis=0), [2.0, 2.25], atol=0.02)
+    np.testing.assert_allclose(action.std(axis=0), [0.2 * 3.0, 0.2 * 0.25], rtol=0.03)
+
+
+def test_noise_does_not_lead_out_of_the_bounds() -> None:
+    policy = small(noise=5.0).build_policy(SPEC, CONTEXT)
+    action = policy.act(observations(1000)).action
+    assert ((action >= LOW) & (action <= HIGH)).all()
+    assert (action == LOW).any()
+
+
+def test_noise_follows_its_schedule() -> None:
+    noise = Schedule.linear(1.0, 0.0, 100)
+    policy = small(noise=noise, actor_network=ConstantActor).build_policy(SPEC, CONTEXT)
+    seen = []
+    for _ in range(3):
+        seen.append(policy.record()["exploration_noise"])
+        policy.act(observations(50))
+    assert seen == [1.0, 0.5, 0.0]
+    assert (policy.act(observations(50)).action == [2.0, 2.25]).all()
+
+
+def test_ladder_goes_down_across_all_environments_of_all_actors() -> None:
+    scales = [
+        small(noise=0.2, noise_ladder=4.0)
+        .build_policy(SPEC, PolicyContext(seed=0, actor_id=i, n_actors=2, n_envs=3))
+        .scales()
+        for i in (0, 1)
+    ]
+    # 0.8 to 0.05 in five steps
+    expected = [0.8 * (0.05 / 0.8) ** (k / 5) for k in range(6)]
+    np.testing.assert_allclose(np.concatenate(scales), expected, rtol=1e-5)
+
+
+def test_each_environment_has_its_own_noise() -> None:
+    context = PolicyContext(seed=0, n_envs=2)
+    config = small(noise=0.1, noise_ladder=5.0, actor_network=ConstantActor)
+    policy = config.build_policy(SPEC, context)
+    steps = np.stack([policy.act(observations(2)).action for _ in range(4000)]).astype(np.float64)
+    spread = ((steps - [2.0, 2.25]) / [3.0, 0.25]).std(axis=(0, 2))
+    # the first is cut off at the bounds, two deviations away
+    assert 0.4 < spread[0] < 0.5
+    assert spread[1] == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 4.0, 30.0])
+def test_noise_lasts_as_long_as_it_is_asked_to(correlation: float) -> None:
+    noise = LastingNoise(correlation, np.random.default_rng(0))
+    x = np.stack([noise.normal((400, 2)) for _ in range(300)]).astype(np.float64)
+    assert x.mean() == pytest.approx(0.0, abs=0.05)
+    assert x.std() == pytest.approx(1.0, rel=0.02)
+    for lag in (1, 5):
+        expected = math.exp(-lag / correlation) if correlation else 0.0
+        assert (x[lag:] * x[:-lag]).mean() == pytest.approx(expected, abs=0.03)
+    # From row to row nothing is shared.
+    assert (x[:, 1:] * x[:, :-1]).mean() == pytest.approx(0.0, abs=0.03)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 10.0])
+def test_random_steps_are_uniform_however_long_they_last(correlation: float) -> None:
+    config = small(random_env_steps=10**6, noise_correlation_env_steps=correlation)
+    policy = config.build_policy(SPEC, CONTEXT)
+    steps = np.stack([policy.act(observations(500)).action for _ in range(100)])
+    for column, low, high in zip(steps.reshape(-1, 2).T, LOW, HIGH, strict=True):
+        shares, _ = np.histogram(column, bins=10, range=(low, high))
+        np.testing.assert_allclose(shares / len(column), 0.1, atol=0.015)
+    unit = (steps.astype(np.float64) - [2.0, 2.25]) / [3.0, 0.25]
+    alike = 3.0 * (unit[1:] * unit[:-1]).mean()
+    assert (alike > 0.8) if correlation else (abs(alike) < 0.03)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_actions_of_any_shape_and_dtype(shape: tuple[int, ...], dtype: str) -> None:
+    action = BoxSpec(shape, dtype, np.full(shape, -0.1, dtype), np.full(shape, 0.7, dtype))
+    agent = small(noise=1.0).build(spec_with(action), CONTEXT)
+    acted = agent.act(observations(50)).action
+    assert (acted.shape, acted.dtype) == ((50, *shape), np.dtype(dtype))
+    assert ((acted >= action.low) & (acted <= action.high)).all()
+    assert torch.isfinite(torch.as_tensor(agent.opt(batch_of(50, action=acted))["critic_loss"]))
+
+
+# --- learning ------------------------------------------------------------------------------------
+
+
+def test_critics_learn_the_reward_and_the_least_of_the_slow_values() -> None:
+    agent = constant_agent(1.0, 3.0)
+    rewards, discounts = np.array([1, 2], np.float32), np.array([0.9, 0.0], np.float32)
+    action = np.zeros((2, 1), np.float32)
+    record = agent.opt(batch_of(2, action=action, reward=rewards, discount=discounts))
+    # y = (1 + 0.9 * 1, 2 + 0 * 1): the second transition ended its episode
+    errors = np.array([[1 - 1.9, 1 - 2], [3 - 1.9, 3 - 2]])
+    assert float(record["critic_loss"]) == pytest.approx((errors**2).mean(), rel=1e-6)
+    assert float(record["q_mean"]) == 2.0
+    np.testing.assert_allclose(agent.priorities(), np.abs(errors).mean(axis=0), rtol=1e-6)
+
+
+def test_weights_of_rows_weigh_their_errors() -> None:
+    agent = constant_agent(0.0, 0.0)
+    weight = np.array([0.25, 1.0], np.float32)
+    rewards = np.array([2.0, 3.0], np.float32)
+    action, zeros = np.zeros((2, 1), np.float32), np.zeros(2, np.float32)
+    batch = batch_of(2, action=action, reward=rewards, discount=zeros, weight=weight)
+    assert float(agent.opt(batch)["critic_loss"]) == pytest.approx((0.25 * 4 + 9) / 2)
+
+
+class LinearCritic(nn.Module):
+    """Q(s, a) = the sum of the action's numbers."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(1))
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.slope * action.sum(dim=1)
+
+
+def test_actions_in_targets_are_smoothed_by_clipped_noise() -> None:
+    n, sigma, clip = 50_000, 0.4, 0.5
+    config = small(
+        actor_network=ConstantActor,
+        critic_network=LinearCritic,
+        target_noise=sigma,
+        target_noise_clip=clip,
+    )
+    agent = config.build(spec_with(box([-1.0], [1.0])), CONTEXT)
+    mean = 0.8
+    nn.init.constant_(next(part(agent, "slow_actor").parameters()), math.atanh(mean))
+    zeros, ones = np.zeros(n, np.float32), np.ones(n, np.float32)
+    agent.opt(batch_of(n, action=zeros[:, None], reward=zeros, discount=ones))
+    # With Q(s, 0) = 0 the errors are the targets: Q'(s', a') = a' = min(1, 0.8 + clipped noise).
+    x = np.linspace(-6, 6, 100_001)
+    density = np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+    action = np.minimum(1.0, mean + np.clip(sigma * x, -clip, clip))
+    errors = agent.priorities()
+    assert errors.mean() == pytest.approx(np.trapezoid(density * action, x), abs=0.005)
+    assert errors.min() == pytest.approx(mean - clip, abs=1e-5)
+    assert errors.max() == pytest.approx(1.0, abs=1e-5)
+
+
+def naive_targets(agent: TD3Agent, batch: Columns) -> list[float]:
+    """Equation by equation and row by row, without noise."""
+    targets = []
+    actor, critics = part(agent, "slow_actor"), part(agent, "slow_critics")
+    for row in range(len(batch["reward"])):
+        next_obs = torch.from_numpy(batch["next_obs"][row : row + 1])
+        action = torch.tanh(actor(next_obs))
+        values = critics(next_obs, action).flatten().tolist()
+        targets.append(float(batch["reward"][row]) + float(batch["discount"][row]) * min(values))
+    return targets
+
+
+def test_loss_is_what_the_equations_say_row_by_row() -> None:
+    agent = small(target_noise=0.0, n_critics=3).build(SPEC, CONTEXT)
+    for seed in range(4):  # slow copies and fast ones differ by now
+        agent.opt(batch_of(16 + seed))
+    batch = batch_of(12)
+    targets = naive_targets(agent, batch)
+    unit = (batch["action"] - np.array([2.0, 2.25])) / np.array([3.0, 0.25])
+    obs, action = torch.from_numpy(batch["obs"]), torch.from_numpy(unit.astype(np.float32))
+    values = agent.critics(obs, action).tolist()
+    squares = [(v - y) ** 2 for critic in values for v, y in zip(critic, targets, strict=True)]
+    loss = float(agent.opt(batch)["critic_loss"])
+    assert loss == pytest.approx(sum(squares) / len(squares), rel=1e-4)
+
+
+def test_policy_climbs_the_first_critic() -> None:
+    agent = small().build(SPEC, CONTEXT)
+    obs = torch.from_numpy(observations(32))
+    expected = copy.deepcopy(agent.model)
+    first = agent.critics(obs, expected(obs).tanh())[0]
+    grads = torch.autograd.grad(-first.mean(), list(expected.parameters()))
+    agent._improve_actor(obs)
+    for parameter, gradient in zip(agent.model.parameters(), grads, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
+    assert all(p.grad is None for p in agent.critics.parameters())
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_policy_and_slow_copies_wait_for_their_turn(interval: int) -> None:
+    agent = small(policy_interval_opt_steps=interval).build(SPEC, CONTEXT)
+    delayed = (agent.model, part(agent, "slow_actor"), part(agent, "slow_critics"))
+    moved = []
+    for _ in range(6):
+        before = [[p.clone() for p in module.parameters()] for module in delayed]
+        fast = [p.clone() for p in agent.critics.parameters()]
+        agent.opt(batch_of())
+        assert all(
+            not torch.equal(p, q) for p, q in zip(fast, agent.critics.parameters(), strict=True)
+        )
+        changed = {
+            not torch.equal(p, q)
+            for module, params in zip(delayed, before, strict=True)
+            for p, q in zip(params, module.parameters(), strict=True)
+        }
+        moved.append(changed == {True})
+        assert len(changed) == 1, "all of them or none"
+    assert moved == [step % interval == 0 for step in range(6)]
+
+
+def test_slow_copies_follow_by_tau() -> None:
+    agent = small(tau=0.25).build(SPEC, CONTEXT)
+    names = {"slow_actor": agent.model, "slow_critics": agent.critics}
+    before = {name: [p.clone() for p in part(agent, name).parameters()] for name in names}
+    agent.opt(batch_of())
+    for name, fast in names.items():
+        moved = zip(before[name], part(agent, name).parameters(), fast.parameters(), strict=True)
+        for old, slow, new in moved:
+            torch.testing.assert_close(slow, old + 0.25 * (new - old))
+
+
+def test_loss_of_the_policy_is_told_in_each_step() -> None:
+    agent = small().build(SPEC, CONTEXT)
+    told = [agent.opt(batch_of()) for _ in range(3)]
+    assert all(set(record) == {"critic_loss", "q_mean", "actor_loss"} for record in told)
+    losses = [float(record["actor_loss"]) for record in told]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_learning_rates_follow_their_schedules() -> None:
+    stops = Schedule(points=((0, 1e-3), (100, 1e-30)), interpolate=False)
+    agent = small(critic_learning_rate=stops, actor_learning_rate=stops).build(SPEC, CONTEXT)
+    for env_steps, moves in ((0, True), (100, False)):
+        agent.env_steps = env_steps
+        before = [p.clone() for m in (agent.critics, agent.model) for p in m.parameters()]
+        agent.opt(batch_of())
+        agent.opt(batch_of())
+        after = [p for m in (agent.critics, agent.model) for p in m.parameters()]
+        assert [torch.equal(p, q) for p, q in zip(before, after, strict=True)] == [not moves] * len(
+            after
+        )
+
+
+def test_learns_a_bandit_between_asymmetric_bounds() -> None:
+    spec = spec_with(box([-1.0], [5.0]), (1,))
+    rate = 3e-3
+    config = small(hidden=(32, 32), actor_learning_rate=rate, critic_learning_rate=rate)
+    agent = config.build(spec, CONTEXT)
+    random = np.random.default_rng(0)
+    for _ in range(600):
+        obs = random.choice([-1.0, 1.0], (128, 1)).astype(np.float32)
+        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
+        best = 3.0 + obs[:, 0]  # 2 or 4
+        reward = -((action[:, 0] - best) ** 2)
+        nothing = np.zeros(128, np.float32)
+        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
+        agent.opt({**columns, "discount": nothing})
+    with evaluation_mode(agent):
+        acted = agent.act(np.array([[-1.0], [1.0]], np.float32)).action
+    np.testing.assert_allclose(acted, [[2.0], [4.0]], atol=0.25)
+
+
+def test_bfloat16_learns_much_the_same() -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        agent = small(hidden=(64, 64), precision=precision).build(SPEC, CONTEXT)
+        losses.append([float(agent.opt(batch_of())["critic_loss"]) for _ in range(20)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.1)
+    assert losses[0] != losses[1]
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+CAMERA = BoxSpec((3, 40, 40), "uint8", np.zeros((3, 40, 40)), np.full((3, 40, 40), 255))
+JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [CAMERA, JOINTS, PackedSpec((("camera", CAMERA), ("joints", JOINTS)))],
+    ids=["images", "float64", "dict"],
+)
+def test_observations_of_any_kind_are_learnt_from(observation: BoxSpec | PackedSpec) -> None:
+    agent = small().build(EnvSpec(observation, box(LOW, HIGH)), CONTEXT)
+    random = np.random.default_rng(0)
+
+    def rows(spec: BoxSpec) -> Array:
+        return random.integers(0, 255, (8, *spec.shape)).astype(spec.dtype)
+
+    if isinstance(observation, PackedSpec):
+        obs = observation.pack({name: rows(field) for name, field in observation.fields})
+    else:
+        obs = rows(observation)
+    assert agent.act(obs).action.shape == (8, 2)
+    for _ in range(2):
+        record = agent.opt(batch_of(8, obs=obs, next_obs=obs))
+    assert math.isfinite(float(record["critic_loss"]))
+    assert math.isfinite(float(record["actor_loss"]))
+
+
+class OwnActor(nn.Module):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.net = MLP(spec.observation.shape[0], (8,), spec.action.shape[0])
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.net(obs)
+
+
+@pytest.mark.parametrize("critic", [OwnCritic, FlatCritic, NormalizingCritic])
+def test_own_networks_learn_and_travel(critic: Any) -> None:
+    config = small(
+        actor_network=OwnActor, critic_network=critic, n_critics=3, critic_learning_rate=1e-2
+    )
+    agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
+    losses = [float(agent.opt(batch_of())["critic_loss"]) for _ in range(50)]
+    assert losses[-1] < 0.95 * losses[0]
+    policy.sync_model(agent.model_info())
+    assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
+
+
+def make_wrong_actor(spec: EnvSpec) -> nn.Module:
+    return MLP(spec.observation.shape[0], (4,), 3)
+
+
+def test_own_networks_of_a_wrong_shape_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent.actor_network .*\(2, 2\), got \(2, 3\)"):
+        small(actor_network=make_wrong_actor).build_policy(SPEC, CONTEXT)
+
+
+# --- what cannot work ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden", (64, 0)),
+        ("n_critics", 0),
+        ("actor_learning_rate", 0.0),
+        ("critic_learning_rate", -1.0),
+        ("tau", 0.0),
+        ("policy_interval_opt_steps", 0),
+        ("target_noise", -0.1),
+        ("target_noise_clip", math.nan),
+        ("noise", -0.1),
+        ("noise_ladder", 0.5),
+        ("noise_ladder", math.inf),
+        ("noise_correlation_env_steps", -1.0),
+        ("random_env_steps", -1),
+        ("max_grad_norm", -1.0),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
+        TD3Config(**{field: value})  # type: ignore[arg-type]
+    assert str(value) in str(raised.value)
+
+
+def test_schedules_are_checked_point_by_point() -> None:
+    with pytest.raises(ConfigError, match=r"noise at 10 environment steps must be 0 or more"):
+        TD3Config(noise=Schedule.linear(1.0, -1.0, 10))
+
+
+def test_graphs_need_the_policy_to_be_updated_before_they_are_recorded() -> None:
+    with pytest.raises(ConfigError, match=r"policy_interval_opt_steps of at most 3, got 4"):
+        TD3Config(accelerate="graphs", policy_interval_opt_steps=4)
+    assert TD3Config(accelerate="graphs").policy_interval_opt_steps == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (DiscreteSpec(4), "TD3 .*4 discrete ones; use DQN"),
+        (box([-np.inf], [1.0]), "must be finite"),
+        (box([0], [10], "int32"), "float dtype"),
+    ],
+)
+def test_actions_that_td3_cannot_choose_are_refused(
+    action: BoxSpec | DiscreteSpec, message: str
+) -> None:
+    for make in (small().build, small().build_policy):
+        with pytest.raises(ConfigError, match=message):
+            make(spec_with(action), CONTEXT)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("accelerate", ["off", "graphs"])
+def test_learns_on_a_gpu(accelerate: str) -> None:
+    agent = small(device="cuda", accelerate=accelerate).build(SPEC, CONTEXT)
+    plain = small(device="cuda").build(SPEC, CONTEXT)
+    for _ in range(8):
+        told, expected = agent.opt(batch_of()), plain.opt(batch_of())
+        for name, value in expected.items():
+            assert float(told[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
