@@ -39,10 +39,15 @@ class NoisyLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (..., rows, outputs) of (..., rows, inputs)."""
-        y = functional.linear(x, self.weight, self.bias)
         if self.noise is None:
-            return y
+            return functional.linear(x, self.weight, self.bias)
         into, out = self.noise.split([self.in_features, self.out_features], dim=1)
+        if len(self.noise) == 1:
+            # mu + sigma * f(e_out) f(e_in)^T
+            weight = torch.addcmul(self.weight, self.weight_sigma, out.mT * into)
+            bias = torch.addcmul(self.bias, self.bias_sigma, out[0])
+            return functional.linear(x, weight, bias)
+        y = functional.linear(x, self.weight, self.bias)
         # (sigma_w * f_out f_in^T) x + sigma_b * f_out = f_out * (sigma_w (f_in * x) + sigma_b)
         spread = functional.linear(x * into, self.weight_sigma, self.bias_sigma)
         perturbed: Tensor = y + out * spread

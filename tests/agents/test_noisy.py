@@ -1,0 +1,163 @@
+"""Noisy layers: by hand and by the paper's sums, who draws which noise, and what is learned."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
+from tests.agents.chain import TWO_STATES, random_batch, spec
+
+NOISY = DQNConfig(hidden=(16,), noisy=True, exploration=None, device="cpu")
+
+
+def build(config: DQNConfig = NOISY, seed: int = 0, n_envs: int = 1) -> DQNAgent:
+    return config.build(TWO_STATES, PolicyContext(seed=seed, n_envs=n_envs))
+
+
+def sums_of_the_paper(layer: NoisyLinear, x: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Return y_j = sum over i of (mu_ij + sigma_ij f_i f_j) x_i + mu_j + sigma_j f_j."""
+    mu, sigma = layer.weight.detach().numpy(), layer.weight_sigma.detach().numpy()
+    mu_b, sigma_b = layer.bias.detach().numpy(), layer.bias_sigma.detach().numpy()
+    into, out = noise[: layer.in_features], noise[layer.in_features :]
+    y = np.zeros(layer.out_features)
+    for j in range(layer.out_features):
+        for i in range(layer.in_features):
+            y[j] += (mu[j, i] + sigma[j, i] * into[i] * out[j]) * x[i]
+        y[j] += mu_b[j] + sigma_b[j] * out[j]
+    return y
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_noise_is_the_signed_root_of_what_is_drawn() -> None:
+    shaped = Perturbation.shape(torch.tensor([4.0, -9.0, 0.0, 0.25]))
+    assert shaped.tolist() == [2.0, -3.0, 0.0, 0.5]
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_output_is_that_of_the_paper_for_shared_and_for_own_noise(rows: int) -> None:
+    layer = NoisyLinear(3, 2)
+    with torch.no_grad():
+        layer.weight_sigma.copy_(drawn(2, 3, seed=1))
+        layer.bias_sigma.copy_(drawn(2, seed=2))
+    x, noise = drawn(5, 3, seed=3), drawn(rows, 5, seed=4)
+    Perturbation(layer).set(noise)
+    y = layer(x).detach().numpy()
+    for row in range(5):
+        own = noise[row if rows > 1 else 0]
+        assert y[row] == pytest.approx(sums_of_the_paper(layer, x[row].numpy(), own.numpy()), 1e-5)
+
+
+def test_without_noise_it_is_the_layer_of_means() -> None:
+    layer, x = NoisyLinear(3, 2), drawn(4, 3)
+    expected = nn.functional.linear(x, layer.weight, layer.bias)
+    assert torch.equal(layer(x), expected)
+    perturbation = Perturbation(layer)
+    perturbation.set(drawn(1, 5))
+    assert not torch.equal(layer(x), expected)
+    perturbation.clear()
+    assert torch.equal(layer(x), expected)
+
+
+def test_parameters_start_as_in_the_paper() -> None:
+    layer = NoisyLinear(16, 200, sigma=0.5)
+    assert (layer.weight_sigma == 0.125).all()
+    assert (layer.bias_sigma == 0.125).all()
+    for mu in (layer.weight, layer.bias):
+        assert 0.2 < float(mu.detach().abs().max()) <= 0.25
+        assert float(mu.detach().std()) == pytest.approx(0.25 / math.sqrt(3), rel=0.2)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_slope_in_sigma_is_that_of_the_paper(rows: int) -> None:
+    layer, x, noise = NoisyLinear(3, 2), drawn(4, 3), drawn(rows, 5, seed=1)
+    Perturbation(layer).set(noise)
+    layer(x).sum().backward()
+    into, out = noise.expand(4, -1).split([3, 2], dim=1)
+    # dL / d sigma_ij = sum over rows of f_i f_j x_i
+    slope = torch.einsum("bi,bj,bi->ji", into, out, x)
+    assert layer.weight_sigma.grad is not None
+    assert layer.bias_sigma.grad is not None
+    torch.testing.assert_close(layer.weight_sigma.grad, slope)
+    torch.testing.assert_close(layer.bias_sigma.grad, out.sum(dim=0))
+
+
+def test_each_layer_has_numbers_of_its_own() -> None:
+    network = NoisyMLP(3, (4,), 2)
+    perturbation = Perturbation(network)
+    assert perturbation.size == (3 + 4) + (4 + 2)
+    noise = perturbation.draw(np.random.default_rng(0), 6)
+    assert noise.shape == (6, 13)
+    perturbation.set(noise)
+    parts = [m.noise for m in network if isinstance(m, NoisyLinear)]
+    assert torch.equal(torch.cat([part for part in parts if part is not None], dim=1), noise)
+    assert len(np.unique(noise)) == noise.numel()
+
+
+def test_network_without_noisy_layers_draws_nothing() -> None:
+    assert Perturbation(nn.Linear(3, 2)).size == 0
+    assert "draws" not in build(DQNConfig(device="cpu")).parts
+
+
+def test_environments_explore_apart_and_anew_each_time() -> None:
+    policy = build(n_envs=64)
+    obs = np.ones((64, 2), np.float32)
+    first, second = policy.act(obs).action, policy.act(obs).action
+    for action in (first, second):
+        assert len(set(action.tolist())) == 2, "the same observation, but other weights"
+    assert not np.array_equal(first, second)
+
+
+def test_evaluation_is_that_of_the_mean_weights() -> None:
+    policy = build(n_envs=64)
+    obs = drawn(64, 2).numpy()
+    policy.act(obs)
+    with torch.no_grad():
+        best = policy.model(torch.from_numpy(obs)).argmax(dim=1).numpy()
+    with evaluation_mode(policy):
+        assert np.array_equal(policy.act(obs).action, best)
+    assert not np.array_equal(policy.act(obs).action, best)
+    assert policy.record() == {}
+
+
+def test_each_optimisation_step_draws_noise() -> None:
+    still = {"learning_rate": 1e-12, "tau": 0.0}
+    losses = {}
+    for noisy in (True, False):
+        config = DQNConfig(hidden=(16,), noisy=noisy, device="cpu", **still)
+        agent = build(config)
+        losses[noisy] = {float(agent.opt(random_batch())["loss"]) for _ in range(3)}
+    assert len(losses[True]) == 3
+    assert len(losses[False]) == 1
+
+
+def test_target_network_has_other_noise_than_the_online_network() -> None:
+    one_action = spec((2,), 1)
+    agent = NOISY.build(one_action, PolicyContext(seed=0))
+    batch = random_batch(one_action)
+    batch["next_obs"], batch["reward"] = batch["obs"], np.zeros(8, np.float32)
+    batch["discount"] = np.ones(8, np.float32)
+    # (Q(s, a) - Q'(s, a))^2, which is 0 where the networks and their noise are the same.
+    assert float(agent.opt(batch)["loss"]) > 1e-4
+
+
+def test_spread_is_learned_and_travels_to_actors() -> None:
+    agent, policy = build(), NOISY.build_policy(TWO_STATES, PolicyContext(seed=1))
+    before = copy.deepcopy(agent.model.state_dict())
+    agent.opt(random_batch())
+    policy.sync_model(agent.model_info())
+    sigmas = [name for name in before if name.endswith("_sigma")]
+    assert len(sigmas) == 4
+    for name in sigmas:
+        assert not torch.equal(before[name], agent.model.state_dict()[name])
+        assert torch.equal(policy.model.state_dict()[name], agent.model.state_dict()[name])
