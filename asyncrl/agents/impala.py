@@ -1,0 +1,277 @@
+"""IMPALA: an actor-critic that learns at full speed from what slightly older policies played.
+
+Paper:
+    Espeholt et al. (2018), IMPALA: Scalable distributed deep-RL with importance weighted
+    actor-learner architectures. One optimisation step on each batch of trajectories; V-trace
+    corrects for policies that have been improved since they acted.
+
+What differs on purpose:
+    Losses are means over transitions instead of sums, so that settings do not depend on the size of
+    a batch, and Adam stands beside RMSprop. Rewards are not clipped unless asked for; neither the
+    last action nor the last reward is fed to the network; environments wrap themselves.
+    The memory at a trajectory's first row is the one that its actor had there, as in the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents._minibatches import Trajectories
+from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
+from asyncrl.agents._returns import vtrace
+from asyncrl.agents._stochastic_policy import (
+    LOG_PROB,
+    MEMORY,
+    StochasticPolicy,
+    check_batch,
+    own_columns,
+    read_columns,
+)
+from asyncrl.agents.distributions import action_head
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.torch_agent import TorchAgent, pick_device, seeded, use_threads
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Columns, ModelVersion
+
+__all__ = ["IMPALAAgent", "IMPALAConfig", "IMPALAPolicy"]
+
+_CHOICES = {
+    "activation": ("tanh", "relu"),
+    "memory": ("none", "gru", "lstm"),
+    "optimizer": ("adam", "rmsprop"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IMPALAConfig(TorchConfig):
+    """V-trace actor-critic with one network, unless told otherwise without a memory."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Units of each hidden layer that policy and values share; for images, of those behind the
+    convolutions."""
+
+    activation: Activation = "relu"
+    """Behind each hidden layer."""
+
+    network: MakeTorso | None = None
+    """Builds a network of your own in place of these layers: from a batch of float observations
+    (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, features).
+    Memory, policy and values come behind it. Must be importable, or cloudpickle-able."""
+
+    memory: Literal["none", "gru", "lstm"] = "none"
+    """What remembers earlier observations of an episode, in as many units as the last hidden layer
+    has. The replay is to keep `start_columns=("memory",)`."""
+
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """What takes the steps."""
+
+    learning_rate: float | Schedule = 1e-3
+    """Step size of the optimizer."""
+
+    optimizer_eps: float = 1e-5
+    """What keeps the optimizer from dividing by 0."""
+
+    rmsprop_decay: float = 0.99
+    """How slowly RMSprop forgets the size of gradients."""
+
+    max_grad_norm: float = 0.5
+    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+
+    value_weight: float = 0.5
+    """Weight of the squared errors of values."""
+
+    entropy_weight: float | Schedule = 0.01
+    """Weight of the policy's entropy, which keeps it from settling early."""
+
+    lambda_: float = 1.0
+    """Weight of later corrections in V-trace; less than 1 trades variance for bias."""
+
+    clip_rho: float = 1.0
+    """Largest importance of a correction of values."""
+
+    clip_c: float = 1.0
+    """Largest importance that is passed on to earlier rows; no larger than `clip_rho`."""
+
+    clip_pg_rho: float = 1.0
+    """Largest importance of an advantage."""
+
+    normalize_advantages: bool = False
+    """Shift and scale the advantages of each batch to mean 0 and standard deviation 1."""
+
+    reward_clip: float = 0.0
+    """Rewards are clipped to this size, after any normalisation; 0 leaves them as they are."""
+
+    initial_log_std: float = 0.0
+    """Of continuous actions: logarithm of the standard deviation at first, in units in which an
+    action's bounds are -1 and 1."""
+
+    def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        for name in ("activation", "memory", "optimizer"):
+            _check_choice(name, getattr(self, name))
+        if self.accelerate != "off":
+            raise ConfigError(
+                f"agent.accelerate={self.accelerate} wants batches of one shape, but those of "
+                "trajectories have now more and now fewer of them; leave it off"
+            )
+        check_schedule("learning_rate", self.learning_rate, check_not_negative)
+        check_schedule("entropy_weight", self.entropy_weight, check_not_negative)
+        for name in ("optimizer_eps", "clip_rho", "clip_c", "clip_pg_rho"):
+            check_positive(name, getattr(self, name))
+        for name in ("max_grad_norm", "value_weight", "reward_clip"):
+            check_not_negative(name, getattr(self, name))
+        check_probability("rmsprop_decay", self.rmsprop_decay)
+        check_probability("lambda_", self.lambda_)
+        if not math.isfinite(self.initial_log_std):
+            raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
+        if self.clip_c > self.clip_rho:
+            raise ConfigError(
+                f"agent.clip_c must be no larger than agent.clip_rho={self.clip_rho}, got "
+                f"{self.clip_c}"
+            )
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> IMPALAAgent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return IMPALAAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IMPALAPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return IMPALAPolicy(self, spec, context, torch.device("cpu"))
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what V-trace, the memory and normalisation need."""
+        return (*own_columns(_build_network(self, spec, seed=0)), *self.norm_columns)
+
+
+class IMPALAPolicy(StochasticPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        net = _build_network(config, spec, context.seed)
+        super().__init__(net, config, spec, context, device)
+        self.config = config
+
+
+class IMPALAAgent(IMPALAPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self._params = list(self.net.parameters())
+        self.optimizer = _optimizer(config, self._params)
+        self.parts |= {"optimizer": self.optimizer, "random": self.random}
+        self._precision = config.precision_on(device)
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, read_columns(self.net)
+        )
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor | float]:
+        """Take one step on trajectories; tell losses, entropy and how far off-policy they were."""
+        check_batch(batch, self.net, "IMPALA")
+        rate = value_at(self.config.learning_rate, self.env_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        told = self._updates.step(batch)
+        self.version = ModelVersion(self.version + 1)
+        return {**told, "learning_rate": rate}
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        obs, reward = self._updates.trajectories(data)
+        if self.config.reward_clip:
+            reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
+        mask = data["mask"]
+        nothing = reward.new_zeros(len(reward), 0)
+        played = Trajectories(obs, mask, data.get(MEMORY, nothing))
+        with self._precision():
+            outputs, values = self.net.unroll(obs, played.memory, played.begins)
+        outputs = outputs[:, :-1]
+        log_prob = self.net.head.log_prob(outputs, data[self.net.head.column])
+        # log(pi(a|x) / mu(a|x)), of the policy that learns and the one that acted
+        log_rhos = log_prob.detach() - data[LOG_PROB]
+        config = self.config
+        targets, advantages = vtrace(
+            log_rhos,
+            reward,
+            data["discount"],
+            mask,
+            values.detach(),
+            lambda_=config.lambda_,
+            clip_rho=config.clip_rho,
+            clip_c=config.clip_c,
+            clip_pg_rho=config.clip_pg_rho,
+        )
+        if config.normalize_advantages:
+            centered = advantages - _mean(advantages, mask)
+            advantages = centered / (_mean(centered.square(), mask).sqrt() + 1e-8)
+        # L = mean of -A log pi(a|x) + value_weight (v - V(x))^2 - entropy_weight H(pi(.|x))
+        policy_loss = -_mean(advantages * log_prob, mask)
+        value_loss = _mean((targets - values[:, :-1]).square(), mask)
+        entropy = _mean(self.net.head.entropy(outputs), mask)
+        weight = value_at(config.entropy_weight, self.env_steps)
+        loss = policy_loss + config.value_weight * value_loss - weight * entropy
+        told = {
+            "loss": loss,
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "rho_mean": _mean(log_rhos.exp(), mask),
+            "value_mean": _mean(values[:, :-1], mask),
+        }
+        return {name: value.detach() for name, value in told.items()} | self._descend(loss)
+
+    def _descend(self, loss: Tensor) -> dict[str, Tensor]:
+        self.optimizer.zero_grad()
+        loss.backward()
+        # g <- g * min(1, max_grad_norm / |g|)
+        limit = self.config.max_grad_norm or torch.inf
+        norm = nn.utils.clip_grad_norm_(self._params, limit)
+        self.optimizer.step()
+        return {"grad_norm": norm}
+
+
+def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValueNet:
+    head = action_head(spec.action, initial_log_std=config.initial_log_std)
+    with seeded(seed):
+        torso, n_features = make_torso(spec, config.hidden, config.activation, config.network)
+        core = None if config.memory == "none" else config.memory
+        return PolicyValueNet([torso], n_features, head, core)
+
+
+def _optimizer(config: IMPALAConfig, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    rate = value_at(config.learning_rate, 0)
+    if config.optimizer == "adam":
+        return FusedAdam(params, rate, config.optimizer_eps)
+    return torch.optim.RMSprop(
+        params, rate, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
+    )
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the rows that are transitions."""
+    return torch.where(mask, values, 0.0).sum() / mask.sum()
+
+
+def _check_choice(name: str, choice: str) -> None:
+    if choice not in _CHOICES[name]:
+        *some, last = _CHOICES[name]
+        raise ConfigError(f"agent.{name} must be {', '.join(some)} or {last}, got {choice!r}")

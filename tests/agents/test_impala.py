@@ -1,0 +1,459 @@
+"""IMPALA: losses and gradients against the paper's sums, memory, settings, and a cue recalled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
+from asyncrl.agents.schedules import Schedule
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.train_result import TrainResult
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+from asyncrl.types import Array, Columns
+
+GAMMA = 0.9
+CONTEXT = PolicyContext(seed=0, n_envs=4)
+OBSERVATION = BoxSpec((2,), "float32", np.full(2, -1.0), np.ones(2))
+CHOICES = EnvSpec(OBSERVATION, DiscreteSpec(3))
+
+
+def itself(of: EnvSpec) -> nn.Module:
+    """Show policy and values the observation as it is, of one number after the other."""
+    return nn.Flatten() if len(of.observation.shape) > 1 else nn.Identity()
+
+
+def linear_agent(**settings: Any) -> IMPALAAgent:
+    """Return an agent whose policy and values are linear, with parameters that are not 0."""
+    config = IMPALAConfig(**{"network": itself, "device": "cpu", **settings})
+    agent = config.build(CHOICES, CONTEXT)
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for param in agent.model.parameters():
+            param.copy_(torch.randn(param.shape, generator=random))
+    return agent
+
+
+def batch_of(n: int = 3, length: int = 6, seed: int = 0) -> Columns:
+    """Make trajectories with ends of both kinds, and one that is shorter."""
+    random = np.random.default_rng(seed)
+    mask = np.ones((n, length), np.bool_)
+    goes_on = mask.copy()
+    goes_on[0, 1] = False  # terminated; the row behind it is the last observation
+    mask[0, 2] = mask[1, 4] = mask[2, 3:] = False
+    obs = random.normal(size=(n, length + 1, 2))
+    return {
+        "obs": obs.astype(np.float32),
+        "action": random.integers(3, size=mask.shape),
+        "log_prob": np.log(random.uniform(0.1, 0.9, mask.shape)).astype(np.float32),
+        "reward": (mask * random.normal(size=mask.shape)).astype(np.float32),
+        "discount": (mask & goes_on).astype(np.float32) * np.float32(GAMMA),
+        "mask": mask,
+    }
+
+
+class Naive:
+    """The losses of Espeholt et al. (2018), section 4.2, one row after the other."""
+
+    def __init__(self, agent: IMPALAAgent, batch: Columns) -> None:
+        self.config = agent.config
+        self.batch = batch
+        self.policy = agent.net.policy.weight.detach().double().numpy().copy()
+        self.policy_bias = agent.net.policy.bias.detach().double().numpy().copy()
+        self.value = agent.net.value.weight.detach().double().numpy().copy()
+        self.value_bias = agent.net.value.bias.detach().double().numpy().copy()
+        self.targets, self.advantages = self._vtrace()
+
+    def _log_pi(self, b: int, t: int) -> Array:
+        logits = self.policy @ self.batch["obs"][b, t] + self.policy_bias
+        log_pi: Array = logits - np.log(np.exp(logits).sum())
+        return log_pi
+
+    def _v(self, b: int, t: int) -> float:
+        return float((self.value @ self.batch["obs"][b, t] + self.value_bias)[0])
+
+    def _vtrace(self) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
+        batch, config = self.batch, self.config
+        targets: dict[tuple[int, int], float] = {}
+        advantages: dict[tuple[int, int], float] = {}
+        n, length = batch["mask"].shape
+        for b in range(n):
+            correction = 0.0  # of the row after this one
+            for t in reversed(range(length)):
+                if not batch["mask"][b, t]:
+                    correction = 0.0
+                    continue
+                ratio = math.exp(
+                    self._log_pi(b, t)[batch["action"][b, t]] - batch["log_prob"][b, t]
+                )
+                gamma, reward = float(batch["discount"][b, t]), float(batch["reward"][b, t])
+                if config.reward_clip:
+                    reward = max(-config.reward_clip, min(config.reward_clip, reward))
+                after = self._v(b, t + 1)
+                advantages[b, t] = min(config.clip_pg_rho, ratio) * (
+                    reward + gamma * (after + correction) - self._v(b, t)
+                )
+                delta = min(config.clip_rho, ratio) * (reward + gamma * after - self._v(b, t))
+                c = config.lambda_ * min(config.clip_c, ratio)
+                correction = delta + gamma * c * correction
+                targets[b, t] = self._v(b, t) + correction
+        return targets, advantages
+
+    def losses(self) -> dict[str, float]:
+        """Return losses of the parameters as they are, with targets and advantages as they were."""
+        count = len(self.targets)
+        policy = value = entropy = 0.0
+        for (b, t), target in self.targets.items():
+            log_pi = self._log_pi(b, t)
+            policy -= self.advantages[b, t] * log_pi[self.batch["action"][b, t]] / count
+            value += (target - self._v(b, t)) ** 2 / count
+            entropy -= float((np.exp(log_pi) * log_pi).sum()) / count
+        assert isinstance(self.config.entropy_weight, float)
+        loss = policy + self.config.value_weight * value - self.config.entropy_weight * entropy
+        return {"loss": loss, "policy_loss": policy, "value_loss": value, "entropy": entropy}
+
+    def gradient(self, of: Array) -> Array:
+        """Return how the loss changes with some of the parameters, by trying."""
+        gradient = np.zeros_like(of)
+        for index in np.ndindex(of.shape):
+            before, ends = of[index], []
+            for change in (1e-5, -1e-5):
+                of[index] = before + change
+                ends.append(self.losses()["loss"])
+            of[index] = before
+            gradient[index] = (ends[0] - ends[1]) / 2e-5
+        return gradient
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"clip_rho": 2.0, "clip_c": 0.5, "clip_pg_rho": 0.7, "lambda_": 0.9},
+        {"reward_clip": 0.5, "entropy_weight": 0.3, "value_weight": 2.0, "optimizer": "rmsprop"},
+    ],
+    ids=["defaults", "clips", "weights"],
+)
+def test_losses_and_gradients_are_the_papers(settings: dict[str, Any]) -> None:
+    agent, batch = linear_agent(**settings, max_grad_norm=0.0), batch_of()
+    naive = Naive(agent, batch)
+    told = agent.opt(batch)
+    for name, value in naive.losses().items():
+        assert float(told[name]) == pytest.approx(value, rel=1e-4), name
+    tried = {
+        agent.net.policy.weight: naive.policy,
+        agent.net.policy.bias: naive.policy_bias,
+        agent.net.value.weight: naive.value,
+        agent.net.value.bias: naive.value_bias,
+    }
+    for param, numbers in tried.items():
+        assert param.grad is not None
+        np.testing.assert_allclose(param.grad.numpy(), naive.gradient(numbers), atol=1e-4)
+
+
+def test_one_transition_by_hand() -> None:
+    """Even odds, value 0.5, reward 1 and the end: rho is 1, the advantage 0.5."""
+    agent = linear_agent(entropy_weight=0.1)
+    with torch.no_grad():
+        for param in agent.model.parameters():
+            param.zero_()
+        agent.net.value.bias.fill_(0.5)
+    one = {"action": np.array([[2]]), "log_prob": np.log([[1 / 3]]).astype(np.float32)}
+    row = np.ones((1, 1), np.float32)
+    told = agent.opt(
+        one
+        | {"obs": np.zeros((1, 2, 2), np.float32), "mask": row > 0, "reward": row}
+        | {"discount": 0 * row}
+    )
+    assert float(told["policy_loss"]) == pytest.approx(0.5 * math.log(3.0))
+    assert float(told["value_loss"]) == pytest.approx(0.25)
+    assert float(told["entropy"]) == pytest.approx(math.log(3.0))
+    assert float(told["loss"]) == pytest.approx(0.4 * math.log(3.0) + 0.125)
+    assert float(told["rho_mean"]) == pytest.approx(1.0)
+    assert agent.net.policy.bias[2] > agent.net.policy.bias[0], "a good action becomes likelier"
+    assert agent.net.value.bias > 0.5
+
+
+def told_of(agent: IMPALAAgent, batch: Columns) -> dict[str, float]:
+    return {name: float(value) for name, value in agent.opt(batch).items()}
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_rows_that_are_no_transitions_do_not_matter(memory: str) -> None:
+    config = IMPALAConfig(hidden=(8,), memory=memory, device="cpu")  # type: ignore[arg-type]
+    batch = with_memory(config, batch_of())
+    other = {name: column.copy() for name, column in batch.items()}
+    other["action"][~batch["mask"]] = 0
+    other["log_prob"][~batch["mask"]] = -9.0
+    # What follows the end of a trajectory, but for the row right behind its last transition.
+    other["obs"][2, 4:] = 7.0
+    results = [told_of(config.build(CHOICES, CONTEXT), columns) for columns in (batch, other)]
+    assert results[0] == results[1]
+
+
+def with_memory(config: IMPALAConfig, batch: Columns, seed: int = 3) -> dict[str, Array]:
+    columns = {c.name: c.shape for c in config.extra_columns(CHOICES)}
+    if "memory" not in columns:
+        return dict(batch)
+    shape = (len(batch["mask"]), *columns["memory"])
+    memory = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return {**batch, "memory": memory}
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None:
+    """An episode of rows 0 and 1, its last observation in row 2, and another one from row 3 on."""
+    config = IMPALAConfig(hidden=(8,), memory=memory, device="cpu")  # type: ignore[arg-type]
+    together = with_memory(config, {name: c[:1] for name, c in batch_of().items()})
+    apart: dict[str, Array] = {}
+    for name, column in together.items():
+        if name == "memory":
+            apart[name] = np.concatenate([column, np.zeros_like(column)])
+        else:
+            # Three rows of each; that of the first one's last observation is no transition.
+            ends = (4, 7) if name == "obs" else (3, 6)
+            apart[name] = np.concatenate([column[:, : ends[0]], column[:, 3 : ends[1]]])
+    results = [told_of(config.build(CHOICES, CONTEXT), columns) for columns in (together, apart)]
+    assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
+
+
+def rounds(
+    config: IMPALAConfig, env: Any, *, opt_steps: int, n_steps: int = 16, **sync: Any
+) -> tuple[MemoryRecorder, TrainResult]:
+    """Train synchronously, each time on what `n_steps` steps of each environment have brought."""
+    recorder = MemoryRecorder()
+    size = n_steps * env().n_envs
+    result = train_sync(
+        config,
+        env,
+        SyncConfig(
+            replay=TrajectoryQueueConfig(
+                gamma=GAMMA, start_columns=("memory",) if config.memory != "none" else ()
+            ),
+            trainer=TrainerConfig(
+                batch_size=size,
+                opt_interval_env_steps=size,
+                warmup_env_steps=0,
+                cut_before_opt=True,
+                segment=SegmentConfig(length=2 * n_steps),
+                books=BookkeepingConfig(
+                    record_interval_opt_steps=1, record_interval_s=0.0, eval_interval_opt_steps=1
+                ),
+            ),
+            **sync,
+        ),
+        stop=MaxOptSteps(opt_steps),
+        recorder=recorder,
+    )
+    return recorder, result
+
+
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: str) -> None:
+    """Nothing is learned, so that all ratios are 1, also behind episodes and evaluations."""
+    config = IMPALAConfig(
+        hidden=(8,),
+        memory=memory,  # type: ignore[arg-type]
+        learning_rate=0.0,
+        device="cpu",
+    )
+    make = partial(EnvConfig(id=env_id, n_envs=3).build)
+    play = EpisodeEvaluatorConfig(episodes=2, max_episode_steps=30)
+    recorder, _ = rounds(config, make, opt_steps=4, n_steps=40, play=play)
+    assert sum("eval_reward" in record for record in recorder.records) >= 3
+    ratios = [record["agent/rho_mean"] for record in recorder.records if "agent/loss" in record]
+    assert len(ratios) >= 4
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-5)
+
+
+def test_learning_rate_and_entropy_follow_schedules() -> None:
+    agent = linear_agent(
+        learning_rate=Schedule.linear(1e-2, 0.0, 100), entropy_weight=Schedule.linear(1.0, 0.0, 100)
+    )
+    batch = batch_of()
+    first = told_of(agent, batch)
+    assert first["learning_rate"] == pytest.approx(1e-2)
+    expected = first["policy_loss"] + 0.5 * first["value_loss"] - first["entropy"]
+    assert first["loss"] == pytest.approx(expected, rel=1e-5)
+    agent.env_steps = 100
+    before = {name: value.copy() for name, value in agent.model_info().params.items()}
+    last = told_of(agent, batch)
+    assert last["learning_rate"] == 0.0
+    expected = last["policy_loss"] + 0.5 * last["value_loss"]
+    assert last["loss"] == pytest.approx(expected, rel=1e-5)
+    assert all(np.array_equal(v, before[n]) for n, v in agent.model_info().params.items())
+
+
+def test_gradients_are_scaled_down_to_the_limit() -> None:
+    limited = linear_agent(max_grad_norm=0.01)
+    told = told_of(limited, batch_of())
+    assert told["grad_norm"] > 0.01
+    assert limited.net.policy.weight.grad is not None
+    grads = [param.grad for param in limited.net.parameters() if param.grad is not None]
+    assert float(torch.cat([g.flatten() for g in grads]).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_advantages_are_normalised_over_transitions() -> None:
+    batch, config = batch_of(), linear_agent().config
+    naive = Naive(linear_agent(), batch)
+    values = np.array(list(naive.advantages.values()))
+    scaled = (values - values.mean()) / values.std()
+    naive.advantages = dict(zip(naive.advantages, scaled.tolist(), strict=True))
+    told = told_of(linear_agent(normalize_advantages=True), batch)
+    assert config.normalize_advantages is False
+    assert told["policy_loss"] == pytest.approx(naive.losses()["policy_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"hidden": (0,)}, r"agent\.hidden .* got \(0,\)"),
+        ({"memory": "rnn"}, r"agent\.memory must be none, gru or lstm, got 'rnn'"),
+        ({"optimizer": "sgd"}, r"agent\.optimizer must be adam or rmsprop, got 'sgd'"),
+        ({"activation": "elu"}, r"agent\.activation must be tanh or relu, got 'elu'"),
+        ({"learning_rate": -1.0}, r"agent\.learning_rate must be 0 or more"),
+        ({"learning_rate": Schedule.linear(1.0, -1.0, 9)}, r"learning_rate at 9 env"),
+        ({"clip_c": 2.0}, r"agent\.clip_c must be no larger than agent\.clip_rho=1\.0, got 2\.0"),
+        ({"accelerate": "graphs"}, r"agent\.accelerate=graphs wants batches of one shape"),
+        ({"accelerate": "compile"}, r"agent\.accelerate=compile wants batches of one shape"),
+        ({"lambda_": 1.5}, r"agent\.lambda_ must lie in \[0, 1\], got 1\.5"),
+        ({"optimizer_eps": 0.0}, r"agent\.optimizer_eps must be positive"),
+        ({"initial_log_std": math.inf}, r"agent\.initial_log_std must be finite, got inf"),
+    ],
+)
+def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        IMPALAConfig(**settings)
+
+
+SEVERAL = PackedSpec(
+    (
+        ("image", BoxSpec((3, 36, 36), "uint8", np.zeros(()), np.full((), 255))),
+        ("place", BoxSpec((), "float32", np.array(-1.0), np.array(1.0))),
+    )
+)
+ACTIONS: dict[str, BoxSpec | DiscreteSpec] = {
+    "discrete": DiscreteSpec(3),
+    "choices": BoxSpec((2,), "int64", np.array([0, 1]), np.array([1, 3]), categorical=True),
+    "box": BoxSpec((2,), "float32", np.array([0.0, -np.inf]), np.array([1.0, np.inf])),
+}
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
+@pytest.mark.parametrize(
+    "observation", [OBSERVATION, SEVERAL.fields[0][1], SEVERAL], ids=["vector", "image", "dict"]
+)
+def test_learns_in_all_kinds_of_spaces(
+    observation: BoxSpec | PackedSpec, action: BoxSpec | DiscreteSpec, memory: str
+) -> None:
+    spec = EnvSpec(observation, action)
+    config = IMPALAConfig(
+        hidden=(8,),
+        memory=memory,  # type: ignore[arg-type]
+        normalize_obs=True,
+        precision="bfloat16",
+        device="cpu",
+    )
+    agent = config.build(spec, CONTEXT)
+    nothing = np.zeros((4, 6, *observation.shape), observation.dtype)
+    acts = [agent.act(nothing[:, t]) for t in range(5)]
+    rows = {name: np.stack([act.extras[name] for act in acts], axis=1) for name in acts[0].extras}
+    if "memory" in rows:
+        rows["memory"] = rows["memory"][:, 0]
+    ones = np.ones((4, 5), np.float32)
+    told = agent.opt(
+        {"obs": nothing, **rows}
+        | {"action": np.stack([act.action for act in acts], axis=1)}
+        | {"reward": ones, "discount": ones, "mask": ones > 0}
+    )
+    assert all(math.isfinite(float(value)) for value in told.values())
+    assert float(told["rho_mean"]) == pytest.approx(1.0, abs=0.1)
+
+
+def flat(of: EnvSpec) -> nn.Module:
+    """Forget which observation a number is of."""
+    return nn.Flatten(0, len(of.observation.shape))
+
+
+def test_network_of_another_shape_is_refused() -> None:
+    config = IMPALAConfig(network=flat, device="cpu")
+    with pytest.raises(ConfigError, match=r"agent\.network must answer 2 observations"):
+        config.build(CHOICES, CONTEXT)
+
+
+def test_batches_of_other_replays_are_refused() -> None:
+    agent, batch = linear_agent(), batch_of()
+    with pytest.raises(ConfigError, match=r"no \['log_prob', 'mask'\]; use TrajectoryQueueConfig"):
+        agent.opt({name: c for name, c in batch.items() if name not in {"log_prob", "mask"}})
+    config = IMPALAConfig(hidden=(8,), memory="gru", device="cpu")
+    rows = with_memory(config, batch)
+    rows["memory"] = np.repeat(rows["memory"][:, None], 6, axis=1)
+    with pytest.raises(ConfigError, match=r"set replay\.start_columns"):
+        config.build(CHOICES, CONTEXT).opt(rows)
+
+
+class Recall:
+    """Shows a cue, then nothing for two steps; pays 1 if the last action names the cue."""
+
+    n_envs = 16
+    spec = EnvSpec(OBSERVATION, DiscreteSpec(2))
+
+    def __init__(self) -> None:
+        self._random = np.random.default_rng(0)
+
+    def reset(self, seed: int) -> Array:
+        self._random = np.random.default_rng(seed)
+        self._begin()
+        return self._obs()
+
+    def step(self, action: Array) -> EnvStep:
+        over = self._time == 2
+        reward = (over & (action == self._cue)).astype(np.float32)
+        self._time += 1
+        final_obs = self._obs()
+        if over.any():  # all of them, since they began together
+            self._begin()
+        return EnvStep(self._obs(), reward, over, np.zeros_like(over), final_obs)
+
+    def close(self) -> None:
+        pass
+
+    def _begin(self) -> None:
+        self._cue = self._random.integers(2, size=self.n_envs)
+        self._time = np.zeros(self.n_envs, np.int64)
+
+    def _obs(self) -> Array:
+        obs = np.zeros((self.n_envs, 2), np.float32)
+        obs[np.arange(self.n_envs), self._cue] = self._time == 0
+        return obs
+
+
+@pytest.mark.parametrize("memory", ["gru", "lstm"])
+def test_cue_is_recalled_by_those_who_remember(memory: str) -> None:
+    config = IMPALAConfig(hidden=(16,), memory="none", learning_rate=1e-2, device="cpu")
+    play = EpisodeEvaluatorConfig(episodes=64)
+    remembering = dataclasses.replace(config, memory=memory)  # type: ignore[arg-type]
+    _, result = rounds(remembering, Recall, opt_steps=100, play=play)
+    assert result.best_score == 1.0
+    _, result = rounds(config, Recall, opt_steps=10, play=play)
+    assert result.best_score is not None
+    assert result.best_score < 0.8, "half of the cues can be guessed"
