@@ -18,6 +18,7 @@ from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.rainbow import RainbowConfig
@@ -74,6 +75,7 @@ _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
 _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
 _IQN = IQNConfig(hidden=(16, 16), device="cpu")
 _PPO = PPOConfig(hidden=(16, 16), device="cpu", epochs=2, minibatches=2)
+_IMPALA = IMPALAConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
@@ -131,10 +133,27 @@ CASES = {
         trajectories=True,
         start_columns=("memory",),
     ),
+    "impala": Case(
+        _IMPALA, CHOICES, dataclasses.replace(_IMPALA, hidden=(16, 8)), trajectories=True
+    ),
+    "impala-rmsprop-normalized": Case(
+        dataclasses.replace(_IMPALA, **_NORMALIZED, optimizer="rmsprop"),
+        CONTINUOUS,
+        _IMPALA,
+        trajectories=True,
+    ),
+    "impala-gru": Case(
+        dataclasses.replace(_IMPALA, memory="gru"),
+        CHOICES,
+        _IMPALA,
+        trajectories=True,
+        start_columns=("memory",),
+    ),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
 EXPLORING = {name: case for name, case in CASES.items() if case.explores}
 WITH_NETWORKS = {name: case for name, case in CASES.items() if case.other}
+REMEMBERING = {name: case for name, case in CASES.items() if "memory" in case.start_columns}
 
 every_agent = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_exploring_agent = pytest.mark.parametrize("case", EXPLORING.values(), ids=EXPLORING)
@@ -239,6 +258,33 @@ def test_evaluated_policy_takes_any_number_of_rows_and_repeats_itself(case: Case
     assert np.array_equal(together, greedy(policy, obs))
     one_by_one = np.concatenate([greedy(policy, row[None]) for row in obs])
     assert np.allclose(together, one_by_one, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", REMEMBERING.values(), ids=REMEMBERING)
+def test_policy_that_remembers_repeats_itself_once_it_has_forgotten(case: Case) -> None:
+    policy = case.build_policy()
+    obs = observations(200)
+    first = greedy(policy, obs)
+    with evaluation_mode(policy):
+        assert not np.array_equal(policy.act(obs).action, first)
+    assert np.array_equal(greedy(policy, obs), first)
+
+
+@every_agent
+def test_evaluation_in_the_middle_of_episodes_changes_nothing_in_them(case: Case) -> None:
+    model = case.build().model_info()
+
+    def play(evaluated: bool) -> list[bytes]:
+        policy = case.build_policy()
+        policy.sync_model(model)
+        actions = []
+        for step in range(10):
+            actions.append(policy.act(observations(seed=step)).action.tobytes())
+            if evaluated:
+                greedy(policy, observations(9, seed=step + 100))
+        return actions
+
+    assert play(evaluated=True) == play(evaluated=False)
 
 
 @every_exploring_agent
