@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -77,7 +78,7 @@ _IQN = IQNConfig(hidden=(16, 16), device="cpu")
 _PPO = PPOConfig(hidden=(16, 16), device="cpu", epochs=2, minibatches=2)
 _IMPALA = IMPALAConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
-_NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+_NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
     "dqn": Case(_DQN, CHOICES, _OTHER_DQN),
     "dqn-ladder": Case(
