@@ -22,6 +22,7 @@ from asyncrl.agents._checks import (
     check_positive,
     check_probability,
 )
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader
@@ -188,6 +189,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self._tau, self._max_grad_norm = config.tau, config.max_grad_norm
         self._interval = config.target_interval_opt_steps
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
         self._priorities: Tensor | None = None
@@ -269,7 +271,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
     def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:
         """Return what a network answers, multiplied as precisely as the config says."""
         with self._precision():
-            answer: Tensor = network(obs)
+            answer = self._in_parts(network, obs)
         return answer.float()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar, cast
+from typing import ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import nn
@@ -51,8 +51,16 @@ class TorchConfig:
     """Divide rewards by the standard deviation of the discounted return of episodes so far, which
     the step processor stores beside each row."""
 
+    accumulate: int = 1
+    """Parts in which a batch passes the networks of an optimisation step; the gradients of the
+    parts add up to those of the whole. More than one take less memory, and half as long again."""
+
+    can_accumulate: ClassVar[bool] = False
+    """Whether the algorithm's networks take a batch in parts."""
+
     def __post_init__(self) -> None:
         check_not_negative("threads", self.threads)
+        self._check_accumulation()
         if self.precision not in {"float32", "bfloat16"}:
             raise ConfigError(
                 f"agent.precision must be float32 or bfloat16, got {self.precision!r}"
@@ -60,6 +68,22 @@ class TorchConfig:
         if self.accelerate not in {"off", "compile", "graphs"}:
             raise ConfigError(
                 f"agent.accelerate must be off, compile or graphs, got {self.accelerate!r}"
+            )
+
+    def _check_accumulation(self) -> None:
+        if self.accumulate < 1:
+            raise ConfigError(f"agent.accumulate must be at least 1, got {self.accumulate}")
+        if self.accumulate == 1:
+            return
+        if not self.can_accumulate:
+            raise ConfigError(
+                f"agent.accumulate={self.accumulate} has no meaning for {type(self).__name__}, "
+                "which does not take a batch in parts; leave it at 1, and take smaller batches"
+            )
+        if self.accelerate != "off":
+            raise ConfigError(
+                f"agent.accumulate={self.accumulate} computes parts of a batch twice to save "
+                f"memory, which agent.accelerate={self.accelerate!r} would undo; set one of the two"
             )
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -23,12 +24,25 @@ BOX = BoxSpec((2,), "float32", np.zeros(2, np.float32), np.ones(2, np.float32))
     [
         ({"threads": -1}, r"agent\.threads must be 0 or more, got -1"),
         ({"precision": "float16"}, r"precision must be float32 or bfloat16, got 'float16'"),
+        ({"accumulate": 0}, r"agent\.accumulate must be at least 1, got 0"),
+        ({"accumulate": 2}, r"agent\.accumulate=2 has no meaning for TorchConfig"),
         ({"accelerate": "on"}, r"accelerate must be off, compile or graphs, got 'on'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         TorchConfig(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InParts(TorchConfig):
+    can_accumulate: ClassVar[bool] = True
+
+
+def test_parts_of_a_batch_are_computed_where_an_algorithm_can() -> None:
+    assert InParts(accumulate=4).accumulate == 4
+    with pytest.raises(ConfigError, match=r"which agent\.accelerate='compile' would undo"):
+        InParts(accumulate=4, accelerate="compile")
 
 
 @pytest.mark.parametrize(
