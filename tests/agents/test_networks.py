@@ -23,8 +23,10 @@ from asyncrl.agents.networks import (
     n_features,
     no_observations,
     observation_reader,
+    q_head,
     q_network,
 )
+from asyncrl.agents.noisy import NoisyLinear
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.errors import ConfigError
@@ -60,6 +62,15 @@ def test_dueling_head_adds_value_and_advantage_less_its_mean() -> None:
     assert torch.allclose(q - q[:, :1], advantage - advantage[:, :1], atol=1e-6)
 
 
+def test_dueling_head_of_several_values_is_one_for_each_of_them() -> None:
+    head = DuelingHead(3, (), 4, n_values=2)
+    features = torch.randn(6, 5, 3)
+    q = head(features).reshape(6, 5, 4, 2)
+    advantage = head.advantage(features).reshape(6, 5, 4, 2)
+    assert torch.allclose(q.mean(dim=2), head.value(features), atol=1e-6)
+    assert torch.allclose(q - q[:, :, :1], advantage - advantage[:, :, :1], atol=1e-6)
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("hidden", [(), (16,), (16, 8)])
 @pytest.mark.parametrize(
@@ -76,6 +87,30 @@ def test_q_network_gives_a_value_for_each_action(
 def test_streams_of_a_dueling_network_share_all_hidden_layers_but_the_last() -> None:
     sizes = linear_sizes(q_network(box((5,)), (16, 8), 6, dueling=True))
     assert sorted(sizes) == sorted([(5, 16), (16, 8), (8, 1), (16, 8), (8, 6)])
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("observation", [box((5,)), box((3, 36, 36), "uint8")])
+def test_all_layers_behind_the_encoder_are_noisy_if_asked_for(
+    observation: BoxSpec, dueling: bool
+) -> None:
+    network = q_network(observation, (16, 8), 6, dueling=dueling, n_values=3, sigma=0.3)
+    assert network(no_observations(observation, 2)).shape == (2, 18)
+    linear = [m for m in network.modules() if isinstance(m, nn.Linear)]
+    assert len(linear) == (5 if dueling else 3)
+    for layer in linear:
+        assert isinstance(layer, NoisyLinear)
+        spread = torch.full_like(layer.bias_sigma, 0.3 / layer.in_features**0.5)
+        torch.testing.assert_close(layer.bias_sigma.detach(), spread)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_head_takes_features_of_any_leading_shape(dueling: bool) -> None:
+    head = q_head(5, (8,), 6, dueling=dueling)
+    features = torch.randn(3, 2, 5)
+    q = head(features)
+    assert q.shape == (3, 2, 6)
+    assert torch.allclose(q[1], head(features[1]), atol=1e-6)
 
 
 def test_images_go_through_the_convolutions_of_2015() -> None:

@@ -1,0 +1,274 @@
+"""C51: the projection against a loop, losses by hand, what it acts on, what is learned."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.c51 import C51Agent, C51Config, C51Network, project
+from asyncrl.agents.networks import DuelingHead
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
+
+CONTEXT = PolicyContext(seed=0)
+
+
+def projected_by_the_loop(
+    probs: Array, v_min: float, v_max: float, reward: float, discount: float
+) -> Array:
+    """Follow Algorithm 1 of the paper, atom by atom."""
+    n = len(probs)
+    step = (v_max - v_min) / (n - 1)
+    m = np.zeros(n)
+    for j in range(n):
+        moved = min(max(reward + discount * (v_min + j * step), v_min), v_max)
+        b = (moved - v_min) / step
+        low, up = math.floor(b), math.ceil(b)
+        if low == up:
+            m[low] += probs[j]
+        else:
+            m[low] += probs[j] * (up - b)
+            m[up] += probs[j] * (b - low)
+    return m
+
+
+def project_one(probs: Array, v_min: float, v_max: float, reward: float, discount: float) -> Array:
+    row = torch.tensor([reward, discount], dtype=torch.float64)
+    atoms = torch.linspace(v_min, v_max, len(probs), dtype=torch.float64)
+    return project(torch.from_numpy(probs)[None], atoms, row[:1], row[1:])[0].numpy()
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> Array:
+    shares = draw(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=30))
+    probs = np.array(shares)
+    result: Array = probs / probs.sum()
+    return result
+
+
+@given(
+    distributions(),
+    st.floats(-20.0, 20.0),
+    st.floats(0.1, 50.0),
+    st.floats(-100.0, 100.0),
+    st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 1.0)),
+)
+@settings(max_examples=200, deadline=None)
+def test_projection_is_that_of_the_paper(
+    probs: Array, v_min: float, width: float, reward: float, discount: float
+) -> None:
+    v_max = v_min + width
+    m = project_one(probs, v_min, v_max, reward, discount)
+    expected = projected_by_the_loop(probs, v_min, v_max, reward, discount)
+    assert m == pytest.approx(expected, abs=1e-6)
+    assert m.sum() == pytest.approx(1.0)
+    assert (m >= -1e-9).all()
+    z = np.linspace(v_min, v_max, len(probs))
+    moved = reward + discount * z
+    # The mean stays, but for what is cut off at the ends of the support.
+    assert m @ z == pytest.approx(probs @ moved.clip(v_min, v_max), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reward", "discount", "expected"),
+    [
+        (0.0, 1.0, [0.25, 0.5, 0.25]),  # nothing changes
+        (0.5, 0.5, [0.0, 0.5, 0.5]),  # to 0, 0.5 and 1
+        (0.25, 0.0, [0.0, 0.75, 0.25]),  # terminated: the reward alone
+        (9.0, 1.0, [0.0, 0.0, 1.0]),  # beyond the largest
+        (-1.0, 0.5**3, [0.9375 + 0.03125, 0.03125, 0.0]),  # three steps ahead
+    ],
+)
+def test_projection_by_hand(reward: float, discount: float, expected: list[float]) -> None:
+    """Atoms -1, 0 and 1. The last case goes to -1.125, -1 and -0.875."""
+    m = project_one(np.array([0.25, 0.5, 0.25]), -1.0, 1.0, reward, discount)
+    assert m == pytest.approx(expected, abs=1e-7)
+
+
+def logits_table(_: EnvSpec) -> nn.Module:
+    """Make a network whose weight is a table of logits, for one-hot states: 2 actions, 3 atoms."""
+    return nn.Linear(2, 6, bias=False)
+
+
+# Logits of states, actions and atoms. In state 1: online, action 0 is best, slowly, action 1.
+ONLINE = np.array([[[0, 1, 0], [2, 0, 1]], [[0, 0, 3], [0, 1, 0]]], np.float32)
+SLOW = np.array([[[0, 0, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 2]]], np.float32)
+ATOMS = np.array([-1.0, 0.0, 1.0])
+BY_HAND = C51Config(network=logits_table, n_atoms=3, v_min=-1.0, v_max=1.0, device="cpu")
+
+
+def table_agent(**changes: Any) -> C51Agent:
+    agent = dataclasses.replace(BY_HAND, **changes).build(TWO_STATES, CONTEXT)
+    for network, table in ((agent.net, ONLINE), (agent.target, SLOW)):
+        with torch.no_grad():
+            network.body.weight.copy_(torch.from_numpy(table.reshape(2, 6).T))  # type: ignore[operator, union-attr]
+    return agent
+
+
+def softmax(logits: Array) -> Array:
+    exp = np.exp(logits - logits.max())
+    result: Array = exp / exp.sum()
+    return result
+
+
+def cross_entropy(double: bool, action: int, reward: float, discount: float) -> float:
+    """Return the loss of going from state 0 to state 1, from the equations."""
+    choosing = ONLINE if double else SLOW
+    best = int(np.argmax([softmax(choosing[1, a]) @ ATOMS for a in range(2)]))
+    m = projected_by_the_loop(softmax(SLOW[1, best]), -1.0, 1.0, reward, discount)
+    return -sum(m[i] * math.log(softmax(ONLINE[0, action])[i]) for i in range(3))
+
+
+def transitions(action: list[int], reward: list[float], discount: list[float]) -> Columns:
+    """Return a batch of transitions from state 0 to state 1."""
+    n = len(action)
+    return {
+        "obs": np.tile(np.array([1, 0], np.float32), (n, 1)),
+        "next_obs": np.tile(np.array([0, 1], np.float32), (n, 1)),
+        "action": np.array(action),
+        "reward": np.array(reward, np.float32),
+        "discount": np.array(discount, np.float32),
+    }
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_loss_and_priorities_are_cross_entropies(double: bool) -> None:
+    cases = [(0, 0.3, 0.9), (1, -0.5, 0.9**3), (1, 0.4, 0.0)]
+    expected = [cross_entropy(double, *case) for case in cases]
+    agent = table_agent(double=double)
+    told = agent.opt(transitions(*map(list, zip(*cases, strict=True))))  # type: ignore[arg-type]
+    assert float(told["loss"]) == pytest.approx(np.mean(expected), rel=1e-5)
+    assert agent.priorities() == pytest.approx(expected, rel=1e-5)
+    q = [softmax(ONLINE[0, action]) @ ATOMS for action, *_ in cases]
+    assert float(told["q_mean"]) == pytest.approx(np.mean(q), rel=1e-5)
+
+
+def test_cases_by_hand_tell_double_from_single() -> None:
+    assert cross_entropy(True, 0, 0.3, 0.9) != pytest.approx(cross_entropy(False, 0, 0.3, 0.9))
+
+
+def test_loss_is_weighted_row_by_row() -> None:
+    batch = transitions([0, 1, 1], [0.3, -0.5, 0.4], [0.9, 0.9, 0.0])
+    weight = np.array([0.5, 1.0, 0.1], np.float32)
+    agent = table_agent()
+    loss = float(agent.opt(batch | {"weight": weight})["loss"])
+    assert loss == pytest.approx(float((weight * agent.priorities()).mean()), rel=1e-5)
+
+
+def test_only_the_action_taken_is_learned() -> None:
+    agent = table_agent(learning_rate=0.1)
+    agent.opt(transitions([1], [0.5], [0.0]))
+    table = agent.model_info().params["body.weight"].T.reshape(2, 2, 3)
+    assert not np.array_equal(table[0, 1], ONLINE[0, 1])
+    assert np.array_equal(table[0, 0], ONLINE[0, 0])
+    assert np.array_equal(table[1], ONLINE[1])
+
+
+def test_it_acts_on_the_mean() -> None:
+    agent = table_agent()
+    # In state 0: action 0 is certain of 0 rather, action 1 of -1; Q = 0 and about -0.4.
+    with evaluation_mode(agent):
+        assert agent.act(np.eye(2, dtype=np.float32)).action.tolist() == [0, 0]
+    with torch.no_grad():
+        q = agent.model(torch.eye(2)).numpy()
+    expected = [[softmax(ONLINE[s, a]) @ ATOMS for a in range(2)] for s in range(2)]
+    assert q == pytest.approx(np.array(expected), abs=1e-6)
+
+
+def test_atoms_do_not_travel_but_lie_on_both_sides() -> None:
+    agent = table_agent()
+    assert list(agent.model_info().params) == ["body.weight"]
+    assert isinstance(agent.model, C51Network)
+    assert agent.model.atoms.tolist() == ATOMS.tolist()
+
+
+def test_dueling_streams_have_logits() -> None:
+    agent = C51Config(dueling=True, n_atoms=7, hidden=(16, 8), device="cpu").build(IMAGES, CONTEXT)
+    head = next(m for m in agent.model.modules() if isinstance(m, DuelingHead))
+    assert head(torch.rand(5, 16)).shape == (5, 4 * 7)
+    assert np.isfinite(float(agent.opt(random_batch(IMAGES))["loss"]))
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3)])
+def test_network_of_ones_own_may_answer_flat_or_not(shape: tuple[int, ...]) -> None:
+    def make(_: EnvSpec) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 6), nn.Unflatten(1, shape))
+
+    agent = dataclasses.replace(BY_HAND, network=make).build(TWO_STATES, CONTEXT)
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_atoms": 1}, r"agent\.n_atoms must be at least 2, got 1"),
+        ({"v_min": 10.0}, r"v_min must be less than agent\.v_max, .* got 10\.0 and 10\.0"),
+        ({"v_max": math.inf}, r"both finite, got -10\.0 and inf"),
+        ({"v_min": math.nan}, r"both finite, got nan"),
+        ({"network": logits_table, "noisy": True}, r"build NoisyLinear layers into your network"),
+        ({"learning_rate": -1.0}, r"agent\.learning_rate must be positive"),
+    ],
+)
+def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        C51Config(**changes)
+
+
+def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
+    with pytest.raises(ConfigError, match=r"shape \(2, 102\) or \(2, 2, 51\), got \(2, 6\)"):
+        C51Config(network=logits_table, device="cpu").build(TWO_STATES, CONTEXT)
+    continuous = EnvSpec(TWO_STATES.observation, TWO_STATES.observation)
+    with pytest.raises(ConfigError, match=r"C51 chooses among .* use SAC"):
+        C51Config(device="cpu").build(continuous, CONTEXT)
+
+
+def test_distribution_is_learned_and_not_just_its_mean() -> None:
+    """One state, two actions: the first pays 0 or 4 alike, the second pays 2 for sure."""
+    one_state = spec((1,), 2)
+    config = C51Config(
+        hidden=(16,), n_atoms=5, v_min=0.0, v_max=4.0, learning_rate=1e-2, device="cpu"
+    )
+    agent = config.build(one_state, CONTEXT)
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        action = random.integers(2, size=64)
+        paid = np.where(action == 1, 2.0, 4.0 * random.integers(2, size=64))
+        ones = np.ones((64, 1), np.float32)
+        agent.opt(
+            {
+                "obs": ones,
+                "next_obs": ones,
+                "action": action,
+                "reward": paid.astype(np.float32),
+                "discount": np.zeros(64, np.float32),
+            }
+        )
+    with torch.no_grad():
+        probs = agent.net.logits(torch.ones(1, 1)).softmax(dim=2)[0].numpy()
+    assert probs[0] == pytest.approx([0.5, 0, 0, 0, 0.5], abs=0.1)
+    assert probs[1] == pytest.approx([0, 0, 1, 0, 0], abs=0.05)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_chain_is_solved_to_its_known_values(double: bool) -> None:
+    config = C51Config(
+        hidden=(32, 32), n_atoms=21, v_min=0.0, v_max=1.0, double=double, device="cpu"
+    )
+    agent, replay = config.build(CHAIN, CONTEXT), chain_replay()
+    for _ in range(1500):
+        agent.opt(replay.sample(32))
+    with torch.no_grad():
+        q = agent.model(torch.eye(5)).numpy()
+    assert q == pytest.approx(CHAIN_Q, abs=0.04)
+    assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5

@@ -1,0 +1,263 @@
+"""IQN: its loss by hand and against loops, what is drawn and acted on, quantiles learned."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
+from asyncrl.agents.networks import DuelingHead
+from asyncrl.agents.noisy import NoisyLinear
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array
+from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
+
+CONTEXT = PolicyContext(seed=0)
+SMALL = IQNConfig(hidden=(8, 8), n_quantiles=3, n_target_quantiles=5, device="cpu")
+
+
+def loss_by_the_loop(quantiles: Array, target: Array, fractions: Array, kappa: float) -> float:
+    """Follow equations 2 and 3 of the paper for one row, pair by pair."""
+    total = 0.0
+    for z, tau in zip(quantiles, fractions, strict=True):
+        for y in target:
+            delta = y - z
+            size = abs(delta)
+            huber = size**2 / 2 if size <= kappa else kappa * (size - kappa / 2)
+            total += abs(tau - (1.0 if delta < 0 else 0.0)) * huber / kappa / len(target)
+    return total
+
+
+def test_loss_by_hand() -> None:
+    """Quantiles 0 (at 0.25) and 2 (at 0.75), targets 1 and 4, kappa 1.
+
+    delta = 1, 4 for the first: 0.25 * (0.5 + 3.5) / 2 = 0.5. For the second delta = -1, 2:
+    (|0.75 - 1| * 0.5 + 0.75 * 1.5) / 2 = 0.625.
+    """
+    columns = ([0.0, 2.0], [1.0, 4.0], [0.25, 0.75])
+    loss = quantile_huber(*(torch.tensor(c)[:, None] for c in columns), kappa=1.0)
+    assert loss.tolist() == pytest.approx([0.5 + 0.625])
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.floats(0.1, 5.0), st.integers(0, 99)
+)
+@settings(max_examples=100, deadline=None)
+def test_loss_is_that_of_the_paper(
+    n: int, n_target: int, rows: int, kappa: float, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    quantiles = random.normal(0, 3, (n, rows))
+    target = random.normal(0, 3, (n_target, rows))
+    fractions = random.random((n, rows))
+    tensors = [torch.from_numpy(array) for array in (quantiles, target, fractions)]
+    expected = [
+        loss_by_the_loop(quantiles[:, b], target[:, b], fractions[:, b], kappa) for b in range(rows)
+    ]
+    assert quantile_huber(*tensors, kappa=kappa).numpy() == pytest.approx(np.array(expected))
+
+
+def linear(layer: nn.Module, x: Array) -> Array:
+    assert isinstance(layer, nn.Linear)
+    result: Array = layer.weight.detach().numpy() @ x + layer.bias.detach().numpy()
+    return result
+
+
+def quantile_by_the_loop(network: IQNNetwork, obs: Array, tau: float) -> Array:
+    """Return the quantiles (actions,) at tau, by the paper's equation 4."""
+    first, _ = network.encoder
+    psi = linear(first[0], obs).clip(0)
+    cosines = np.array([math.cos(math.pi * i * tau) for i in range(64)])
+    phi = linear(network.embedding, cosines).clip(0)
+    hidden = linear(network.head[0], psi * phi).clip(0)  # type: ignore[index]
+    return linear(network.head[2], hidden)  # type: ignore[index]
+
+
+def small_agent(**changes: Any) -> IQNAgent:
+    """Build an agent whose target network is another one."""
+    agent = dataclasses.replace(SMALL, **changes).build(TWO_STATES, CONTEXT)
+    with torch.no_grad():
+        for param in agent.target.parameters():
+            param.add_(0.3 * torch.randn(param.shape, generator=torch.Generator().manual_seed(3)))
+    return agent
+
+
+def by_the_loops(agent: IQNAgent, batch: dict[str, Array], fractions: Array) -> list[float]:
+    """Return the loss of each row, from the equations."""
+    losses = []
+    for b in range(len(batch["reward"])):
+        choosing = agent.net if agent.config.double else agent.target
+        even = [(k + 0.5) / 32 for k in range(32)]
+        means = [quantile_by_the_loop(choosing, batch["next_obs"][b], tau) for tau in even]
+        best = int(np.mean(means, axis=0).argmax())
+        target = [
+            batch["reward"][b]
+            + batch["discount"][b]
+            * quantile_by_the_loop(agent.target, batch["next_obs"][b], tau)[best]
+            for tau in fractions[3:, b]
+        ]
+        taken = [
+            quantile_by_the_loop(agent.net, batch["obs"][b], tau)[batch["action"][b]]
+            for tau in fractions[:3, b]
+        ]
+        losses.append(loss_by_the_loop(np.array(taken), np.array(target), fractions[:3, b], 1.0))
+    return losses
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_loss_and_priorities_of_a_batch_are_those_of_the_paper(double: bool) -> None:
+    agent, batch = small_agent(double=double), random_batch()
+    for name in ("obs", "next_obs"):
+        batch[name] /= 100.0
+    batch["discount"][:3] = 0.0, 0.9**3, 1.0
+    batch["reward"] *= 3.0
+    draws = torch.Generator()
+    draws.set_state(agent.draws.get_state())
+    fractions = torch.rand((8, 8), generator=draws).numpy()
+    expected = by_the_loops(agent, batch, fractions)
+    assert float(agent.opt(batch)["loss"]) == pytest.approx(np.mean(expected), rel=1e-4)
+    assert agent.priorities() == pytest.approx(expected, rel=1e-4)
+
+
+def test_loss_is_weighted_row_by_row() -> None:
+    weight = np.random.default_rng(1).random(8).astype(np.float32)
+    agent = small_agent()
+    loss = float(agent.opt(random_batch() | {"weight": weight})["loss"])
+    assert loss == pytest.approx(float((weight * agent.priorities()).mean()), rel=1e-4)
+
+
+def test_each_optimisation_step_draws_fractions() -> None:
+    agent = dataclasses.replace(SMALL, learning_rate=1e-12, tau=0.0).build(TWO_STATES, CONTEXT)
+    losses = {float(agent.opt(random_batch())["loss"]) for _ in range(3)}
+    assert len(losses) == 3
+
+
+def test_value_is_the_mean_of_quantiles_at_even_fractions() -> None:
+    agent = dataclasses.replace(SMALL, n_acting_quantiles=4).build(TWO_STATES, CONTEXT)
+    obs = np.array([[0.3, 0.9], [0.5, 0.1]], np.float32)
+    with torch.no_grad():
+        q = agent.model(torch.from_numpy(obs)).numpy()
+    even = (0.125, 0.375, 0.625, 0.875)
+    expected = [
+        np.mean([quantile_by_the_loop(agent.net, row, tau) for tau in even], axis=0) for row in obs
+    ]
+    assert q == pytest.approx(np.array(expected), abs=1e-5)
+    with evaluation_mode(agent):
+        assert agent.act(obs).action.tolist() == np.argmax(expected, axis=1).tolist()
+
+
+def test_images_are_encoded_by_convolutions_and_all_hidden_layers_come_after() -> None:
+    agent = IQNConfig(hidden=(16, 8), device="cpu").build(IMAGES, CONTEXT)
+    assert [type(m) for m in agent.net.encoder][0::2] == [nn.Conv2d] * 3 + [nn.Flatten]
+    assert agent.net.embedding.out_features == 64
+    assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [16, 8, 4]  # type: ignore[union-attr]
+    before = copy.deepcopy(agent.net.encoder.state_dict())
+    assert np.isfinite(float(agent.opt(random_batch(IMAGES))["loss"]))
+    after = agent.net.encoder.state_dict()
+    assert not any(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(("hidden", "n_features"), [((), 2), ((16,), 16), ((16, 8), 16)])
+def test_first_hidden_layer_encodes_what_is_no_image(
+    hidden: tuple[int, ...], n_features: int
+) -> None:
+    agent = IQNConfig(hidden=hidden, device="cpu").build(TWO_STATES, CONTEXT)
+    assert agent.net.embedding.out_features == n_features
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+def test_dueling_and_noisy_shape_the_network() -> None:
+    config = dataclasses.replace(SMALL, dueling=True, noisy=True, exploration=None)
+    agent = config.build(TWO_STATES, PolicyContext(seed=0, n_envs=8))
+    kinds = [type(m) for m in agent.model.modules()]
+    assert kinds.count(DuelingHead) == 1
+    assert kinds.count(NoisyLinear) == 1 + 2 * 2
+    assert agent.act(random_batch()["obs"]).action.shape == (8,)
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+def own_encoder(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 5), nn.Tanh())
+
+
+def test_encoder_of_ones_own_comes_before_all_hidden_layers() -> None:
+    agent = dataclasses.replace(SMALL, network=own_encoder).build(TWO_STATES, CONTEXT)
+    assert agent.net.embedding.out_features == 5
+    assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]
+    assert agent.net.encoder.training
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_quantiles": 0}, r"agent\.n_quantiles must be at least 1, got 0"),
+        ({"n_target_quantiles": 0}, r"agent\.n_target_quantiles must be at least 1"),
+        ({"n_acting_quantiles": -1}, r"agent\.n_acting_quantiles must be at least 1, got -1"),
+        ({"n_cosines": 0}, r"agent\.n_cosines must be at least 1"),
+        ({"kappa": 0.0}, r"agent\.kappa must be positive, got 0\.0"),
+        ({"tau": 2.0}, r"agent\.tau must lie in \[0, 1\]"),
+    ],
+)
+def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        IQNConfig(**changes)
+
+
+def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
+    with pytest.raises(ConfigError, match=r"features of shape \(2, any number\), got \(2, 1, 2\)"):
+        IQNConfig(network=lambda _: nn.Unflatten(1, (1, 2)), device="cpu").build(
+            TWO_STATES, CONTEXT
+        )
+    continuous = EnvSpec(TWO_STATES.observation, TWO_STATES.observation)
+    with pytest.raises(ConfigError, match=r"IQN chooses among .* use SAC"):
+        IQNConfig(device="cpu").build(continuous, CONTEXT)
+
+
+def test_quantiles_are_learned_and_not_just_their_mean() -> None:
+    """One state: the first action pays anything from 0 to 1, whose quantile at tau is tau."""
+    one_state = spec((1,), 2)
+    config = IQNConfig(hidden=(32, 32), kappa=0.02, learning_rate=3e-3, device="cpu")
+    agent = config.build(one_state, CONTEXT)
+    random = np.random.default_rng(0)
+    ones = np.ones((128, 1), np.float32)
+    for _ in range(400):
+        action = random.integers(2, size=128)
+        paid = np.where(action == 1, 0.5, random.random(128))
+        agent.opt(
+            {
+                "obs": ones,
+                "next_obs": ones,
+                "action": action,
+                "reward": paid.astype(np.float32),
+                "discount": np.zeros(128, np.float32),
+            }
+        )
+    tau = torch.linspace(0.1, 0.9, 9)[:, None]
+    with torch.no_grad():
+        z = agent.net.quantiles(agent.net.encoder(torch.ones(1, 1)), tau)[:, 0].numpy()
+    assert z[:, 0] == pytest.approx(tau[:, 0].numpy(), abs=0.12)
+    assert z[:, 1] == pytest.approx(np.full(9, 0.5), abs=0.08)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_chain_is_solved_to_its_known_values(double: bool) -> None:
+    config = IQNConfig(hidden=(32, 32), n_acting_quantiles=8, double=double, device="cpu")
+    agent, replay = config.build(CHAIN, CONTEXT), chain_replay()
+    for _ in range(1500):
+        agent.opt(replay.sample(32))
+    with torch.no_grad():
+        q = agent.model(torch.eye(5)).numpy()
+    assert q == pytest.approx(CHAIN_Q, abs=0.04)
+    assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5

@@ -1,0 +1,203 @@
+"""Rainbow: all six parts at once, with the replay that two of them belong to; and its family."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agent import Agent, AgentConfig, PolicyContext, evaluation_mode
+from asyncrl.agents.c51 import C51Agent, C51Config
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy
+from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.networks import DuelingHead
+from asyncrl.agents.noisy import NoisyLinear
+from asyncrl.agents.rainbow import RainbowConfig
+from asyncrl.env import DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+from asyncrl.types import Array
+from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch
+
+CONTEXT = PolicyContext(seed=0, n_envs=8)
+RAINBOW = RainbowConfig(hidden=(16, 16), n_atoms=11, v_min=0.0, v_max=1.0, device="cpu")
+FAMILY = {
+    "noisy-dqn": DQNConfig(hidden=(16, 16), noisy=True, exploration=None, device="cpu"),
+    "c51": C51Config(hidden=(16, 16), n_atoms=11, device="cpu"),
+    "rainbow": RAINBOW,
+    "iqn": IQNConfig(hidden=(16, 16), n_acting_quantiles=8, device="cpu"),
+    "noisy-iqn": IQNConfig(
+        hidden=(16, 16), n_acting_quantiles=8, noisy=True, dueling=True, device="cpu"
+    ),
+}
+the_family = pytest.mark.parametrize("config", FAMILY.values(), ids=FAMILY)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def test_all_parts_are_there() -> None:
+    agent = RainbowConfig(device="cpu").build(TWO_STATES, CONTEXT)
+    assert isinstance(agent, C51Agent)
+    assert agent.config.double
+    assert agent.config.exploration is None
+    linear = [m for m in agent.model.modules() if isinstance(m, nn.Linear)]
+    assert all(isinstance(layer, NoisyLinear) for layer in linear)
+    assert len(linear) == 5
+    assert any(isinstance(m, DuelingHead) for m in agent.model.modules())
+    assert agent.net.logits(torch.zeros(3, 2)).shape == (3, 2, 51)
+
+
+def test_noise_explores_by_itself_and_with_something_else() -> None:
+    obs = np.ones((8, 2), np.float32)
+    alone = RAINBOW.build_policy(TWO_STATES, CONTEXT)
+    assert len({alone.act(obs).action.tobytes() for _ in range(10)}) > 1
+    assert alone.record() == {}
+    both = dataclasses.replace(RAINBOW, exploration=EpsilonGreedy(epsilon=0.25))
+    assert both.build_policy(TWO_STATES, CONTEXT).record() == {"exploration_rate": 0.25}
+
+
+def own_network(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(NoisyLinear(2, 8), nn.ReLU(), NoisyLinear(8, 22))
+
+
+def silent_network(_: EnvSpec) -> nn.Module:
+    return nn.Linear(2, 22)
+
+
+def test_network_of_ones_own_may_have_noisy_layers() -> None:
+    config = dataclasses.replace(RAINBOW, network=own_network, noisy=False, dueling=False)
+    agent = config.build(TWO_STATES, CONTEXT)
+    obs = np.ones((8, 2), np.float32)
+    assert len({agent.act(obs).action.tobytes() for _ in range(10)}) > 1
+    assert np.isfinite(float(agent.opt(random_batch())["loss"]))
+
+
+def test_what_would_not_explore_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.dueling=True .* build DuelingHead into"):
+        dataclasses.replace(RAINBOW, network=silent_network)
+    config = dataclasses.replace(RAINBOW, network=silent_network, noisy=False, dueling=False)
+    with pytest.raises(ConfigError, match=r"leaves exploration to noisy layers, but .* has none"):
+        config.build_policy(TWO_STATES, CONTEXT)
+
+
+FIELDS = EnvSpec(
+    PackedSpec((("camera", IMAGES.observation), ("place", TWO_STATES.observation))),  # type: ignore[arg-type]
+    DiscreteSpec(2),
+)
+
+
+@the_family
+@pytest.mark.parametrize("of", [IMAGES, FIELDS], ids=["images", "fields"])
+def test_images_and_several_fields_are_learned_from(config: AgentConfig, of: EnvSpec) -> None:
+    agent = config.build(of, CONTEXT)
+    batch = random_batch(of)
+    if isinstance(of.observation, PackedSpec):
+        random = np.random.default_rng(0)
+        for name in ("obs", "next_obs"):
+            columns = {
+                "camera": random.integers(0, 256, (8, 3, 36, 36)).astype(np.uint8),
+                "place": random.random((8, 2)).astype(np.float32),
+            }
+            batch[name] = of.observation.pack(columns)
+    before = copy.deepcopy(agent.model_info().params)
+    assert np.isfinite(float(agent.opt(batch)["loss"]))
+    after = agent.model_info().params
+    assert not any(np.array_equal(before[name], after[name]) for name in before)
+    assert agent.act(batch["obs"]).action.shape == (8,)
+
+
+def parameters(agent: Agent) -> Array:
+    params = agent.model_info().params
+    return np.concatenate([params[name].ravel() for name in sorted(params)])
+
+
+def learned(config: AgentConfig, opt_steps: int, **changes: Any) -> tuple[Array, list[float]]:
+    """Return parameters after some steps, and all numbers and priorities that were told."""
+    changed: AgentConfig = dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    agent = changed.build(TWO_STATES, CONTEXT)
+    told: list[float] = []
+    for seed in range(opt_steps):
+        batch = random_batch(seed=seed, size=16)
+        batch |= {name: batch[name] / 255.0 for name in ("obs", "next_obs")}
+        weight = np.random.default_rng(seed).random(16).astype(np.float32)
+        told += map(float, agent.opt(batch | {"weight": weight}).values())
+        told += agent.priorities().tolist()  # type: ignore[attr-defined]
+    with evaluation_mode(agent):
+        agent.act(batch["obs"])
+    return parameters(agent), told
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@the_family
+def test_compiled_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
+    eager, told = learned(config, 6)
+    compiled, told_compiled = learned(config, 6, accelerate="compile")
+    assert compiled == pytest.approx(eager, abs=1e-5)
+    assert told_compiled == pytest.approx(told, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@the_family
+def test_recorded_updates_are_those_of_eager_ones(config: AgentConfig) -> None:
+    # Draws of a GPU depend on its generator alone, which both runs start alike.
+    eager, told = learned(config, 12, device="cuda")
+    recorded, told_recorded = learned(config, 12, device="cuda", accelerate="graphs")
+    assert recorded == pytest.approx(eager, abs=1e-4)
+    assert told_recorded == pytest.approx(told, rel=1e-3, abs=1e-3)
+
+
+@the_family
+def test_bfloat16_stays_close_to_float32(config: AgentConfig) -> None:
+    exact, told = learned(config, 6)
+    rounded, told_rounded = learned(config, 6, precision="bfloat16")
+    assert not np.array_equal(rounded, exact)
+    assert rounded == pytest.approx(exact, abs=0.05)
+    assert told_rounded == pytest.approx(told, rel=0.2, abs=0.2)
+
+
+def test_chain_is_solved_from_prioritized_replay() -> None:
+    config = dataclasses.replace(RAINBOW, hidden=(32, 32), n_atoms=21)
+    agent = config.build(CHAIN, CONTEXT)
+    replay = chain_replay(PrioritizedReplayConfig(capacity=10, gamma=0.9))
+    assert isinstance(replay, PrioritizedReplay)
+    for _ in range(1500):
+        batch = replay.sample(32)
+        agent.opt(batch)
+        replay.update_priorities(batch["index"], agent.priorities())
+    with torch.no_grad():
+        q = agent.model(torch.eye(5)).numpy()
+    assert q == pytest.approx(CHAIN_Q, abs=0.05)
+    assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5
+
+
+@the_family
+def test_a_run_with_prioritized_replay_and_everything_normalized(config: AgentConfig) -> None:
+    everything = dataclasses.replace(config, normalize_obs=True, normalize_reward=True)  # type: ignore[type-var]
+    recorder = MemoryRecorder()
+    result = train_sync(
+        everything,
+        EnvConfig(id="CartPole-v1", n_envs=4).build,
+        SyncConfig(
+            play=None,
+            replay=PrioritizedReplayConfig(capacity=2000, n_step=3),
+            trainer=TrainerConfig(batch_size=16, warmup_env_steps=300),
+        ),
+        stop=MaxOptSteps(60),
+        recorder=recorder,
+    )
+    assert result.opt_steps == 60
+    told = [value for name, value in recorder.records[-1].items() if name.startswith("agent/")]
+    assert told
+    assert np.isfinite(np.array(told, float)).all()
