@@ -1,0 +1,366 @@
+"""Soft actor-critic for choices: actions as rewarding and as random as can be at once.
+
+    Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings,
+    https://arxiv.org/abs/1910.07207
+    Zhou et al. 2022, Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
+
+In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha. The
+discount comes with the batch, since gamma and n-step returns belong to the replay. What SAC
+estimates from one drawn action is here the exact mean over all of them.
+
+Deviations from the first paper, on purpose:
+
+* The entropy aimed at is a smaller share of the largest one: 0.98 of it leaves hardly a choice.
+* As in the second paper, the critics' values may be averaged where the first takes the least of
+  them, and critics may be kept near their slow copies. Its penalty on changes of the entropy, for
+  which rows would have to hold the entropy of the policy that acted, is left out.
+* The actor learns from the values that the critics had before the same step, known already.
+* Gradient descent moves log alpha, not alpha, which therefore stays positive.
+* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import Act, PolicyContext
+from asyncrl.agents._action_values import ChoiceValues, make_action_values
+from asyncrl.agents._checks import (
+    check_answer,
+    check_not_negative,
+    check_positive,
+    check_probability,
+)
+from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents._q_learning import n_actions
+from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import (
+    NetworkInput,
+    encoded_mlp,
+    no_observations,
+    observation_reader,
+)
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    flatten_parameters,
+    pick_device,
+    seeded,
+    use_threads,
+)
+from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.updates import Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, Columns, ModelVersion, Params
+
+__all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy", "MakeNetwork"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteSACConfig(TorchConfig):
+    """Settings of discrete soft actor-critic."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of the actor and of each critic; for images, of those behind the
+    convolutions."""
+
+    n_critics: int = 2
+    """Critics, each with a network of its own."""
+
+    believe: Literal["least", "mean"] = "least"
+    """Which of the critics' values counts for the others; the mean does not underestimate."""
+
+    clip_change: float = 0.0
+    """Distance from its slow copy up to which a critic may learn freely, in units of Q values; 0
+    sets no limit."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, actions) logits. Must be importable, or cloudpickle-able."""
+
+    critic_network: MakeNetwork | None = None
+    """Makes your own critic, and is called `n_critics` times: observations as above -> (B, actions)
+    values."""
+
+    alpha: float | None = None
+    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+
+    initial_alpha: float = 1.0
+    """Temperature at which adapting starts."""
+
+    target_entropy_share: float = 0.5
+    """Entropy that adapting aims at, as a share of the largest one, log of the actions' number."""
+
+    actor_learning_rate: float | Schedule = 3e-4
+    """Of the actor's Adam."""
+
+    critic_learning_rate: float | Schedule = 3e-4
+    """Of the critics' Adam."""
+
+    alpha_learning_rate: float = 3e-4
+    """Of the temperature's Adam."""
+
+    tau: float = 0.005
+    """How far the slow critics follow the critics, at each optimisation step."""
+
+    random_env_steps: int = 1000
+    """Environment steps of the whole run whose actions are uniformly random."""
+
+    max_grad_norm: float = 0.0
+    """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
+    them all as they are."""
+
+    def __post_init__(self) -> None:
+        TorchConfig.__post_init__(self)
+        if any(units < 1 for units in self.hidden):
+            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        if self.n_critics < 1:
+            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
+        if self.believe not in {"least", "mean"}:
+            raise ConfigError(f"agent.believe must be least or mean, got {self.believe!r}")
+        if not 0.0 < self.tau <= 1.0:
+            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
+        check_not_negative("clip_change", self.clip_change)
+        check_not_negative("alpha", self.alpha or 0.0)
+        check_positive("initial_alpha", self.initial_alpha)
+        check_probability("target_entropy_share", self.target_entropy_share)
+        check_schedule("actor_learning_rate", self.actor_learning_rate, check_not_negative)
+        check_schedule("critic_learning_rate", self.critic_learning_rate, check_not_negative)
+        check_positive("alpha_learning_rate", self.alpha_learning_rate)
+        check_not_negative("random_env_steps", self.random_env_steps)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACAgent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return DiscreteSACAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACPolicy:
+        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        return DiscreteSACPolicy(self, spec, context, torch.device("cpu"))
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what normalisation needs, where it is asked for."""
+        return self.norm_columns
+
+
+class DiscreteSACPolicy(TorchPolicy):
+    """The part that acts."""
+
+    def __init__(
+        self,
+        config: DiscreteSACConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        with seeded(context.seed):
+            actor = _make_actor(spec, config)
+        super().__init__(config.with_norms(actor, spec.observation), device)
+        self.config = config
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self.n_actions = n_actions(spec, "discrete SAC")
+
+    def act(self, obs: Array) -> Act:
+        """Draw actions, at random for the first steps of a run; when not training, the likeliest.
+
+        Of several that are alike likely, that is the first.
+        """
+        if not self.training:
+            return Act(self._logits(obs).argmax(axis=1))
+        if self.env_steps < self.config.random_env_steps:
+            action = self.random.integers(self.n_actions, size=len(obs))
+        else:
+            # Gumbel's trick: argmax(logits + G) is a draw from softmax(logits).
+            noise = self.random.gumbel(size=(len(obs), self.n_actions))
+            action = (self._logits(obs) + noise).argmax(axis=1)
+        self.env_steps += len(obs)
+        return Act(action)
+
+    def _logits(self, obs: Array) -> Array:
+        with torch.inference_mode():
+            logits: Array = (
+                self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
+            )
+        return logits
+
+
+class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self,
+        config: DiscreteSACConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        with seeded(context.seed + 1):
+            critics = make_action_values(
+                spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
+            )
+        self.critics = cast(ChoiceValues, critics).to(device)
+        self.targets = copy.deepcopy(self.critics)
+        self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
+        self._flat_actor, self._actor_gradient = flatten_parameters(self._actor)
+        self._flat, self._gradient = flatten_parameters(self.critics)
+        self._flat_slow, _ = flatten_parameters(self.targets)
+        self._actor_adam = FusedAdam([self._flat_actor], config.actor_learning_rate)
+        self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
+        self._target_entropy = config.target_entropy_share * math.log(self.n_actions)
+        self._fixed_alpha = None if config.alpha is None else torch.tensor(config.alpha).to(device)
+        self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
+        self._alpha_adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
+        self._precision = config.precision_on(device)
+        self._descend = config.uncompiled(self._step_down)
+        self._finish = config.uncompiled(self._follow_up)
+        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.parts |= {
+            "critics": self.critics,
+            "targets": self.targets,
+            "actor_adam": self._actor_adam,
+            "critic_adam": self._critic_adam,
+            "log_alpha": self._log_alpha,
+            "alpha_adam": self._alpha_adam,
+            "random": self.random,
+        }
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Improve critics, actor and temperature by one step each."""
+        self._actor_adam.follow(self.env_steps)
+        self._critic_adam.follow(self.env_steps)
+        told = self._updates.step(batch)
+        self.version = ModelVersion(self.version + 1)
+        return told
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        return self._updates.priorities()
+
+    def load_state(self, state: Params) -> None:
+        """Go on from `state`, or raise and change nothing."""
+        super().load_state(state)
+        self._updates.forget()
+
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+        obs, next_obs, reward = self._updates.inputs(data)
+        alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
+        # y = r + discount * V(s'), where s' may lie n steps ahead
+        target = reward + data["discount"] * self._value(next_obs, alpha)
+        critic_loss, q, all_q = self._improve_critics(obs, data, target)
+        actor_loss, entropy = self._improve_actor(obs, all_q, alpha)
+        self._finish(entropy)
+        return {
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
+            "alpha": alpha,
+            "entropy": entropy,
+            "q_mean": q.mean(),
+            "q": q,
+            "target": target,
+        }
+
+    @torch.no_grad()
+    def _value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
+        # V(s) = sum over a of pi(a|s) * (min over i of Q'_i(s, a) - alpha * log pi(a|s))
+        log_pi = self._log_pi(obs)
+        believed = self._believed(self._values(self.targets, obs))
+        return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
+
+    def _improve_critics(
+        self, obs: NetworkInput, data: Mapping[str, Tensor], target: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Step down; return the loss, values of what was done, and values of all actions."""
+        all_q = self._values(self.critics, obs)
+        q = _taken(all_q, data["action"])
+        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
+        errors = (q - target).square()
+        if self.config.clip_change:
+            # max of that and of (Q'_i + clip(Q_i - Q'_i, -c, c) - y)^2
+            with torch.no_grad():
+                slow_q = _taken(self._values(self.targets, obs), data["action"])
+            limit = self.config.clip_change
+            near = slow_q + (q - slow_q).clamp(-limit, limit)
+            errors = torch.maximum(errors, (near - target).square())
+        loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
+        self._descend(self._critic_adam, self._gradient, loss)
+        return loss.detach(), q.detach(), all_q.detach()
+
+    def _improve_actor(
+        self, obs: NetworkInput, all_q: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        log_pi = self._log_pi(obs)
+        pi = log_pi.exp()
+        # J_pi = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - min over i of Q_i(s, a))
+        loss = (pi * (alpha * log_pi - self._believed(all_q))).sum(dim=1).mean()
+        entropy = -(pi * log_pi).detach().sum(dim=1).mean()
+        self._descend(self._actor_adam, self._actor_gradient, loss)
+        return loss.detach(), entropy
+
+    def _follow_up(self, entropy: Tensor) -> None:
+        """Improve the temperature, and let the slow critics follow."""
+        if self._fixed_alpha is None:
+            # J_alpha = log alpha * (mean entropy of pi - H), whose slope in log alpha is
+            self._log_alpha.grad = entropy - self._target_entropy
+            self._alpha_adam.descend()
+        with torch.no_grad():
+            # theta' <- theta' + tau * (theta - theta')
+            self._flat_slow.lerp_(self._flat, self.config.tau)
+            for slow, buffer in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
+                slow.copy_(buffer)
+
+    def _step_down(self, adam: FusedAdam, gradient: Tensor, loss: Tensor) -> None:
+        gradient.zero_()
+        loss.backward()
+        if self.config.max_grad_norm:
+            # g <- g * min(1, max_grad_norm / |g|)
+            norm = torch.linalg.vector_norm(gradient)
+            gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        adam.descend()
+
+    def _believed(self, values: Tensor) -> Tensor:
+        """Return which values (B, actions) count of the critics' (critics, B, actions)."""
+        return values.amin(dim=0) if self.config.believe == "least" else values.mean(dim=0)
+
+    def _log_pi(self, obs: NetworkInput) -> Tensor:
+        with self._precision():
+            logits: Tensor = self._actor(obs)
+        return logits.float().log_softmax(dim=1)
+
+    def _values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
+        """Return the values (critics, B, actions) of all actions."""
+        with self._precision():
+            return critics.of_all(obs).float()
+
+
+def _make_actor(spec: EnvSpec, config: DiscreteSACConfig) -> nn.Module:
+    """Make the default actor, or the user's own, whose answer is checked."""
+    n = n_actions(spec, "discrete SAC")
+    if config.actor_network is None:
+        return encoded_mlp(spec.observation, config.hidden, n)
+    actor = config.actor_network(spec)
+    with torch.no_grad():
+        answer = actor.eval()(no_observations(spec.observation, 2))
+    check_answer("actor_network", answer.shape, [(2, n)])
+    actor.train()
+    return actor
+
+
+def _taken(values: Tensor, action: Tensor) -> Tensor:
+    """Return the values (critics, B) of actions (B,), of those of all (critics, B, actions)."""
+    return values.gather(2, action.expand(len(values), -1)[:, :, None]).squeeze(2)

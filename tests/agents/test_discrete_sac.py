@@ -1,0 +1,421 @@
+"""What discrete SAC adds to the contract of agents: its equations, its networks, that it learns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.discrete_sac import DiscreteSACAgent, DiscreteSACConfig, DiscreteSACPolicy
+from asyncrl.agents.networks import MLP
+from asyncrl.agents.schedules import Schedule
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import ConfigError
+from asyncrl.messages import ModelInfo
+from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, ReachesUpperBound
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+from asyncrl.types import Array, Columns, ModelVersion
+
+CONTEXT = PolicyContext(seed=3)
+CHOICES = 3
+
+
+def spec_with(
+    action: BoxSpec | DiscreteSpec, shape: tuple[int, ...] = (2,), dtype: str = "float32"
+) -> EnvSpec:
+    return EnvSpec(BoxSpec(shape, dtype, np.zeros(shape), np.ones(shape)), action)
+
+
+SPEC = spec_with(DiscreteSpec(CHOICES))
+
+
+def small(**settings: Any) -> DiscreteSACConfig:
+    return DiscreteSACConfig(
+        **{"hidden": (16,), "device": "cpu", "random_env_steps": 0, **settings}
+    )
+
+
+def observations(n: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=(n, 2)).astype(np.float32)
+
+
+def batch_of(n: int = 32, **columns: Array) -> Columns:
+    random = np.random.default_rng(n)
+    batch = {
+        "obs": observations(n, 1),
+        "next_obs": observations(n, 2),
+        "action": random.integers(CHOICES, size=n),
+        "reward": random.normal(size=n).astype(np.float32),
+        "discount": np.where(random.random(n) < 0.2, 0.0, 0.9).astype(np.float32),
+    }
+    return batch | columns
+
+
+class Table(nn.Module):
+    """The same answer to everything, which it can learn."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.answer = nn.Parameter(torch.zeros(CHOICES))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.answer.expand(len(obs), -1)
+
+
+def agent_of_tables(
+    logits: list[float], *values: list[float], slow: list[list[float]] | None = None, **more: Any
+) -> DiscreteSACAgent:
+    """Build an agent whose actor, critics and slow critics answer everything alike."""
+    config = small(actor_network=Table, critic_network=Table, n_critics=len(values), **more)
+    agent = config.build(SPEC, CONTEXT)
+    with torch.no_grad():
+        next(agent.model.parameters()).copy_(torch.tensor(logits))
+        for critics, numbers in ((agent.critics, values), (agent.targets, slow or values)):
+            for parameter, row in zip(critics.parameters(), numbers, strict=True):
+                parameter.copy_(torch.tensor(row))
+    return agent
+
+
+def logits_of(agent: DiscreteSACPolicy) -> list[float]:
+    return next(agent.model.parameters()).tolist()
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def test_actions_are_drawn_as_often_as_the_actor_says() -> None:
+    policy = small(actor_network=Table).build_policy(SPEC, CONTEXT)
+    with torch.no_grad():
+        next(policy.model.parameters()).copy_(torch.log(torch.tensor([0.7, 0.1, 0.2])))
+    action = policy.act(observations(20_000)).action
+    np.testing.assert_allclose(np.bincount(action) / len(action), [0.7, 0.1, 0.2], atol=0.02)
+
+
+def test_evaluation_takes_the_likeliest_action() -> None:
+    agent = agent_of_tables([0.1, 0.3, 0.2], [0.0] * 3)
+    with evaluation_mode(agent):
+        assert set(agent.act(observations(50)).action.tolist()) == {1}
+
+
+def test_first_steps_are_uniform_and_steps_of_the_whole_run_count() -> None:
+    config = small(actor_network=Table, random_env_steps=6000)
+    policy = config.build_policy(SPEC, CONTEXT)
+    with torch.no_grad():
+        next(policy.model.parameters()).copy_(torch.tensor([0.0, 0.0, 100.0]))
+    with evaluation_mode(policy):
+        policy.act(observations(9000))
+    first = policy.act(observations(6000)).action
+    np.testing.assert_allclose(np.bincount(first) / len(first), 1 / 3, atol=0.03)
+    assert set(policy.act(observations(50)).action.tolist()) == {2}
+    late = config.build_policy(SPEC, CONTEXT)
+    params = policy.model_info().params
+    late.sync_model(ModelInfo(version=ModelVersion(1), params=params, env_steps=6000))
+    assert set(late.act(observations(50)).action.tolist()) == {2}
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((), "int64"), ((3,), "float32"), ((2, 3), "uint8"), ((3, 40, 40), "uint8")],
+)
+def test_observations_of_any_shape_are_learnt_from(shape: tuple[int, ...], dtype: str) -> None:
+    agent = small().build(spec_with(DiscreteSpec(CHOICES), shape, dtype), CONTEXT)
+    obs = np.random.default_rng(0).integers(0, 255, (8, *shape)).astype(dtype)
+    assert agent.act(obs).action.shape == (8,)
+    assert torch.isfinite(agent.opt(batch_of(8, obs=obs, next_obs=obs))["critic_loss"])
+
+
+# --- learning: by hand ---------------------------------------------------------------------------
+
+
+def test_critics_learn_reward_and_the_mean_value_of_all_actions() -> None:
+    # pi = (1/2, 1/4, 1/4), least of the slow values (1, 2, 0), and no worth of entropy:
+    # V = 1/2 + 2/4 + 0 = 1
+    pi = [math.log(p) for p in (0.5, 0.25, 0.25)]
+    slow = [[1.0, 3.0, 0.0], [5.0, 2.0, 4.0]]
+    agent = agent_of_tables(pi, [1.0, 0.0, 0.0], [3.0, 0.0, 0.0], slow=slow, alpha=0.0)
+    columns: dict[str, Array] = {
+        "action": np.zeros(2, np.int64),
+        "reward": np.array([1, 2], np.float32),
+        "discount": np.array([0.5, 0.0], np.float32),
+    }
+    record = agent.opt(batch_of(2, **columns))
+    # y = (1 + 1/2 * 1, 2): the second transition ended its episode
+    expected = ((1 - 1.5) ** 2 + (1 - 2) ** 2 + (3 - 1.5) ** 2 + (3 - 2) ** 2) / 4
+    assert record["critic_loss"].item() == pytest.approx(expected)
+    assert record["q_mean"].item() == pytest.approx(2.0)
+    np.testing.assert_allclose(agent.priorities(), [(0.5 + 1.5) / 2, (1 + 1) / 2], rtol=1e-6)
+
+
+def test_entropy_is_worth_alpha() -> None:
+    agent = agent_of_tables([0.0] * 3, [0.0] * 3, alpha=0.5)
+    ones = np.ones(4, np.float32)
+    record = agent.opt(batch_of(4, reward=0 * ones, discount=ones))
+    assert record["critic_loss"].item() == pytest.approx((0.5 * math.log(3)) ** 2, rel=1e-5)
+    assert record["entropy"].item() == pytest.approx(math.log(3), rel=1e-6)
+
+
+def test_actor_loss_is_exact() -> None:
+    pi = (0.5, 0.25, 0.25)
+    values = [[1.0, 3.0, 0.0], [5.0, 2.0, 4.0]]
+    agent = agent_of_tables([math.log(p) for p in pi], *values, alpha=0.2)
+    record = agent.opt(batch_of())
+    expected = sum(p * (0.2 * math.log(p) - q) for p, q in zip(pi, (1, 2, 0), strict=True))
+    assert record["actor_loss"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_mean_of_the_critics_counts_if_asked_for() -> None:
+    agent = agent_of_tables([0.0] * 3, [1.0] * 3, [4.0] * 3, alpha=0.0, believe="mean")
+    ones = np.ones(4, np.float32)
+    record = agent.opt(batch_of(4, reward=0 * ones, discount=ones))
+    assert record["critic_loss"].item() == pytest.approx(1.5**2)
+    assert record["actor_loss"].item() == pytest.approx(-2.5)
+
+
+@pytest.mark.parametrize(
+    ("q", "expected", "moves"),
+    [
+        (0.3, 9.7**2, True),  # near its slow copy, which has 0: learns freely
+        (2.0, 9.5**2, False),  # farther than 0.5 towards the target: only back
+        (-2.0, 12.0**2, True),  # farther than 0.5 away from the target
+    ],
+)
+def test_critics_stay_near_their_slow_copies_if_asked_to(
+    q: float, expected: float, moves: bool
+) -> None:
+    agent = agent_of_tables(
+        [0.0] * 3, [q] * 3, slow=[[0.0] * 3], alpha=0.0, clip_change=0.5, critic_learning_rate=0.1
+    )
+    ones = np.ones(8, np.float32)
+    action = np.arange(8) % CHOICES
+    record = agent.opt(batch_of(8, action=action, reward=10 * ones, discount=0 * ones))
+    assert record["critic_loss"].item() == pytest.approx(expected, rel=1e-5)
+    assert (next(agent.critics.parameters()).tolist() != pytest.approx([q] * 3)) is moves
+
+
+@pytest.mark.parametrize(("share", "sign"), [(1.0, 1), (0.0, -1)])
+def test_alpha_follows_the_share_of_the_largest_entropy(share: float, sign: int) -> None:
+    config = small(target_entropy_share=share, initial_alpha=0.5, alpha_learning_rate=0.01)
+    agent = config.build(SPEC, CONTEXT)
+    alphas = [agent.opt(batch_of())["alpha"].item() for _ in range(3)]
+    # Adam's first steps are as long as its learning rate.
+    assert alphas == pytest.approx([0.5 * math.exp(sign * 0.01 * k) for k in range(3)], rel=1e-4)
+
+
+def test_entropy_settles_at_its_share() -> None:
+    # With values that stay as they are, temperature and actor balance each other.
+    rates: dict[str, Any] = {"actor_learning_rate": 0.02, "alpha_learning_rate": 0.02}
+    agent = agent_of_tables(
+        [0.0] * 3, [0.0, 1.0, 2.0], critic_learning_rate=0.0, target_entropy_share=0.5, **rates
+    )
+    entropies = [agent.opt(batch_of(4))["entropy"].item() for _ in range(1500)]
+    assert np.mean(entropies[-300:]) == pytest.approx(0.5 * math.log(3), abs=0.02)
+    assert logits_of(agent)[2] > logits_of(agent)[1] > logits_of(agent)[0]
+
+
+def test_fixed_alpha_stays() -> None:
+    agent = small(alpha=0.2).build(SPEC, CONTEXT)
+    assert [agent.opt(batch_of())["alpha"].item() for _ in range(3)] == pytest.approx([0.2] * 3)
+
+
+def test_slow_critics_follow_by_tau() -> None:
+    agent = small(tau=0.25).build(SPEC, CONTEXT)
+    before = [p.clone() for p in agent.targets.parameters()]
+    agent.opt(batch_of())
+    moved = zip(before, agent.targets.parameters(), agent.critics.parameters(), strict=True)
+    for old, slow, fast in moved:
+        torch.testing.assert_close(slow, old + 0.25 * (fast - old))
+        assert not torch.equal(slow, old)
+
+
+def test_gradients_are_cut_to_their_largest_norm() -> None:
+    def norms(max_grad_norm: float) -> list[float]:
+        agent = small(max_grad_norm=max_grad_norm).build(SPEC, CONTEXT)
+        agent.opt(batch_of())
+        of = [[p.grad for p in module.parameters()] for module in (agent.model, agent.critics)]
+        return [
+            math.sqrt(sum(float(g.square().sum()) for g in grads if g is not None)) for grads in of
+        ]
+
+    free = norms(0.0)
+    limit = min(free) / 2
+    assert norms(limit) == pytest.approx([limit, limit], rel=1e-3)
+    assert norms(2 * max(free)) == pytest.approx(free)
+
+
+def test_learning_rates_follow_their_schedules() -> None:
+    falling = Schedule(points=((0, 1e-3), (100, 0.0)))
+    agent = small(actor_learning_rate=falling, critic_learning_rate=falling).build(SPEC, CONTEXT)
+    for env_steps, moves in ((0, True), (100, False)):
+        agent.env_steps = env_steps
+        before = [p.clone() for p in (*agent.model.parameters(), *agent.critics.parameters())]
+        agent.opt(batch_of())
+        after = (*agent.model.parameters(), *agent.critics.parameters())
+        assert any(not torch.equal(p, q) for p, q in zip(before, after, strict=True)) is moves
+
+
+# --- learning: against the equations, written down once more -------------------------------------
+
+
+@given(seed=st.integers(0, 2**16), weighted=st.booleans(), alpha=st.floats(0.01, 2.0))
+def test_losses_are_those_of_the_paper(seed: int, weighted: bool, alpha: float) -> None:
+    random = np.random.default_rng(seed)
+    agent = small(alpha=alpha, n_critics=2).build(SPEC, PolicyContext(seed=seed))
+    with torch.no_grad():
+        for slow in agent.targets.parameters():
+            slow.add_(0.1)
+    batch = batch_of(12, obs=observations(12, seed), next_obs=observations(12, seed + 1))
+    weight = random.random(12).astype(np.float32)
+    answers = Answers(agent)
+    expected = answers.losses(batch, alpha, weight if weighted else np.ones(12))
+    record = agent.opt({**batch, "weight": weight} if weighted else batch)
+    told = [record[name].item() for name in ("critic_loss", "actor_loss", "entropy")]
+    np.testing.assert_allclose(told, expected, rtol=1e-4, atol=1e-6)
+
+
+class Answers:
+    """Losses in plain loops, of what an agent's networks answer now."""
+
+    def __init__(self, agent: DiscreteSACAgent) -> None:
+        self._actor = agent.model
+        self._critics, self._targets = agent.critics, agent.targets
+
+    def losses(self, batch: Columns, alpha: float, weight: Array) -> list[float]:
+        with torch.no_grad():
+            obs, next_obs = (torch.from_numpy(batch[name]) for name in ("obs", "next_obs"))
+            q = self._critics.of_all(obs).double().numpy()
+            next_q = self._targets.of_all(next_obs).double().numpy()
+            logits, next_logits = (self._actor(o).double().numpy() for o in (obs, next_obs))
+        critic = actor = entropy = 0.0
+        n_critics, n, n_actions = q.shape
+        for row in range(n):
+            pi, next_pi = softmax(logits[row]), softmax(next_logits[row])
+            value = 0.0
+            for a in range(n_actions):
+                least = min(next_q[i, row, a] for i in range(n_critics))
+                value += next_pi[a] * (least - alpha * math.log(next_pi[a]))
+                least = min(q[i, row, a] for i in range(n_critics))
+                actor += pi[a] * (alpha * math.log(pi[a]) - least) / n
+                entropy -= pi[a] * math.log(pi[a]) / n
+            y = batch["reward"][row] + batch["discount"][row] * value
+            for i in range(n_critics):
+                error = q[i, row, batch["action"][row]] - y
+                critic += weight[row] * error**2 / (n * n_critics)
+        return [critic, actor, entropy]
+
+
+def softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max())
+    probabilities: Array = powers / powers.sum()
+    return probabilities
+
+
+def test_actor_steps_down_its_own_slope() -> None:
+    # d/dlogit_k of sum_a pi_a (alpha log pi_a - q_a) = pi_k (alpha log pi_k - q_k - J)
+    q, alpha, logits = np.array([0.3, -0.2, 0.5]), 0.1, [0.2, -0.4, 0.1]
+    agent = agent_of_tables(logits, q.tolist(), alpha=alpha)
+    agent.opt(batch_of())
+    pi = softmax(np.array(logits))
+    inner = alpha * np.log(pi) - q
+    slope = pi * (inner - (pi * inner).sum())
+    gradient = next(agent.model.parameters()).grad
+    assert gradient is not None
+    np.testing.assert_allclose(gradient.numpy(), slope, rtol=1e-4, atol=1e-7)
+
+
+def test_learns_cartpole() -> None:
+    learning = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}
+    agent = small(hidden=(64, 64), tau=0.02, initial_alpha=0.1, random_env_steps=500, **learning)
+    config = SyncConfig(
+        trainer=TrainerConfig(opt_interval_env_steps=8, warmup_env_steps=500),
+    )
+    make_env = EnvConfig(id="CartPole-v1", n_envs=8).build
+    stop = AnyOf(MaxEnvSteps(40_000), ReachesUpperBound("eval_reward", 100.0))
+    result = train_sync(agent, make_env, config, stop=stop)
+    assert result.best_score is not None
+    assert result.best_score >= 100.0  # chance gets 22
+
+
+# --- networks, and what cannot work --------------------------------------------------------------
+
+
+class Own(nn.Module):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        out: Tensor = self.net(obs)
+        return out
+
+
+def test_own_networks_learn_and_travel() -> None:
+    config = small(actor_network=Own, critic_network=Own, n_critics=3)
+    agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
+    losses = [agent.opt(batch_of())["critic_loss"].item() for _ in range(50)]
+    assert losses[-1] < losses[0]
+    policy.sync_model(agent.model_info())
+    assert set(policy.model_info().params) == set(Own(SPEC).state_dict())
+    for slow, fast in zip(agent.targets.buffers(), agent.critics.buffers(), strict=True):
+        assert torch.equal(slow, fast)
+
+
+def make_wrong(spec: EnvSpec) -> nn.Module:
+    return MLP(spec.observation.shape[0], (4,), 2)
+
+
+@pytest.mark.parametrize("name", ["actor_network", "critic_network"])
+def test_own_networks_of_a_wrong_shape_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"agent.{name} .*\(2, 3\), got \(2, 2\)"):
+        small(**{name: make_wrong}).build(SPEC, CONTEXT)
+
+
+def test_only_the_actor_network_is_published() -> None:
+    info = small().build(SPEC, CONTEXT).model_info()
+    assert set(info.params) == set(MLP(2, (16,), 3).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden", (64, 0)),
+        ("n_critics", 0),
+        ("believe", "most"),
+        ("clip_change", -1.0),
+        ("alpha", -0.1),
+        ("alpha", math.nan),
+        ("initial_alpha", 0.0),
+        ("target_entropy_share", 1.5),
+        ("actor_learning_rate", -1.0),
+        ("critic_learning_rate", math.inf),
+        ("alpha_learning_rate", 0.0),
+        ("tau", 0.0),
+        ("random_env_steps", -1),
+        ("max_grad_norm", -1.0),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
+        DiscreteSACConfig(**{field: value})
+    assert str(value) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (BoxSpec((2,), "float32", np.zeros(2), np.ones(2)), "continuous.*use SAC"),
+        (BoxSpec((2,), "int64", np.zeros(2), np.ones(2), categorical=True), "several.*use PPO"),
+    ],
+)
+def test_actions_that_are_no_single_choice_are_refused(action: BoxSpec, message: str) -> None:
+    for make in (small().build, small().build_policy):
+        with pytest.raises(ConfigError, match=message):
+            make(spec_with(action), CONTEXT)
