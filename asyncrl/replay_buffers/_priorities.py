@@ -15,8 +15,9 @@ import numpy as np
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.replay_buffers._heap import Heap, SumTree
 from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._state import check_numbers, generator_state, prepare_generator
 from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, Columns, IntArray
+from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = ["Priorities", "PrioritiesConfig"]
 
@@ -63,9 +64,21 @@ class PrioritiesConfig(RingConfig):
 class Priorities:
     """The priority of every row in a ring that may be sampled."""
 
-    def __init__(self, config: PrioritiesConfig, ring: Ring, seed: int) -> None:
+    def __init__(
+        self,
+        config: PrioritiesConfig,
+        ring: Ring,
+        seed: int,
+        td_error_of: Callable[[IntArray], Array | None] = lambda _: None,
+    ) -> None:
+        """Follow a ring.
+
+        `td_error_of` tells what is known of the TD errors of new rows, given their numbers: NaN
+        for one, or None for all, where nothing is. Those have the highest priority so far.
+        """
         self._config = config
         self._ring = ring
+        self._td_error_of = td_error_of
         self._random = np.random.default_rng(seed)
         self._sums = SumTree(ring.capacity)
         self._minima = (
@@ -82,24 +95,15 @@ class Priorities:
         done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
-    def push(
-        self,
-        columns: Columns,
-        rows: IntArray,
-        td_error_of: Callable[[IntArray], Array | None] = lambda _: None,
-    ) -> int:
-        """Push segments into the ring, and follow it; return how many transitions they hold.
-
-        `td_error_of` tells what is known of the TD errors of new rows, given their numbers: NaN
-        for one, or None for all, where nothing is. Those have the highest priority so far.
-        """
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Push segments into the ring, and follow it; return how many transitions they hold."""
         ring = self._ring
         oldest, first = ring.oldest, ring.newest
         transitions = ring.push(columns, rows)
         gone = np.arange(max(oldest, ring.oldest - ring.capacity), ring.oldest) % ring.capacity
         self._set(gone, np.zeros(len(gone)), np.inf)
         entered = np.arange(max(first, ring.oldest), ring.newest)
-        self._set(entered % ring.capacity, self._first(len(entered), td_error_of(entered)))
+        self._set(entered % ring.capacity, self._first(len(entered), self._td_error_of(entered)))
         return transitions
 
     def update(self, numbers: IntArray, td_error: Array) -> None:
@@ -114,8 +118,8 @@ class Priorities:
             numbers, priorities = numbers[still_there], priorities[still_there]
         self._set(numbers % self._ring.capacity, priorities)
 
-    def draw(self, count: int) -> tuple[IntArray, Array]:
-        """Return numbers of rows, and their weights in the loss.
+    def draw(self, count: int) -> tuple[IntArray, Columns]:
+        """Return numbers of rows, and columns: their weights in the loss, and the numbers.
 
         One is drawn from each of `count` equal parts of the sum: the same expectation as
         independent draws have, and less noise. They come in an order in which each piece of a
@@ -135,7 +139,34 @@ class Priorities:
         self._samples += count
         oldest = self._ring.oldest
         numbers = (leaves - oldest) % self._ring.capacity + oldest
-        return numbers, weights.astype(np.float32)
+        return numbers, {"weight": weights.astype(np.float32), "index": numbers}
+
+    def state(self) -> dict[str, Array]:
+        """Return a copy of what later draws depend on, besides the ring's content."""
+        ring = self._ring
+        return {
+            "priorities": self._sums.take(np.arange(ring.oldest, ring.newest) % ring.capacity),
+            "highest": np.array([self._highest]),
+            "samples": np.array([self._samples]),
+            "random": generator_state(self._random),
+        }
+
+    def prepare(self, state: Params, count: int) -> Callable[[], None]:
+        """Check a state for a ring of `count` rows; return what takes it, once that is filled."""
+        priorities = check_numbers("priorities", state["priorities"], count, "float64")
+        highest = check_numbers("highest", state["highest"], 1, "float64")
+        samples = check_numbers("samples", state["samples"], 1, "int64")
+        draw_on = prepare_generator(self._random, state["random"])
+
+        def take() -> None:
+            ring = self._ring
+            everywhere = np.arange(ring.capacity)
+            self._set(everywhere, np.zeros(ring.capacity), np.inf)
+            self._set(np.arange(ring.oldest, ring.newest) % ring.capacity, priorities)
+            self._highest, self._samples = float(highest[0]), int(samples[0])
+            draw_on()
+
+        return take
 
     def _first(self, count: int, td_error: Array | None) -> Array:
         if td_error is None:

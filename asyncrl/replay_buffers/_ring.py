@@ -11,14 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffers._memory import Shapes, allocate, check_room
+from asyncrl.replay_buffers._state import check_names, check_numbers
 from asyncrl.segment import END, TERMINATED, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray
+from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
 __all__ = ["Returns", "Ring", "RingConfig"]
 
 logger = logging.getLogger(__name__)
+
+_COLUMN = "column/"
+"""Before the names of columns in a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,7 @@ class Ring:
         }
         """All rows of all segments, one after another."""
         self._next_slot = 0
+        self._n_filled = 0
         self._per_slot = np.zeros(n_slots, np.int64)
         self._rows = np.zeros(n_slots * schema.length, np.int64)
         self.oldest = 0
@@ -145,8 +150,9 @@ class Ring:
             part = slice(done, done + count)
             for name, column in self._segments.items():
                 column[slot : slot + count] = columns[name][part]
-            transitions += self._index(slot, columns["flags"][part], rows[part])
+            transitions += self._index(slot, rows[part])
             self._next_slot = (slot + count) % self._n_slots
+            self._n_filled = max(self._n_filled, slot + count)
             done += count
         return transitions
 
@@ -192,6 +198,61 @@ class Ring:
         batch["discount"] = returns.discount
         return batch
 
+    def state(self, *, copy: bool) -> dict[str, Array]:
+        """Return the segments, slot by slot, and their place in the order of arrival.
+
+        Without `copy`, segments are what is stored itself, which the next push changes.
+        """
+        filled = {name: column[: self._n_filled] for name, column in self._segments.items()}
+        state = {f"{_COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
+        return state | {"numbers": np.array([self._next_slot, self.oldest, self.newest])}
+
+    def check(self, state: Params, others: Params) -> int:
+        """Refuse a state that does not fit, `others` not regarded; return how many rows it lists.
+
+        Raises `CheckpointError`.
+        """
+        columns = {f"{_COLUMN}{name}": column for name, column in self._segments.items()}
+        check_names(state, columns.keys() | others.keys() | {"numbers"})
+        saved = state[f"{_COLUMN}flags"]
+        n_saved = len(saved) if saved.ndim else 0
+        for name, column in columns.items():
+            shape, dtype = (n_saved, *column.shape[1:]), column.dtype
+            if state[name].shape != shape or state[name].dtype != dtype:
+                raise CheckpointError(
+                    f"the saved replay does not fit this one: {name} is {state[name].dtype} of "
+                    f"shape {state[name].shape}, expected {dtype} of {shape}; environment, agent, "
+                    "segments and look-ahead must be those of the run that saved it"
+                )
+        if n_saved > self._n_slots:
+            raise CheckpointError(
+                f"the saved replay has {n_saved} segments and this one room for {self._n_slots}; "
+                f"set replay.capacity to at least {n_saved * self.schema.length}"
+            )
+        next_slot, oldest, newest = check_numbers("numbers", state["numbers"], 3, "int64").tolist()
+        count = int(np.count_nonzero(self._listed(saved < END)))
+        if newest - oldest != count or not next_slot <= n_saved:
+            raise CheckpointError(
+                f"the saved replay contradicts itself: its {n_saved} segments list {count} rows, "
+                f"and its numbers are {[next_slot, oldest, newest]}"
+            )
+        return count
+
+    def load_state(self, state: Params) -> None:
+        """Take a state that has been checked."""
+        saved = {name: state[f"{_COLUMN}{name}"] for name in self._segments}
+        next_slot, oldest, _ = state["numbers"].tolist()
+        n_saved = len(saved["flags"])
+        self._per_slot[:] = 0
+        self.oldest = self.newest = oldest
+        # In a ring of the same size each segment comes to where it was.
+        self._next_slot = next_slot if n_saved == self._n_slots else 0
+        self._n_filled = 0
+        first = next_slot % n_saved if n_saved else 0
+        for part in (slice(first, n_saved), slice(first)):
+            columns = {name: column[part] for name, column in saved.items()}
+            self.push(columns, np.full(len(columns["flags"]), self.schema.rows))
+
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
         """Add rewards up to the n-th step, or to the row before an `END` if that comes first.
 
@@ -204,13 +265,15 @@ class Ring:
         rewards = self.columns["reward"].take(window) * self._discounts[: self._n_step]
         return alive.sum(axis=-1), np.where(alive, rewards, np.float32(0)).sum(axis=-1)
 
-    def _index(self, slot: int, flags: Array, rows: IntArray) -> int:
+    def _index(self, slot: int, rows: IntArray) -> int:
         """Forget the rows of the slots that were overwritten, list the new ones."""
         count = len(rows)
         self.oldest += int(self._per_slot[slot : slot + count].sum())
-        real = flags < END
+        flags = self._segments["flags"][slot : slot + count]
         if (rows < self.schema.rows).any():
-            real &= np.arange(self.schema.rows) < rows[:, None]
+            # So that a segment tells by itself how much of it is filled.
+            flags[np.arange(self.schema.rows) >= rows[:, None]] = END
+        real = flags < END
         listed = self._listed(real)
         self._per_slot[slot : slot + count] = np.count_nonzero(listed, axis=1)
         # Slots follow each other in memory, so one number says where a row is.

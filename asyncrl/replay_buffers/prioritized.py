@@ -24,8 +24,9 @@ import numpy as np
 
 from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
 from asyncrl.replay_buffers._ring import Ring
+from asyncrl.replay_buffers._shell import RingReplay
 from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, Columns, IntArray
+from asyncrl.types import Array, IntArray
 
 __all__ = ["PrioritizedReplay", "PrioritizedReplayConfig"]
 
@@ -39,41 +40,23 @@ class PrioritizedReplayConfig(PrioritiesConfig):
         return PrioritizedReplay(self, schema, seed)
 
 
-class PrioritizedReplay:
+class PrioritizedReplay(RingReplay):
     """Batches have two columns more: `weight`, float32, and `index`, int64.
 
     A transition's index is its number in order of arrival, which no other one ever has.
     """
 
     def __init__(self, config: PrioritizedReplayConfig, schema: SegmentSchema, seed: int) -> None:
-        self._ring = Ring(config, schema)
-        self._priorities = Priorities(config, self._ring, seed)
-
-    @property
-    def capacity(self) -> int:
-        """Transitions that it holds at the most."""
-        return self._ring.capacity
-
-    def __len__(self) -> int:
-        return len(self._ring)
-
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
-        return self._priorities.push(columns, rows, self._first_td_error)
-
-    def sample(self, batch_size: int) -> Columns:
-        """Draw transitions, with their weights and indices."""
-        if not len(self):
-            raise ValueError("cannot sample from an empty replay buffer")
-        numbers, weights = self._priorities.draw(batch_size)
-        batch = self._ring.transitions(self._ring.rows(numbers))
-        batch["weight"] = weights
-        batch["index"] = numbers
-        return batch
+        ring = Ring(config, schema)
+        self._priorities = Priorities(config, ring, seed, self._first_td_error)
+        super().__init__(ring, self._priorities)
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Tell how wrong the agent was about transitions of a batch, however long ago."""
         self._priorities.update(index, td_error)
+
+    def _gather(self, rows: IntArray) -> dict[str, Array]:
+        return self._ring.transitions(rows)
 
     def _first_td_error(self, numbers: IntArray) -> Array | None:
         """Return what the actor knew of new transitions' TD errors; NaN where it knew nothing."""

@@ -37,6 +37,7 @@ Reinforcement Learning", 2019.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +45,9 @@ import numpy as np
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
 from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._shell import Chooser, RingReplay, Uniformly
 from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray
+from asyncrl.types import Array, BoolArray, IntArray
 
 __all__ = [
     "PrioritizedSequenceReplay",
@@ -115,18 +117,25 @@ class PrioritizedSequenceReplayConfig(PrioritiesConfig, SequenceReplayConfig):
         return PrioritizedSequenceReplay(self, schema, seed)
 
 
-class SequenceReplay:
+class SequenceReplay(RingReplay):
     """Every sequence in it is equally likely to be sampled; its size counts sequences."""
 
-    def __init__(self, config: SequenceReplayConfig, schema: SegmentSchema, seed: int) -> None:
+    def __init__(
+        self,
+        config: SequenceReplayConfig,
+        schema: SegmentSchema,
+        seed: int,
+        choose: Callable[[Ring, int], Chooser] = Uniformly,
+    ) -> None:
         if schema.length == 1:
             raise ConfigError(
                 "sequences cannot be cut out of segments of one row: where episodes begin is not "
                 f"seen in them; set segment.length to a multiple of replay.stride={config.stride}"
             )
+        ring = _SequenceRing(config, schema)
+        super().__init__(ring, choose(ring, seed))
         self._config = config
-        self._ring = _SequenceRing(config, schema)
-        self._random = np.random.default_rng(seed)
+        self._windows = ring.windows
         own = [c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}]
         if unknown := set(config.start_columns) - set(own):
             raise ConfigError(
@@ -135,28 +144,9 @@ class SequenceReplay:
             )
         self._row_columns = [name for name in own if name not in config.start_columns]
 
-    @property
-    def capacity(self) -> int:
-        """Transitions that it holds at the most."""
-        return self._ring.capacity
-
-    def __len__(self) -> int:
-        return len(self._ring)
-
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
-        return self._ring.push(columns, rows)
-
-    def sample(self, batch_size: int) -> Columns:
-        """Draw sequences with replacement."""
-        if not len(self):
-            raise ValueError("cannot sample from an empty replay buffer")
-        drawn = self._random.integers(self._ring.oldest, self._ring.newest, batch_size)
-        return self._gather(self._ring.rows(drawn))
-
     def _gather(self, starts: IntArray) -> dict[str, Array]:
         ring, config = self._ring, self._config
-        rows, real = ring.windows(starts)
+        rows, real = self._windows(starts)
         mask = real[:, : config.rows]
         last = starts + real.sum(axis=1) - 1
         transitions = np.minimum(rows[:, : config.rows], last[:, None])
@@ -178,19 +168,11 @@ class PrioritizedSequenceReplay(SequenceReplay):
     def __init__(
         self, config: PrioritizedSequenceReplayConfig, schema: SegmentSchema, seed: int
     ) -> None:
-        super().__init__(config, schema, seed)
-        self._priorities = Priorities(config, self._ring, seed)
+        def choose(ring: Ring, seed: int) -> Priorities:
+            self._priorities = Priorities(config, ring, seed)
+            return self._priorities
 
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
-        return self._priorities.push(columns, rows)
-
-    def sample(self, batch_size: int) -> Columns:
-        """Draw sequences, with their weights and indices."""
-        if not len(self):
-            raise ValueError("cannot sample from an empty replay buffer")
-        numbers, weights = self._priorities.draw(batch_size)
-        return self._gather(self._ring.rows(numbers)) | {"weight": weights, "index": numbers}
+        super().__init__(config, schema, seed, choose)
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
         """Tell how wrong the agent was about sequences of a batch, however long ago."""

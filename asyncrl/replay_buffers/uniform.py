@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._shell import RingReplay, Uniformly
 from asyncrl.segment import SegmentSchema
-from asyncrl.types import Columns, IntArray
+from asyncrl.types import Array, IntArray
 
 __all__ = ["UniformReplay", "UniformReplayConfig"]
 
@@ -25,33 +24,12 @@ class UniformReplayConfig(RingConfig):
         return UniformReplay(self, schema, seed)
 
 
-class UniformReplay:
+class UniformReplay(RingReplay):
     """Draws transitions with replacement, each as likely as the others."""
 
     def __init__(self, config: UniformReplayConfig, schema: SegmentSchema, seed: int) -> None:
-        self._ring = Ring(config, schema)
-        self._random = np.random.default_rng(seed)
+        ring = Ring(config, schema)
+        super().__init__(ring, Uniformly(ring, seed))
 
-    @property
-    def capacity(self) -> int:
-        """Transitions that it holds at the most."""
-        return self._ring.capacity
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes when it is full."""
-        return self._ring.nbytes
-
-    def __len__(self) -> int:
-        return len(self._ring)
-
-    def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
-        return self._ring.push(columns, rows)
-
-    def sample(self, batch_size: int) -> Columns:
-        """Draw transitions."""
-        if not len(self):
-            raise ValueError("cannot sample from an empty replay buffer")
-        drawn = self._random.integers(self._ring.oldest, self._ring.newest, batch_size)
-        return self._ring.transitions(self._ring.rows(drawn))
+    def _gather(self, rows: IntArray) -> dict[str, Array]:
+        return self._ring.transitions(rows)

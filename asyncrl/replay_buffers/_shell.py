@@ -1,0 +1,120 @@
+"""What replays made of a ring share: everything but who is drawn, and what a sample is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from asyncrl.replay_buffers._ring import Ring
+from asyncrl.replay_buffers._state import generator_state, prepare_generator
+from asyncrl.segment import SegmentSchema
+from asyncrl.types import Array, Columns, IntArray, Params
+
+__all__ = ["Chooser", "RingReplay", "Uniformly"]
+
+
+class Chooser(Protocol):
+    """Decides which rows of a ring are sampled."""
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Push segments into the ring, and follow it; return how many transitions they hold."""
+        ...
+
+    def draw(self, count: int) -> tuple[IntArray, Columns]:
+        """Return numbers of rows, and what a batch of them has besides."""
+        ...
+
+    def state(self) -> dict[str, Array]:
+        """Return a copy of what later draws depend on, besides the ring's content."""
+        ...
+
+    def prepare(self, state: Params, count: int) -> Callable[[], None]:
+        """Check a state for a ring of `count` rows; return what takes it, once that is filled."""
+        ...
+
+
+class Uniformly:
+    """Draws with replacement, each row as likely as the others."""
+
+    def __init__(self, ring: Ring, seed: int) -> None:
+        self._ring = ring
+        self._random = np.random.default_rng(seed)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Push segments into the ring; return how many transitions they hold."""
+        return self._ring.push(columns, rows)
+
+    def draw(self, count: int) -> tuple[IntArray, Columns]:
+        """Return numbers of rows."""
+        return self._random.integers(self._ring.oldest, self._ring.newest, count), {}
+
+    def state(self) -> dict[str, Array]:
+        """Return the generator's state."""
+        return {"random": generator_state(self._random)}
+
+    def prepare(self, state: Params, count: int) -> Callable[[], None]:
+        """Check the generator's state, and return what takes it."""
+        return prepare_generator(self._random, state["random"])
+
+
+class RingReplay(ABC):
+    """Keeps segments in a ring, lets a chooser draw rows, and leaves to say what is read there."""
+
+    def __init__(self, ring: Ring, chooser: Chooser) -> None:
+        self._ring = ring
+        self._chooser = chooser
+
+    @property
+    def schema(self) -> SegmentSchema:
+        """What its segments are."""
+        return self._ring.schema
+
+    @property
+    def capacity(self) -> int:
+        """Transitions that it holds at the most."""
+        return self._ring.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of columns and index when it is full."""
+        return self._ring.nbytes
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        return self._chooser.push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        """Draw a batch."""
+        if not len(self):
+            raise ValueError("cannot sample from an empty replay buffer")
+        numbers, more = self._chooser.draw(batch_size)
+        return self._gather(self._ring.rows(numbers)) | dict(more)
+
+    def state(self, *, copy: bool = True) -> Params:
+        """Return all that later samples depend on, as named arrays.
+
+        Args:
+            copy: Whether what was experienced is copied. If not, those arrays are what is stored
+                itself, which the next push changes: for saving it at once, without the memory.
+        """
+        return self._ring.state(copy=copy) | self._chooser.state()
+
+    def load_state(self, state: Params) -> None:
+        """Take all of it, or raise `CheckpointError` and change nothing.
+
+        The state of a smaller replay fits, too.
+        """
+        count = self._ring.check(state, self._chooser.state())
+        choose_on = self._chooser.prepare(state, count)
+        self._ring.load_state(state)
+        choose_on()
+
+    @abstractmethod
+    def _gather(self, rows: IntArray) -> dict[str, Array]:
+        """Return the samples at these rows."""
