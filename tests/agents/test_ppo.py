@@ -257,7 +257,7 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
     agent = agent_for(**memory, normalize_values=False, clip=0.1, dual_clip=dual_clip)
     batch = batch_for(agent, seed=1, n=4, length=8)
     with torch.no_grad():  # now it is another policy than the one that has played
-        agent._net.policy.weight.normal_(generator=torch.Generator().manual_seed(0))
+        agent._net.policy.weight.normal_(std=0.6, generator=torch.Generator().manual_seed(0))
     tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
     begins = np.concatenate([np.zeros((4, 1), bool), ~batch["mask"]], axis=1)
     start = tensors.get("memory", torch.zeros(4, 0))
