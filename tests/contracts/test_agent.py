@@ -17,6 +17,7 @@ import torch
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.impala import IMPALAConfig
@@ -71,6 +72,7 @@ _DQN = DQNConfig(
     exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.05, 500)),
 )
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
+_DISCRETE_SAC = DiscreteSACConfig(hidden=(16, 16), device="cpu", random_env_steps=60)
 _TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
 _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
 _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
@@ -114,6 +116,14 @@ CASES = {
     ),
     "sac-normalized": Case(dataclasses.replace(_SAC, **_NORMALIZED), CONTINUOUS, _SAC),
     "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
+    "discrete-sac": Case(
+        _DISCRETE_SAC, CHOICES, dataclasses.replace(_DISCRETE_SAC, hidden=(16, 8))
+    ),
+    "discrete-sac-normalized": Case(
+        dataclasses.replace(_DISCRETE_SAC, **_NORMALIZED, clip_change=0.5, n_critics=3),
+        CHOICES,
+        _DISCRETE_SAC,
+    ),
     "td3": Case(_TD3, CONTINUOUS, dataclasses.replace(_TD3, hidden=(16, 8))),
     "td3-ladder": Case(
         dataclasses.replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),
