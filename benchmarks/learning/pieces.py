@@ -1,0 +1,148 @@
+"""What there is to run, piece by piece: each a process of its own that prints what came out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.common import ROOT
+from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
+from benchmarks.learning.runs import Run, of_same_settings, origin
+from benchmarks.learning.tasks import CASES, TASKS, Case, missing
+from benchmarks.learning.training import FINAL_SEED, settings_of
+
+__all__ = ["Failed", "Piece", "pieces_of_cases", "pieces_of_duels"]
+
+_SLACK_S = 600.0
+"""For imports, for building, and for evaluating in the end."""
+
+_DUEL_S = 3600.0
+
+
+class Failed(Exception):
+    """A piece printed no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run that is done, or to be done."""
+
+    name: str
+    """Algorithm and task."""
+
+    mode: str
+    seed: int
+    reason: str
+    """Why it cannot be done here; empty if it can."""
+
+    settings: Callable[[], Mapping[str, Any]]
+    command: tuple[str, ...]
+    limit_s: float
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.mode}, seed {self.seed}"
+
+    def done(self, runs: Iterable[Run]) -> Run | None:
+        """Return the run with which it is done."""
+        for run in runs:
+            if (run.name, run.mode, run.seed) == (self.name, self.mode, self.seed):
+                same = self.reason or of_same_settings(run.settings, self.settings())
+                return run if same else None
+        return None
+
+    def run(self) -> Run:
+        """Do it; raise `Failed` if that does not end with a result."""
+        started = origin()
+        try:
+            done = subprocess.run(  # noqa: S603  # our own scripts
+                self.command,
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                timeout=self.limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Failed(f"{self}: not done after {self.limit_s:g} s") from error
+        if done.returncode:
+            raise Failed(f"{self}: {' '.join(self.command)} failed:\n{done.stderr[-2000:]}")
+        algorithm, _, task = self.name.partition("/")
+        return Run(
+            algorithm=algorithm,
+            task=task,
+            mode=self.mode,
+            seed=self.seed,
+            settings=self.settings(),
+            origin=started,
+            **json.loads(done.stdout.splitlines()[-1]),
+        )
+
+
+def pieces_of_cases(seeds: int, max_env_steps: int = 0) -> list[Piece]:
+    """Return all runs to a bar: of each case first one seed, then one synchronously, then more.
+
+    Args:
+        seeds: Of asynchronous runs. The synchronous one is a reference.
+        max_env_steps: A smaller budget than the tasks' own, to try things out.
+    """
+    turns = [("async", 0), ("sync", 0), *(("async", seed) for seed in range(1, seeds))]
+    return [_of_case(case, mode, seed, max_env_steps) for mode, seed in turns for case in CASES]
+
+
+def pieces_of_duels(seeds: int) -> list[Piece]:
+    """Return all runs of equal environment steps."""
+    return [
+        _of_duel(duel, side, seed)
+        for seed in range(seeds)
+        for duel in DUELS
+        for side in (OURS, *PEERS)
+    ]
+
+
+def _of_case(case: Case, mode: str, seed: int, max_env_steps: int) -> Piece:
+    arguments = [case.name, "--mode", mode, "--seed", seed, "--max-env-steps", max_env_steps]
+    return Piece(
+        name=case.name,
+        mode=mode,
+        seed=seed,
+        reason=missing(case),
+        settings=lambda: settings_of(case.config(seed, max_env_steps), mode),
+        command=_command(sys.executable, "training", arguments),
+        limit_s=TASKS[case.task].max_seconds + _SLACK_S,
+    )
+
+
+def _of_duel(duel: Duel, side: str, seed: int) -> Piece:
+    task = TASKS[duel.task]
+    if side == OURS:
+        settings: Callable[[], Mapping[str, Any]]
+        settings = partial(_our_settings, duel, seed)
+        command = _command(sys.executable, "duels", [duel.name, "--seed", seed])
+    else:
+        settings = partial(dict, env=task.env, env_steps=duel.env_steps)
+        python = str(ROOT / ".peers" / side / "bin" / "python")
+        arguments = [duel.algorithm, "--env", task.env, "--env-steps", duel.env_steps]
+        arguments += ["--episodes", task.episodes, "--first-episode", FINAL_SEED, "--seed", seed]
+        command = _command(python, f"peer_{side}", arguments)
+    return Piece(
+        name=duel.name,
+        mode=side,
+        seed=seed,
+        reason=absent(duel, side),
+        settings=settings,
+        command=command,
+        limit_s=_DUEL_S,
+    )
+
+
+def _our_settings(duel: Duel, seed: int) -> Mapping[str, Any]:
+    return settings_of(duel.config(seed), OURS)
+
+
+def _command(python: str, script: str, arguments: list[Any]) -> tuple[str, ...]:
+    return (python, "-m", f"benchmarks.learning.{script}", *map(str, arguments))

@@ -1,0 +1,202 @@
+"""What is to be learned, by whom, from when on it counts as learned, and when to give up.
+
+An algorithm's settings are those of its preset in `asyncrl/cli/presets`; what a task needs
+otherwise stands here beside the task's name, as the flags of `asyncrl train` would be called.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from asyncrl.cli.run_config import RunConfig, preset, preset_lines
+
+__all__ = ["CASES", "TASKS", "Case", "Task", "case_of", "missing", "with_settings"]
+
+_ENVIRONMENTS = "benchmarks.learning.environments"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """An environment, and a bar."""
+
+    title: str
+    env: str
+    bar: float
+    """Mean return at which it is learned: a run ends with two evaluations in a row at it."""
+
+    random: float
+    """Mean return of actions at random."""
+
+    max_env_steps: int
+    max_seconds: float
+    """A run that is not at the bar by then has not learned it."""
+
+    episodes: int = 20
+    """Of each evaluation, and, others than these, of the final score."""
+
+    needs: str = ""
+    """Module without which the environment cannot be made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An algorithm on a task."""
+
+    algorithm: str
+    task: str
+    preset: str = ""
+    """The algorithm's own name by default."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted names -> values that differ from the preset's."""
+
+    @property
+    def name(self) -> str:
+        """Return what the command line calls it."""
+        return f"{self.algorithm}/{self.task}"
+
+    def config(self, seed: int, max_env_steps: int = 0) -> RunConfig:
+        """Return all settings of a run with two actors; a smaller budget can be given."""
+        task = TASKS[self.task]
+        start = preset(self.preset or self.algorithm)
+        play = replace(start.evaluation.play, episodes=task.episodes)
+        config = replace(
+            start,
+            seed=seed,
+            actors=2,
+            env=task.env,
+            env_kwargs={},
+            max_env_steps=max_env_steps or task.max_env_steps,
+            max_seconds=task.max_seconds,
+            stop_at_return=task.bar,
+            evaluation=replace(start.evaluation, play=play),
+        )
+        return with_settings(config, self.settings)
+
+
+TASKS: Mapping[str, Task] = {
+    "cartpole": Task(
+        title="CartPole-v1",
+        env="CartPole-v1",
+        bar=475.0,
+        random=22.0,
+        max_env_steps=1_000_000,
+        max_seconds=300.0,
+    ),
+    "cartpole-hidden": Task(
+        title="CartPole-v1, velocities hidden",
+        env=f"{_ENVIRONMENTS}:cartpole_hidden",
+        bar=400.0,
+        random=22.0,
+        max_env_steps=2_000_000,
+        max_seconds=600.0,
+    ),
+    "pendulum": Task(
+        title="Pendulum-v1",
+        env="Pendulum-v1",
+        bar=-200.0,
+        random=-1230.0,
+        max_env_steps=1_000_000,
+        max_seconds=300.0,
+    ),
+    "acrobot": Task(
+        title="Acrobot-v1",
+        env="Acrobot-v1",
+        bar=-100.0,
+        random=-500.0,
+        max_env_steps=1_000_000,
+        max_seconds=300.0,
+    ),
+    "mountaincar": Task(
+        title="MountainCarContinuous-v0",
+        env="MountainCarContinuous-v0",
+        bar=90.0,
+        random=-33.0,
+        max_env_steps=500_000,
+        max_seconds=600.0,
+    ),
+    "halfcheetah": Task(
+        title="HalfCheetah-v5",
+        env="HalfCheetah-v5",
+        bar=2500.0,
+        random=-280.0,
+        max_env_steps=100_000,
+        max_seconds=1800.0,
+        needs="mujoco",
+    ),
+    "breakout": Task(
+        title="MinAtar Breakout",
+        env=f"{_ENVIRONMENTS}:minatar_breakout",
+        bar=8.0,
+        random=0.5,
+        max_env_steps=3_000_000,
+        max_seconds=1800.0,
+        needs="minatar",
+    ),
+    "pong": Task(
+        title="ALE/Pong-v5",
+        env="ALE/Pong-v5",
+        bar=-10.0,
+        random=-20.7,
+        max_env_steps=2_000_000,
+        max_seconds=3600.0,
+        episodes=10,
+        needs="ale_py",
+    ),
+}
+"""Random play was measured over 100 episodes; of Pong, it is that of Mnih et al. (2015)."""
+
+CASES: tuple[Case, ...] = (
+    Case(algorithm="dqn", task="cartpole"),
+    Case(algorithm="rainbow", task="cartpole"),
+    Case(algorithm="c51", task="cartpole"),
+    Case(algorithm="iqn", task="cartpole"),
+    Case(algorithm="ppo", task="cartpole"),
+    Case(algorithm="appo", task="cartpole"),
+    Case(algorithm="impala", task="cartpole"),
+    Case(algorithm="discrete-sac", task="cartpole"),
+    Case(algorithm="sac", task="pendulum"),
+    Case(algorithm="td3", task="pendulum"),
+    Case(algorithm="ppo", task="pendulum"),
+    Case(algorithm="dqn", task="acrobot"),
+    Case(algorithm="ppo", task="acrobot"),
+    Case(algorithm="r2d2", task="cartpole-hidden"),
+    Case(algorithm="sac", task="mountaincar"),
+    Case(algorithm="sac", task="halfcheetah", preset="sac-mujoco"),
+    Case(algorithm="td3", task="halfcheetah", preset="td3-mujoco"),
+    Case(algorithm="rainbow", task="breakout"),
+    Case(algorithm="dqn", task="pong", preset="dqn-atari"),
+)
+"""In the order in which they are run: what takes long comes last."""
+
+
+def case_of(name: str) -> Case:
+    """Return the case of this name."""
+    for case in CASES:
+        if case.name == name:
+            return case
+    raise ValueError(f"there is no {name}; there are {', '.join(case.name for case in CASES)}")
+
+
+def missing(case: Case) -> str:
+    """Say why a case cannot be run here; nothing if it can."""
+    needs = TASKS[case.task].needs
+    if needs and importlib.util.find_spec(needs) is None:
+        return f"package {needs} missing"
+    name = case.preset or case.algorithm
+    return "" if name in preset_lines() else f"preset {name} missing"
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """Return a config with other values under some dotted names."""
+    for name, value in settings.items():
+        config = _with(config, name, value)
+    return config
+
+
+def _with(config: Any, name: str, value: object) -> Any:  # noqa: ANN401  # any dataclass
+    first, _, rest = name.partition(".")
+    return replace(config, **{first: _with(getattr(config, first), rest, value) if rest else value})

@@ -1,0 +1,246 @@
+"""Trains one algorithm on one task with one seed, and prints what `runs.py` keeps.
+
+    python -m benchmarks.learning.training ALGORITHM/TASK --mode async --seed 0
+
+Training ends with two evaluations in a row at the bar. Such scores are too good where luck has
+helped them over it, so the best model is scored again, on other episodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrl.agent import PolicyContext
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import to_plain
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluator, Evaluation
+from asyncrl.messages import ModelInfo
+from asyncrl.recorder import Record
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import AnyOf, StopCondition
+from asyncrl.train import train_async
+from asyncrl.train_result import TrainResult
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+from asyncrl.types import ModelVersion
+from benchmarks.learning.runs import Point
+from benchmarks.learning.tasks import TASKS, Case, case_of
+
+__all__ = ["FINAL_SEED", "MODES", "InARow", "evaluated", "settings_of", "sync_config", "train"]
+
+FINAL_SEED = 1_000_003
+"""The first of the episodes of the final score; the next ones have the next seeds."""
+
+_MAX_POINTS = 200
+
+
+def train(case: Case, mode: str, seed: int, max_env_steps: int = 0) -> dict[str, Any]:
+    """Train, score the best model, and return fields of `Run`.
+
+    Args:
+        case: What to train on what.
+        mode: One of `MODES`.
+        seed: Of the run.
+        max_env_steps: A smaller budget than the task's.
+    """
+    config, recorder = case.config(seed, max_env_steps), MemoryRecorder()
+    with tempfile.TemporaryDirectory() as directory:
+        result = MODES[mode](config, recorder, Path(directory))
+        checkpointer = Checkpointer(Path(directory))
+        best = "best" in checkpointer.names()
+        model = checkpointer.load("best") if best else checkpointer.load_latest()
+    score, record = evaluated(config, model, TASKS[case.task].episodes)
+    bar_s = result.seconds_to_stop_bar
+    return {
+        "score": score,
+        "score_std": record["eval/return_std"],
+        "reached": bar_s is not None,
+        "wall_s": result.wall_s if bar_s is None else bar_s,
+        "env_steps": result.env_steps,
+        "opt_steps": result.opt_steps,
+        "stop_reason": result.stop_reason,
+        "lag_opt_steps": _median(recorder, "lag/versions_mean"),
+        "lag_s": _median(recorder, "lag/seconds_mean"),
+        "curve": _curve(recorder),
+    }
+
+
+def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
+    """Return what a run depends on, as plain values as they come back from JSON."""
+    settings: dict[str, Any] = json.loads(json.dumps({"mode": mode, **to_plain(config)}))
+    return settings
+
+
+def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evaluation:
+    """Score a saved model on episodes that training has not seen."""
+    env = config.env_config().build_for(episodes)
+    try:
+        policy = config.agent.build_policy(env.spec, PolicyContext(seed=0))
+        version = ModelVersion(int(checkpoint.meta["opt_steps"]))
+        policy.sync_model(ModelInfo(version=version, params=checkpoint.groups["model"]))
+        play = replace(config.evaluation.play, episodes=episodes)
+        return EpisodeEvaluator(env, play, FINAL_SEED).evaluate(policy)
+    finally:
+        env.close()
+
+
+def sync_config(config: RunConfig) -> SyncConfig:
+    """Return settings of a synchronous run that learns as often from as much, as far as it can."""
+    batch, ratio = config.trainer.batch_size, config.limiter.samples_per_insert
+    books = replace(
+        config.trainer.books,
+        record_interval_s=0.0,
+        record_interval_opt_steps=max(1, config.trainer.books.eval_interval_opt_steps),
+    )
+    if config.replay.once:
+        # A quarter more rows than transitions, for the ends of episodes.
+        rows = -(-batch * 5 // (4 * config.actors * config.envs_per_actor)) + 1
+        trainer = TrainerConfig(
+            batch_size=batch,
+            opt_interval_env_steps=batch,
+            warmup_env_steps=0,
+            cut_before_opt=True,
+            segment=replace(config.segment, length=rows),
+            books=books,
+        )
+    else:
+        if not ratio:
+            raise ConfigError("limiter.samples_per_insert must not be 0 for a synchronous run")
+        # A sequence, which replays of them count, is there once in so many environment steps.
+        stride = config.replay.stride if isinstance(config.replay, SequenceReplayConfig) else 1
+        interval = stride * batch / ratio
+        single = stride == 1 and config.segment.frame_stack == 1
+        trainer = TrainerConfig(
+            batch_size=batch,
+            opt_interval_env_steps=max(1, round(interval)),
+            opt_steps_per_interval=max(1, round(1 / interval)),
+            warmup_env_steps=config.limiter.min_size * stride,
+            segment=SegmentConfig(length=1) if single else config.segment,
+            books=books,
+        )
+    return SyncConfig(
+        seed=config.seed,
+        replay=config.replay,
+        trainer=trainer,
+        play=config.evaluation.play,
+        evaluation_seed=config.evaluation.seed,
+    )
+
+
+class InARow:
+    """Stops once several evaluations in a row are at a bar."""
+
+    def __init__(self, bar: float, times: int = 2) -> None:
+        self._bar, self._times, self._count = bar, times, 0
+
+    def update(self, record: Record) -> str | None:
+        """Look at evaluations."""
+        if "eval_reward" in record:
+            self._count = self._count + 1 if record["eval_reward"] >= self._bar else 0
+        done = self._count >= self._times
+        return f"{self._times} evaluations in a row reached {self._bar:g}" if done else None
+
+    def reset(self) -> None:
+        """Forget all records."""
+        self._count = 0
+
+    def limits(self) -> Mapping[str, float]:
+        """Return none."""
+        return {}
+
+
+def _stop(config: RunConfig) -> StopCondition:
+    limits = replace(config, stop_at_return=None).stop_condition()
+    assert config.stop_at_return is not None
+    assert limits is not None
+    return AnyOf(InARow(config.stop_at_return), limits)
+
+
+def _train_async(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
+    return train_async(
+        config.agent,
+        config.env_config().build,
+        config,
+        stop=_stop(config),
+        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        recorder=recorder,
+        checkpoint_dir=directory,
+    )
+
+
+def _train_sync(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
+    n_envs = config.actors * config.envs_per_actor
+    return train_sync(
+        config.agent,
+        replace(config.env_config(), n_envs=n_envs).build,
+        sync_config(config),
+        stop=_stop(config),
+        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        recorder=recorder,
+        checkpoint_dir=directory,
+    )
+
+
+MODES: dict[str, Callable[[RunConfig, MemoryRecorder, Path], TrainResult]] = {
+    "async": _train_async,
+    "sync": _train_sync,
+}
+
+
+def _median(recorder: MemoryRecorder, name: str) -> float | None:
+    values = [record[name] for record in recorder.records if name in record]
+    return statistics.median(values) if values else None
+
+
+def _curve(recorder: MemoryRecorder) -> list[Point]:
+    """Return the scores; an evaluation beside training is of a model that was there before it."""
+    records = recorder.records
+    env_steps = [record["env_steps"] for record in records]
+    opt_steps = [record["opt_steps"] for record in records]
+    points = [
+        (
+            round(np.interp(record["eval/model_version"], opt_steps, env_steps)),
+            round(record["wall_s"], 3),
+            round(record["eval_reward"], 3),
+        )
+        for record in records
+        if "eval_reward" in record
+    ]
+    return _thinned(points)
+
+
+def _thinned(points: Sequence[Point]) -> list[Point]:
+    if len(points) <= _MAX_POINTS:
+        return [*points]
+    which = np.linspace(0, len(points) - 1, _MAX_POINTS).round().astype(int)
+    return [points[i] for i in which]
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("case", metavar="ALGORITHM/TASK")
+    parser.add_argument("--mode", choices=sorted(MODES), default="async")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-env-steps", type=int, default=0, help="0: the task's own")
+    args = parser.parse_args()
+    run = train(case_of(args.case), args.mode, args.seed, args.max_env_steps)
+    print(json.dumps(run, allow_nan=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()

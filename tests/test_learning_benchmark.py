@@ -1,0 +1,336 @@
+"""The trainings that are kept as proof: how they are chosen, kept, gone on with and shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.cli.run_config import RunConfig, preset_lines
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from benchmarks.learning.__main__ import main, run_pieces, show
+from benchmarks.learning.duels import DUELS, OURS
+from benchmarks.learning.environments import cartpole_hidden
+from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
+from benchmarks.learning.runs import Run, keep, kept, of_same_settings
+from benchmarks.learning.table import BEGIN, END, no_worse, render
+from benchmarks.learning.tasks import CASES, TASKS, case_of, missing, with_settings
+from benchmarks.learning.training import InARow, sync_config
+
+MACHINE: dict[str, Any] = {
+    "processor": "a processor",
+    "cores": 2,
+    "usable_cores": 2,
+    "memory_gib": 8,
+    "gpus": [],
+    "platform": "Linux",
+    "python": "3.11",
+    "asyncrl": "1",
+    "torch": "2",
+    "numpy": "2",
+    "gymnasium": "1",
+    "pyzmq": "26",
+}
+
+
+def a_run(name: str = "dqn/cartpole", mode: str = "async", seed: int = 0, **values: Any) -> Run:
+    algorithm, _, task = name.partition("/")
+    origin = {"date": "2030-01-02", "commit": "abc1234", "load_before": 0.5, "machine": MACHINE}
+    given: dict[str, Any] = {
+        "settings": {"mode": mode},
+        "score": 490.0,
+        "score_std": 5.0,
+        "reached": True,
+        "wall_s": 4.0,
+        "env_steps": 1000,
+        "origin": origin,
+        "curve": [(500, 1.0, 20.0), (1000, 4.0, 480.0)],
+        **values,
+    }
+    return Run(algorithm=algorithm, task=task, mode=mode, seed=seed, **given)
+
+
+def a_piece(seed: int, prints: str, **values: Any) -> Piece:
+    given: dict[str, Any] = {
+        "name": "dqn/cartpole",
+        "mode": "async",
+        "reason": "",
+        "settings": lambda: {"seed": seed},
+        "command": (sys.executable, "-c", f"print({prints!r})"),
+        "limit_s": 60.0,
+        **values,
+    }
+    return Piece(seed=seed, **given)
+
+
+RESULT = json.dumps({"score": 3.0, "score_std": 0.0, "wall_s": 1.0, "env_steps": 7})
+
+
+# --- tasks ---------------------------------------------------------------------------------------
+
+
+def test_cases_are_of_tasks_and_each_is_there_once():
+    assert {case.task for case in CASES} <= set(TASKS)
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert case_of("dqn/cartpole").algorithm == "dqn"
+    with pytest.raises(ValueError, match="there is no dqn/chess; there are dqn/cartpole"):
+        case_of("dqn/chess")
+
+
+def test_bars_lie_above_random_play():
+    assert all(task.bar > task.random for task in TASKS.values())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_can_be_run_or_says_what_is_missing(case: Any):
+    reason = missing(case)
+    if reason:
+        assert reason.endswith("missing")
+        return
+    config = case.config(seed=3)
+    assert (config.seed, config.env) == (3, TASKS[case.task].env)
+    assert config.stop_at_return == TASKS[case.task].bar
+    assert sync_config(config).trainer.batch_size == config.trainer.batch_size
+
+
+def test_settings_have_dotted_names():
+    config = with_settings(RunConfig(), {"actors": 5, "trainer.books.record_interval_s": 9.0})
+    assert (config.actors, config.trainer.books.record_interval_s) == (5, 9.0)
+    assert config.trainer.batch_size == RunConfig().trainer.batch_size
+    with pytest.raises((TypeError, AttributeError)):
+        with_settings(RunConfig(), {"trainer.nothing": 1})
+
+
+def test_hidden_cartpole_shows_positions_alone():
+    env = cartpole_hidden()
+    obs, _ = env.reset(seed=1)
+    whole = env.unwrapped.state  # type: ignore[attr-defined]
+    assert obs.tolist() == pytest.approx([whole[0], whole[2]])
+    assert env.observation_space.contains(obs)
+
+
+def test_minatar_breakout_repeats_itself_from_the_same_seed():
+    pytest.importorskip("minatar")
+    from benchmarks.learning.environments import minatar_breakout  # noqa: PLC0415
+
+    env = minatar_breakout()
+
+    def play() -> list[float]:
+        env.reset(seed=5)
+        steps = [env.step(i % env.action_space.n) for i in range(200)]  # type: ignore[attr-defined]
+        assert all(env.observation_space.contains(step[0]) for step in steps)
+        return [float(step[1]) for step in steps]
+
+    assert play() == play()
+
+
+# --- trainings -----------------------------------------------------------------------------------
+
+
+def test_one_lucky_evaluation_ends_no_run():
+    stop = InARow(475.0)
+    assert [bool(stop.update({"eval_reward": s})) for s in (480.0, 470.0, 475.0)] == [False] * 3
+    assert not stop.update({"env_steps": 3.0})
+    assert stop.update({"eval_reward": 500.0}) == "2 evaluations in a row reached 475"
+    stop.reset()
+    assert not stop.update({"eval_reward": 500.0})
+
+
+def test_synchronous_run_learns_as_often():
+    trainer = replace(RunConfig().trainer, batch_size=64)
+    config = replace(RunConfig(), trainer=trainer, limiter=RateLimiterConfig(samples_per_insert=4))
+    often = sync_config(config).trainer
+    assert (often.opt_interval_env_steps, often.opt_steps_per_interval) == (16, 1)
+    config = replace(config, limiter=RateLimiterConfig(samples_per_insert=256.0))
+    often = sync_config(config).trainer
+    assert (often.opt_interval_env_steps, often.opt_steps_per_interval) == (1, 4)
+
+
+def test_synchronous_run_counts_sequences_where_replay_does():
+    replay = SequenceReplayConfig(stride=16, sequence_length=32)
+    limiter = RateLimiterConfig(samples_per_insert=4, min_size=100)
+    trainer = replace(RunConfig().trainer, batch_size=32)
+    config = replace(RunConfig(), replay=replay, limiter=limiter, trainer=trainer)
+    sync = sync_config(config).trainer
+    assert (sync.opt_interval_env_steps, sync.warmup_env_steps) == (16 * 32 // 4, 1600)
+
+
+def test_synchronous_run_learns_once_from_each_whole_round():
+    limiter = RateLimiterConfig(samples_per_insert=1.0)
+    trainer = replace(RunConfig().trainer, batch_size=512)
+    config = replace(RunConfig(), replay=TrajectoryQueueConfig(), limiter=limiter, trainer=trainer)
+    sync = sync_config(config).trainer
+    assert (sync.cut_before_opt, sync.opt_interval_env_steps, sync.warmup_env_steps) == (
+        True,
+        512,
+        0,
+    )
+    assert sync.segment.length > 512 / (config.actors * config.envs_per_actor)
+
+
+# --- keeping and going on ------------------------------------------------------------------------
+
+
+def test_runs_come_back_as_they_were_kept(tmp_path: Path):
+    first, second, other = a_run(), a_run(seed=1), a_run("sac/pendulum")
+    for run in (first, second, other):
+        keep(tmp_path, run)
+    back = kept(tmp_path)
+    assert [run.key for run in back] == [first.key, second.key, other.key]
+    assert [list(point) for point in back[0].curve] == [list(point) for point in first.curve]
+    again = a_run(score=1.0)
+    keep(tmp_path, again)
+    assert {run.key: run.score for run in kept(tmp_path)}[again.key] == 1.0
+    assert len(kept(tmp_path)) == 3
+
+
+def test_settings_that_are_new_since_change_nothing():
+    before = {"seed": 1, "agent": {"hidden": [64, 64]}}
+    assert of_same_settings(before, {**before, "agent": {"hidden": [64, 64], "dueling": False}})
+    assert not of_same_settings(before, {**before, "seed": 2})
+    assert not of_same_settings(before, {**before, "agent": {"hidden": [64]}})
+    assert not of_same_settings(before, {"agent": {"hidden": [64, 64]}})
+
+
+def test_what_is_done_is_not_done_again_unless_asked(tmp_path: Path):
+    pieces = [a_piece(0, RESULT), a_piece(1, RESULT)]
+    assert run_pieces(pieces[:1], tmp_path, again=False, budget_s=0.0) == 0
+    path = next(tmp_path.iterdir())
+    written = path.stat().st_mtime_ns
+    assert run_pieces(pieces[:1], tmp_path, again=False, budget_s=0.0) == 0
+    assert path.stat().st_mtime_ns == written
+    assert run_pieces(pieces, tmp_path, again=True, budget_s=0.0) == 0
+    assert [run.seed for run in kept(tmp_path)] == [0, 1]
+    other = replace(pieces[0], settings=lambda: {"seed": 0.5})
+    assert not other.done(kept(tmp_path))
+
+
+def test_no_run_begins_once_the_seconds_are_over(tmp_path: Path, capsys: Any):
+    pieces = [a_piece(seed, RESULT) for seed in range(3)]
+    assert run_pieces(pieces, tmp_path, again=False, budget_s=1e-9) == 0
+    assert not kept(tmp_path)
+    assert "the next call begins with dqn/cartpole, async, seed 0" in capsys.readouterr().err
+
+
+def test_failed_run_is_told_of_and_does_not_end_the_others(tmp_path: Path, capsys: Any):
+    broken = replace(a_piece(0, RESULT), command=(sys.executable, "-c", "raise SystemExit('why')"))
+    absent = a_piece(2, RESULT, reason="package missing")
+    pieces = [broken, a_piece(1, RESULT), absent]
+    assert run_pieces(pieces, tmp_path, again=False, budget_s=0.0) == 1
+    assert "why" in capsys.readouterr().err
+    assert [run.seed for run in kept(tmp_path)] == [1]
+    with pytest.raises(Failed, match=r"seed 0: .* failed"):
+        broken.run()
+    show(pieces, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert "missing" in lines[0]
+    assert "3.0" in lines[1]
+    assert "package missing" in lines[2]
+
+
+def test_pieces_begin_with_one_seed_of_everything():
+    pieces = pieces_of_cases(seeds=2)
+    assert [(p.name, p.mode, p.seed) for p in pieces[: len(CASES)]] == [
+        (case.name, "async", 0) for case in CASES
+    ]
+    assert {(p.mode, p.seed) for p in pieces} == {("async", 0), ("async", 1), ("sync", 0)}
+    sides = {(p.name, p.mode) for p in pieces_of_duels(seeds=1)}
+    assert len(sides) == 3 * len(DUELS)
+
+
+@pytest.mark.processes
+def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
+    arguments = ["--only", "dqn/cartpole", "--seeds", "1", "--max-env-steps", "3000"]
+    arguments += ["--results", str(tmp_path)]
+    assert main([*arguments, "--seconds-budget", "0.001"]) == 0
+    (first,) = kept(tmp_path)
+    assert (first.mode, first.origin["machine"]["cores"] > 0) == ("async", True)
+    assert first.env_steps >= 3000
+    assert 8.0 <= first.score <= 500.0
+    assert first.lag_opt_steps is not None
+    capsys.readouterr()
+    assert main(arguments) == 0
+    said = capsys.readouterr().err
+    assert "dqn/cartpole, sync, seed 0" in said
+    assert "dqn/cartpole, async, seed 0" not in said
+    sync = kept(tmp_path)[1]
+    assert (sync.mode, sync.env_steps) == ("sync", 3008)
+    assert [score for _, _, score in sync.curve]
+    assert sync.lag_opt_steps is None
+
+
+def test_nothing_of_that_name_is_an_error(tmp_path: Path, capsys: Any):
+    assert main(["--only", "chess/*", "--results", str(tmp_path)]) == 2
+    assert "nothing is called chess/*" in capsys.readouterr().err
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
+    runs = [
+        a_run(seed=0, score=480.0, lag_opt_steps=12.0, lag_s=0.02),
+        a_run(seed=1, score=500.0, reached=False, lag_opt_steps=14.0, lag_s=0.03),
+        a_run(mode="sync"),
+    ]
+    lines = render(runs, []).splitlines()
+    row = next(line for line in lines if line.startswith("| CartPole-v1, 475 | dqn |"))
+    assert row == (
+        "| CartPole-v1, 475 | dqn | 490.0 +- 14.1 (2) | 1 of 2 | 1,000 | 4.0 | 13.0 (25 ms) |"
+        " 490.0 | 1,000 | 4.0 |"
+    )
+    other = next(line for line in lines if line.startswith("| Acrobot-v1, -100 | dqn |"))
+    assert "| not run |" in other
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    keep(tmp_path, runs[0])
+    assert main(["--table", "--results", str(tmp_path), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith("before\n")
+    assert "480.0 (1)" in text
+
+
+def test_peers_are_judged_seed_by_seed():
+    ours = [a_run(mode=OURS, seed=i, score=s) for i, s in enumerate([495.0, 500.0, 500.0])]
+    peers = [
+        a_run(mode="sb3", seed=i, score=s, wall_s=12.0, details={"version": "9.9"})
+        for i, s in enumerate([500.0, 500.0, 500.0])
+    ]
+    text = render([], [*ours, *peers])
+    row = next(line for line in text.splitlines() if "dqn | Stable-Baselines3" in line)
+    assert "| 498.3 +- 2.9 (3) | 500.0 +- 0.0 (3) | yes | 4.0 | 12.0 | **3.00** |" in row
+    assert "Stable-Baselines3 9.9" in text
+    assert "not run" in next(line for line in text.splitlines() if "dqn | Tianshou" in line)
+
+
+def test_worse_beyond_noise_is_worse():
+    assert no_worse([100.0, 100.0], [100.0, 100.0], span=100.0)
+    assert no_worse([99.0, 99.0], [100.0, 100.0], span=100.0), "within 2 % of the span"
+    assert not no_worse([90.0, 91.0, 89.0], [100.0, 100.0, 100.0], span=100.0)
+    assert no_worse([60.0, 100.0, 110.0], [100.0, 101.0, 99.0], span=100.0), "one seed's bad luck"
+    assert no_worse([1.0], [100.0], span=1.0), "a single seed says nothing"
+
+
+def test_curves_are_drawn(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.learning.plot import draw  # noqa: PLC0415
+
+    figure = draw([a_run(), a_run(mode="sync"), a_run("sac/pendulum", reached=False)])
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["CartPole-v1", "Pendulum-v1"]
+    with pytest.raises(SystemExit, match="nothing to draw"):
+        draw([])
+    keep(tmp_path, a_run())
+    assert main(["--plot", "--results", str(tmp_path)]) == 0
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_every_preset_is_trained_on_something():
+    trained = {case.preset or case.algorithm for case in CASES}
+    assert set(preset_lines()) <= trained
