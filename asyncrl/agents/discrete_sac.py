@@ -4,16 +4,17 @@
     https://arxiv.org/abs/1910.07207
     Zhou et al. 2022, Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
 
-In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha. The
-discount comes with the batch, since gamma and n-step returns belong to the replay. What SAC
-estimates from one drawn action is here the exact mean over all of them.
+In the comments: policy pi, action values Q_1 to Q_n and what is believed of them all, Q, their slow
+copies Q', temperature alpha. The discount comes with the batch, since gamma and n-step returns
+belong to the replay. What SAC estimates from one drawn action is the exact mean over all of them.
 
 Deviations from the first paper, on purpose:
 
 * The entropy aimed at is a smaller share of the largest one: 0.98 of it leaves hardly a choice.
-* As in the second paper, the critics' values may be averaged where the first takes the least of
-  them, and critics may be kept near their slow copies. Its penalty on changes of the entropy, for
-  which rows would have to hold the entropy of the policy that acted, is left out.
+* As in the second paper, the critics' values are averaged unless told otherwise. Where the first
+  takes the least of them, CartPole stays for long at returns of 150, its values being too low.
+  Critics may also be kept near their slow copies, as there. Its penalty on changes of the entropy,
+  for which rows would have to hold the entropy of the policy that acted, is left out.
 * The actor learns from the values that the critics had before the same step, known already.
 * Gradient descent moves log alpha, not alpha, which therefore stays positive.
 * Critic losses are averaged over the critics, not added up: Adam does not see the factor.
@@ -21,7 +22,6 @@ Deviations from the first paper, on purpose:
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,25 +29,16 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
-from asyncrl.agents._checks import (
-    check_answer,
-    check_not_negative,
-    check_positive,
-    check_probability,
-)
+from asyncrl.agents._actor_critic import SlowCopy, make_actor
+from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import (
-    NetworkInput,
-    encoded_mlp,
-    no_observations,
-    observation_reader,
-)
+from asyncrl.agents.networks import NetworkInput, observation_reader
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import (
@@ -79,8 +70,8 @@ class DiscreteSACConfig(TorchConfig):
     n_critics: int = 2
     """Critics, each with a network of its own."""
 
-    believe: Literal["least", "mean"] = "least"
-    """Which of the critics' values counts for the others; the mean does not underestimate."""
+    believe: Literal["least", "mean"] = "mean"
+    """Which of the critics' values are learned from; the least underestimate."""
 
     clip_change: float = 0.0
     """Distance from its slow copy up to which a critic may learn freely, in units of Q values; 0
@@ -166,13 +157,13 @@ class DiscreteSACPolicy(TorchPolicy):
         context: PolicyContext,
         device: torch.device,
     ) -> None:
+        self.n_actions = n_actions(spec, "discrete SAC")
         with seeded(context.seed):
-            actor = _make_actor(spec, config)
+            actor = make_actor(spec, config.hidden, self.n_actions, config.actor_network)
         super().__init__(config.with_norms(actor, spec.observation), device)
         self.config = config
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
-        self.n_actions = n_actions(spec, "discrete SAC")
 
     def act(self, obs: Array) -> Act:
         """Draw actions, at random for the first steps of a run; when not training, the likeliest.
@@ -214,11 +205,11 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
         self.critics = cast(ChoiceValues, critics).to(device)
-        self.targets = copy.deepcopy(self.critics)
+        self._slow = SlowCopy(self.critics, config.tau)
+        self.targets = cast(ChoiceValues, self._slow.network)
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
         self._flat_actor, self._actor_gradient = flatten_parameters(self._actor)
         self._flat, self._gradient = flatten_parameters(self.critics)
-        self._flat_slow, _ = flatten_parameters(self.targets)
         self._actor_adam = FusedAdam([self._flat_actor], config.actor_learning_rate)
         self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
         self._target_entropy = config.target_entropy_share * math.log(self.n_actions)
@@ -277,7 +268,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
 
     @torch.no_grad()
     def _value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
-        # V(s) = sum over a of pi(a|s) * (min over i of Q'_i(s, a) - alpha * log pi(a|s))
+        # V(s) = sum over a of pi(a|s) * (Q'(s, a) - alpha * log pi(a|s))
         log_pi = self._log_pi(obs)
         believed = self._believed(self._values(self.targets, obs))
         return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
@@ -306,7 +297,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
     ) -> tuple[Tensor, Tensor]:
         log_pi = self._log_pi(obs)
         pi = log_pi.exp()
-        # J_pi = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - min over i of Q_i(s, a))
+        # J_pi = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - Q(s, a))
         loss = (pi * (alpha * log_pi - self._believed(all_q))).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
         self._descend(self._actor_adam, self._actor_gradient, loss)
@@ -318,11 +309,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
             # J_alpha = log alpha * (mean entropy of pi - H), whose slope in log alpha is
             self._log_alpha.grad = entropy - self._target_entropy
             self._alpha_adam.descend()
-        with torch.no_grad():
-            # theta' <- theta' + tau * (theta - theta')
-            self._flat_slow.lerp_(self._flat, self.config.tau)
-            for slow, buffer in zip(self.targets.buffers(), self.critics.buffers(), strict=True):
-                slow.copy_(buffer)
+        self._slow.follow()
 
     def _step_down(self, adam: FusedAdam, gradient: Tensor, loss: Tensor) -> None:
         gradient.zero_()
@@ -346,19 +333,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         """Return the values (critics, B, actions) of all actions."""
         with self._precision():
             return critics.of_all(obs).float()
-
-
-def _make_actor(spec: EnvSpec, config: DiscreteSACConfig) -> nn.Module:
-    """Make the default actor, or the user's own, whose answer is checked."""
-    n = n_actions(spec, "discrete SAC")
-    if config.actor_network is None:
-        return encoded_mlp(spec.observation, config.hidden, n)
-    actor = config.actor_network(spec)
-    with torch.no_grad():
-        answer = actor.eval()(no_observations(spec.observation, 2))
-    check_answer("actor_network", answer.shape, [(2, n)])
-    actor.train()
-    return actor
 
 
 def _taken(values: Tensor, action: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ SPEC = spec_with(DiscreteSpec(CHOICES))
 
 def small(**settings: Any) -> DiscreteSACConfig:
     return DiscreteSACConfig(
-        **{"hidden": (16,), "device": "cpu", "random_env_steps": 0, **settings}
+        **{"hidden": (16,), "device": "cpu", "random_env_steps": 0, "believe": "least", **settings}
     )
 
 
@@ -333,7 +333,14 @@ def test_actor_steps_down_its_own_slope() -> None:
 
 def test_learns_cartpole() -> None:
     learning = {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3}
-    agent = small(hidden=(64, 64), tau=0.02, initial_alpha=0.1, random_env_steps=500, **learning)
+    agent = small(
+        hidden=(64, 64),
+        believe="mean",
+        tau=0.02,
+        initial_alpha=0.1,
+        random_env_steps=500,
+        **learning,
+    )
     config = SyncConfig(
         trainer=TrainerConfig(opt_interval_env_steps=8, warmup_env_steps=500),
     )
