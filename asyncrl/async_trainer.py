@@ -262,20 +262,23 @@ class AsyncTrainer:
         self._manager.start()
 
     def _close(self) -> None:
-        """End in the order that loses nothing: actors finish, checkpoint, tails arrive, join.
+        """End in the order that loses nothing: actors finish, tails arrive, checkpoint.
 
+        After a failure or a signal the checkpoint comes first, since there may be no time for more.
         Each step is taken whatever became of the one before; the first error is kept.
         """
+        urgent = self.interrupter.urgent
         for step in (
             self._manager.expect_ends,
             self.proxy.drain,
             self._link.stop_actors,
-            self._save_last,
+            *([self._save_last] if urgent else []),
             self._stop_actors,
             self.proxy.close,
+            *([] if urgent else [self._save_last]),
             self._link.close,
             self._close_books,
-            self.books.close_saver,
+            self._close_saver,
         ):
             self._attempt(step)
 
@@ -287,8 +290,15 @@ class AsyncTrainer:
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""
-        hurry = any(isinstance(error, KeyboardInterrupt) for error in self.interrupter.errors)
-        self._manager.stop(timeout_s=0.0 if hurry else None)
+        self._manager.stop(timeout_s=0.0 if self._in_a_hurry() else None)
+
+    def _close_saver(self) -> None:
+        """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
+        if not self._in_a_hurry():
+            self.books.close_saver()
+
+    def _in_a_hurry(self) -> bool:
+        return any(isinstance(error, KeyboardInterrupt) for error in self.interrupter.errors)
 
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""

@@ -107,8 +107,8 @@ class Saver:
         try:
             self._checkpointer.save(job.name, job.groups, job.meta)
         except CheckpointError as error:
-            self._failures += 1
             self._errors[job.kind] = error
             logger.exception("training goes on without checkpoint %s", job.name)
+            self._failures += 1
         else:
             self._errors.pop(job.kind, None)

@@ -395,9 +395,9 @@ def test_actors_start_when_all_that_they_need_is_there_and_end_so_that_nothing_i
         "expect ends",
         "drain",
         "stop actors",
-        "save 3",
         "wait for actors",
         "close proxy",
+        "save 3",
         "close link",
         "close recorder",
     ]
@@ -419,7 +419,7 @@ def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
     assert stage.log.index("evaluate 3") < stage.log.index("expect ends")
 
 
-ENDING = ["expect ends", "drain", "stop actors", "save 2", "wait for actors", "close proxy"]
+ENDING = ["expect ends", "drain", "stop actors", "wait for actors", "close proxy", "save 2"]
 ENDING += ["close link", "close recorder"]
 
 
@@ -517,7 +517,7 @@ def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     )
     result = stage.train()
     assert result.stop_reason == "a signal"
-    assert "save 3" in stage.log
+    assert stage.log.index("save 3") < stage.log.index("wait for actors"), "there may be no time"
     assert "evaluate 3" not in stage.log
     assert stage.recorder.failed is False
 

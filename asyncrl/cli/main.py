@@ -1,4 +1,4 @@
-"""`asyncrl train | eval | bench | doctor`: picks the command, turns errors into sentences.
+"""`asyncrl train | resume | eval | bench | doctor`: picks the command, turns errors into sentences.
 
 A command is a module with `parse`, which reads its arguments, and `run`, which does it.
 
@@ -24,6 +24,8 @@ usage: asyncrl COMMAND [OPTIONS]
 
   asyncrl train PRESET|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
       train an agent with actor processes; train --help lists the presets and all settings
+  asyncrl resume RUN_DIR [OPTIONS OF train]
+      go on with a run from its newest whole checkpoint
   asyncrl eval RUN_DIR [--episodes N] [--json]
       score the best model of a run
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
@@ -38,6 +40,7 @@ usage: asyncrl COMMAND [OPTIONS]
 
 _COMMANDS = {
     "train": "asyncrl.cli.train_command",
+    "resume": "asyncrl.cli.resume_command",
     "eval": "asyncrl.cli.eval_command",
     "bench": "asyncrl.cli.bench_command",
     "bench tune": "asyncrl.cli.tune_command",

@@ -1,5 +1,7 @@
 """Signals of a command line: the first one ends the run well, the second at once.
 
+SIGUSR1, with which schedulers warn of the end, saves a checkpoint, and the run goes on.
+
 Only a process's own entry may set handlers; the library never does.
 """
 
@@ -33,7 +35,7 @@ class Interrupted:
 
 @contextmanager
 def interrupting(interrupter: Interrupter) -> Iterator[Interrupted]:
-    """Let SIGINT, SIGTERM and SIGHUP stop a run while the block runs."""
+    """Let SIGINT, SIGTERM and SIGHUP stop a run, and SIGUSR1 save it, while the block runs."""
     seen = Interrupted()
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -47,11 +49,18 @@ def interrupting(interrupter: Interrupter) -> Iterator[Interrupted]:
             # The run is being torn down and still does not end: actors end with their launcher.
             os._exit(seen.exit_code)
 
+    def on_save(number: int, frame: FrameType | None) -> None:
+        interrupter.request_save()
+        if callable(others):
+            others(number, frame)
+
     # `nohup` has SIGHUP ignored, and wants that to stay so.
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, on_signal) for number in heard}
+    others = signal.signal(signal.SIGUSR1, on_save)
     try:
         yield seen
     finally:
+        signal.signal(signal.SIGUSR1, others)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,23 +20,20 @@ import tyro
 
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.cli._recording import recorder_of
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
 from asyncrl.config import load_yaml, save_yaml, to_plain
 from asyncrl.errors import ConfigError
-from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
-from asyncrl.recorder import Recorder
-from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.recorders.jsonl import JsonlRecorder
-from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.recorders.terminal import render_summary
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
 from asyncrl.tuning.tuner import Freedom
 
-__all__ = ["Output", "TrainArguments", "parse", "run"]
+__all__ = ["Output", "TrainArguments", "parse", "parse_flags", "run", "train_in"]
 
 Scalar = bool | int | float | str
 
@@ -98,7 +95,12 @@ def parse(argv: list[str]) -> TrainArguments:
                 f"one of {', '.join(preset_lines())}"
             )
     agent, *flags = argv
-    concrete = _concrete(_starting_point(agent, flags))
+    return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
+
+
+def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> TrainArguments:
+    """Read flags whose defaults are the values of a config."""
+    concrete = _concrete(start)
     form = dataclasses.make_dataclass(
         "Form",
         [
@@ -108,7 +110,7 @@ def parse(argv: list[str]) -> TrainArguments:
     )
     parsed: Any = tyro.cli(
         form,
-        prog=f"asyncrl train {agent}",
+        prog=prog,
         description=_description(),
         args=flags,
         config=(tyro.conf.CascadeSubcommandArgs,),
@@ -117,7 +119,7 @@ def parse(argv: list[str]) -> TrainArguments:
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _freedom(flags) if values["actors"] == "auto" else None
     if auto:
-        values["actors"] = preset(agent).actors
+        values["actors"] = RunConfig().actors  # where the search begins
     config = RunConfig(**values)
     return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
 
@@ -141,13 +143,18 @@ def run(arguments: TrainArguments) -> int:
     run_dir = _make_run_dir(output.run_dir, arguments.agent, config)
     with _gone_after_errors(run_dir):
         arguments = _tuned(arguments)
-    config = arguments.config
+    return train_in(run_dir, arguments, resume=False)
+
+
+def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
+    """Train in a directory that is there, and return the exit code."""
+    output, config = arguments.output, arguments.config
     if not output.quiet:
         print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
         with _gone_after_errors(run_dir):
-            trainer = _build(arguments, run_dir, interrupter, to_plain(config))
+            trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
             save_yaml(config, run_dir / "config.yaml")
             try:
@@ -229,7 +236,7 @@ def _value_of(flag: str, argv: list[str]) -> str | None:
 
 
 def _build(
-    arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, plain: dict[str, Any]
+    arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, *, resume: bool
 ) -> AsyncTrainer:
     config = arguments.config
     return build_async_trainer(
@@ -238,10 +245,16 @@ def _build(
         config,
         stop=config.stop_condition(),
         make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
-        recorder=_recorder(arguments.output, config, run_dir),
+        recorder=recorder_of(
+            config,
+            run_dir,
+            tensorboard=arguments.output.tensorboard,
+            quiet=arguments.output.quiet,
+        ),
         checkpoint_dir=run_dir / "checkpoints",
+        resume=resume,
         interrupter=interrupter,
-        run_config=plain,
+        run_config=to_plain(config),
     )
 
 
@@ -303,29 +316,6 @@ def _gone_after_errors(run_dir: Path) -> Iterator[None]:
         with suppress(OSError):
             run_dir.rmdir()
         raise
-
-
-def _recorder(output: Output, config: RunConfig, run_dir: Path) -> Recorder:
-    recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
-    if output.tensorboard:
-        from asyncrl.recorders.tensorboard import TensorBoardRecorder
-
-        recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
-    if not output.quiet:
-        stop = config.stop_condition()
-        target = config.stop_at_return
-        recorders.append(
-            TerminalRecorder(
-                limits=stop.limits() if stop else {},
-                target=("eval_reward", target) if target is not None else None,
-                setup=Setup(
-                    actors=config.actors,
-                    envs_per_actor=config.envs_per_actor,
-                    samples_per_insert=config.limiter.samples_per_insert,
-                ),
-            )
-        )
-    return BackgroundRecorder(recorders)
 
 
 def _save_error(error: Exception, run_dir: Path) -> None:

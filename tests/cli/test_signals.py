@@ -76,6 +76,26 @@ def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_goes_on() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        interrupter = Interrupter()
+        with interrupting(interrupter) as interrupted:
+            for _ in range(100):
+                send_to_oneself(signal.SIGUSR1)
+            assert interrupter.take_save_request()
+            assert not interrupter.take_save_request(), "a hundred asks are one"
+        assert not interrupter.is_set
+        assert interrupted.exit_code == 0
+        assert heard == [signal.SIGUSR1] * 100, "whoever listened before still does"
+        send_to_oneself(signal.SIGUSR1)
+        assert len(heard) == 101
+        assert not interrupter.take_save_request()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def wait_for_a_record(run_dir: Path) -> None:
     """Wait for the first record after an optimisation step, so that there is a model to save."""
 
@@ -102,7 +122,7 @@ def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_p
     assert summary["opt_steps"] > 0
     checkpoint = Checkpointer(tmp_path / "x/checkpoints").load(str(summary["opt_steps"]))
     assert checkpoint.meta["opt_steps"] == summary["opt_steps"]
-    assert set(checkpoint.groups) == {"agent", "model"}
+    assert set(checkpoint.groups) >= {"agent", "model"}
 
 
 HANGS_WHEN_TOLD = """
@@ -146,3 +166,20 @@ def test_second_signal_does_not_wait_for_an_actor_that_hangs(tmp_path: Path) -> 
         _, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert err == "asyncrl: interrupted twice, so ended without a summary\n"
+
+
+@pytest.mark.processes
+def test_run_that_is_asked_to_saves_and_goes_on(tmp_path: Path) -> None:
+    with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        checkpoints = Checkpointer(tmp_path / "x/checkpoints")
+        process.send_signal(signal.SIGUSR1)
+        wait_until(checkpoints.latest, 20, "a checkpoint")
+        first = checkpoints.latest()
+        assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: checkpoints.latest() != first, 20, "another one, from later on")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert err == ""

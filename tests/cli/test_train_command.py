@@ -86,7 +86,7 @@ def test_checkpoints_are_the_best_model_and_the_last_state(trained: Trained) -> 
     assert best.meta["score"] == summary["best_score"]
     assert best.meta["opt_steps"] == summary["best_opt_steps"]
     last = checkpoints.load("300")
-    assert set(last.groups) == {"agent", "model"}
+    assert set(last.groups) == {"agent", "model", "replay"}
     assert set(last.groups["model"]) == set(best.groups["model"])
 
 

@@ -1,0 +1,104 @@
+"""An actor in the learner's thread: its lives are counted, and one that is restored is the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asyncrl.inline_actor import InlineActor
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.segment import SegmentConfig, make_schema
+from asyncrl.step_processor import OneStep
+from asyncrl.types import Array, ModelVersion
+from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+
+LENGTH = 4
+SCHEMA = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=LENGTH, lookahead=1)
+
+
+class SeededBatch(CountingBatch):
+    """Keeps the seeds it was reset with."""
+
+    def __init__(self) -> None:
+        super().__init__(n_envs=2, length=3)
+        self.seeds: list[int] = []
+
+    def reset(self, seed: int) -> Array:
+        self.seeds.append(seed)
+        return super().reset(seed)
+
+
+class Stage:
+    def __init__(self, seed: int = 5) -> None:
+        self.env = SeededBatch()
+        self.buffer = TrajectoryQueueConfig().build(SCHEMA, 0)
+        self.actor = InlineActor(
+            ConstantAgent(1),
+            self.env,
+            self.buffer,
+            schema=SCHEMA,
+            segment=SegmentConfig(length=LENGTH),
+            processor=OneStep(),
+            seed=seed,
+        )
+
+    def live(self, steps: int) -> None:
+        self.actor.begin_life()
+        for _ in range(steps):
+            self.actor.run_step()
+
+
+def test_all_steps_reach_the_buffer_at_a_cut_with_the_version_that_acted() -> None:
+    stage = Stage()
+    stage.actor.model_version = ModelVersion(7)
+    stage.live(5)
+    stage.actor.cut()
+    assert stage.actor.env_steps == len(stage.buffer) == 10
+    batch = stage.buffer.sample(100)
+    assert set(batch["model_version"][batch["mask"]]) == {7}
+    assert stage.actor.record()["samples_total"] == 10
+
+
+def test_life_goes_on_after_a_cut() -> None:
+    stage = Stage()
+    stage.live(2)
+    stage.actor.cut()
+    stage.buffer.sample(100)
+    stage.actor.run_step()
+    stage.actor.cut()
+    batch = stage.buffer.sample(100)
+    assert batch["obs"][:, 0, 1].tolist() == [2.0, 2.0], "the third observations of the episodes"
+
+
+def test_lives_have_seeds_of_their_own_and_add_up() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.live(5)
+        stage.actor.end_life()
+    assert len(set(stage.env.seeds)) == 3
+    assert stage.actor.env_steps == len(stage.buffer) == 30
+    record = stage.actor.record()
+    assert record["samples_total"] == 30
+    assert record["episodes"] == 3 * 2, "one in each environment and life; unfinished ones are none"
+
+
+def test_restored_actor_lives_the_life_that_would_have_come() -> None:
+    first, second = Stage(), Stage()
+    first.live(5)
+    state = first.actor.end_life()
+    second.actor.restore(state)
+    for stage in (first, second):
+        stage.actor.begin_life()
+        stage.actor.run_step()
+    assert first.env.seeds[-1] == second.env.seeds[-1]
+    assert first.actor.env_steps == second.actor.env_steps == 12
+    assert first.actor.record()["samples_total"] == second.actor.record()["samples_total"]
+
+
+def test_first_life_of_a_seed_is_always_the_same() -> None:
+    seeds = []
+    for seed in (1, 1, 2):
+        stage = Stage(seed)
+        stage.live(1)
+        seeds += stage.env.seeds
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert np.all(np.array(seeds) >= 0)

@@ -1,0 +1,74 @@
+"""What a run goes on from, and what it says of settings that have changed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.resume import differences, first_incarnation, load_to_resume
+
+CONFIG = {"seed": 1, "trainer": {"batch_size": 64}, "hidden": [64, 64]}
+META: dict[str, Any] = {"opt_steps": 5, "config": CONFIG, "run": {"incarnation": 3}}
+
+
+def save(directory: Path, name: str, meta: dict[str, Any]) -> Path:
+    return Checkpointer(directory).save(name, {"model": {"weight": np.zeros(2)}}, meta)
+
+
+def test_newest_whole_checkpoint_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, "5", META)
+    damaged = save(tmp_path, "10", {**META, "opt_steps": 10})
+    (damaged / "model.safetensors").write_bytes(b"damaged")
+    checkpoint = load_to_resume(tmp_path, CONFIG)
+    assert checkpoint.meta["opt_steps"] == 5
+    assert "going back to the one before" in caplog.text
+    assert "10" in caplog.text
+    assert first_incarnation(checkpoint) == 3
+
+
+def test_settings_that_changed_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, "5", META)
+    with caplog.at_level(logging.WARNING):
+        load_to_resume(tmp_path, CONFIG)
+        assert caplog.text == ""
+        load_to_resume(tmp_path, {**CONFIG, "trainer": {"batch_size": 32}})
+    assert "other settings than before: trainer.batch_size: 64 -> 32" in caplog.text
+
+
+def test_differences_are_named_wherever_they_are() -> None:
+    now = {"seed": 1, "trainer": {"batch_size": 64, "new": 1}, "hidden": [64, 32]}
+    assert differences(CONFIG, CONFIG) == []
+    assert differences(CONFIG, now) == [
+        "hidden: [64, 64] -> [64, 32]",
+        "trainer.new: nothing -> 1",
+    ]
+
+
+def test_tuples_are_what_they_are_in_a_file(tmp_path: Path) -> None:
+    save(tmp_path, "5", META)
+    assert differences({"a": [1, 2]}, {"a": [1, 2]}) == []
+    load_to_resume(tmp_path, {**CONFIG, "hidden": (64, 64), "path": Path("x")})
+
+
+def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="checkpoint_dir"):
+        load_to_resume(None)
+    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+        load_to_resume(tmp_path)
+    save(tmp_path, "best", META)
+    with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
+        load_to_resume(tmp_path)
+    save(tmp_path, "3", {"opt_steps": 3})
+    with pytest.raises(CheckpointError, match="nothing can go on from it"):
+        load_to_resume(tmp_path)
+
+
+def test_new_run_begins_with_the_first_lives() -> None:
+    assert first_incarnation(None) == 0
+    assert first_incarnation(Checkpoint({}, META)) == 3

@@ -1,0 +1,138 @@
+"""Checkpoints are written while learning goes on, and a disk that fails ends no run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.errors import CheckpointError
+from asyncrl.interrupter import Interrupter
+from asyncrl.metrics import describe
+from asyncrl.saver import Saver
+from tests.helpers import wait_until
+
+GROUPS = {"model": {"weight": np.ones(3)}}
+
+
+class SlowCheckpointer(Checkpointer):
+    """Writes when the test says so, and fails when it says so."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.may_write = threading.Event()
+        self.begun: list[str] = []
+        self.written: list[str] = []
+        self.fail: Callable[[], None] = lambda: None
+
+    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+        self.begun.append(name)
+        assert self.may_write.wait(20)
+        self.fail()
+        self.written.append(name)
+        return Path(name)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.checkpointer = SlowCheckpointer()
+        self.interrupter = Interrupter()
+        self.saver = Saver(self.checkpointer, self.interrupter)
+
+    def save(self, *names: str) -> None:
+        for name in names:
+            self.saver.save(name, GROUPS, {})
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = lambda: None
+    stage.saver.close(20)
+
+
+def full_disk() -> None:
+    raise CheckpointError("cannot save: no space left")
+
+
+def test_checkpoint_is_whole_once_the_saver_is_closed(tmp_path: Path) -> None:
+    saver = Saver(Checkpointer(tmp_path), Interrupter())
+    saver.save("7", GROUPS, {"opt_steps": 7})
+    saver.close(20)
+    checkpoint = Checkpointer(tmp_path).load("7")
+    assert checkpoint.meta == {"opt_steps": 7}
+    np.testing.assert_array_equal(checkpoint.groups["model"]["weight"], GROUPS["model"]["weight"])
+
+
+def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Stage) -> None:
+    stage.save("1")
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.save("2", "best", "3", "best", "4")  # returns, though nothing can be written
+    assert stage.checkpointer.written == []
+    stage.checkpointer.may_write.set()
+    stage.saver.close(20)
+    assert stage.checkpointer.written[0] == "1"
+    assert sorted(stage.checkpointer.written[1:]) == ["4", "best"]
+
+
+def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    with caplog.at_level(logging.ERROR):
+        stage.save("1")
+        wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    assert "training goes on without checkpoint 1" in caplog.text
+    assert "no space left" in caplog.text
+    assert not stage.interrupter.is_set
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["2"]
+
+
+def test_last_checkpoint_that_could_not_be_written_is_the_runs_error(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.save("1")
+    stage.checkpointer.fail = full_disk
+    stage.save("2")
+    with pytest.raises(CheckpointError, match="no space left"):
+        stage.saver.close(20)
+    stage.saver._errors.clear()
+
+
+def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
+    stage.save("1")
+    with pytest.raises(CheckpointError, match=r"not on disk after 0\.05 s"):
+        stage.saver.close(0.05)
+
+
+def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
+    def mistake() -> None:
+        raise TypeError("a mistake")
+
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    assert stage.interrupter.wait(20)
+    with pytest.raises(TypeError, match="a mistake"):
+        stage.interrupter.raise_if_failed()
+    stage.saver.close(20)  # does not wait for a thread that is gone
+
+
+def test_metrics_are_known_and_absent_until_something_was_saved(stage: Stage) -> None:
+    assert stage.saver.record() == {}
+    stage.checkpointer.may_write.set()
+    stage.save("1")
+    stage.saver.close(20)
+    assert all(describe(name) for name in stage.saver.record())
+    assert stage.saver.record()["checkpoint/write_s"] >= 0
