@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +60,8 @@ class C51Config(QConfig):
 
     double: bool = False
     """The online network chooses the action whose distribution the target network tells."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
@@ -166,7 +169,7 @@ class C51Agent(C51Policy, QAgent):
 
     def _logits(self, network: C51Network, obs: NetworkInput) -> Tensor:
         with self._precision():
-            logits = network.logits(obs)
+            logits = self._in_parts(network.logits, obs)
         return logits.float()
 
 

@@ -33,7 +33,7 @@ def projected_by_the_loop(
     m = np.zeros(n)
     for j in range(n):
         moved = min(max(reward + discount * (v_min + j * step), v_min), v_max)
-        b = (moved - v_min) / step
+        b = min((moved - v_min) / step, n - 1.0)  # but for rounding, it is no more than that
         low, up = math.floor(b), math.ceil(b)
         if low == up:
             m[low] += probs[j]

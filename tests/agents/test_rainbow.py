@@ -137,6 +137,14 @@ def learned(config: AgentConfig, opt_steps: int, **changes: Any) -> tuple[Array,
     return parameters(agent), told
 
 
+@pytest.mark.parametrize("name", ["noisy-dqn", "c51", "rainbow"])
+def test_gradients_of_parts_add_up_noise_and_all(name: str) -> None:
+    whole, told = learned(FAMILY[name], 6)
+    parts, told_of_parts = learned(FAMILY[name], 6, accumulate=3)
+    assert parts == pytest.approx(whole, abs=1e-5)
+    assert told_of_parts == pytest.approx(told, rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @the_family
