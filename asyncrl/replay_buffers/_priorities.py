@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from asyncrl.errors import ConfigError, NonFiniteModel
+from asyncrl.errors import CheckpointError, ConfigError, NonFiniteModel
 from asyncrl.replay_buffers._heap import Heap, SumTree
 from asyncrl.replay_buffers._ring import Ring, RingConfig
 from asyncrl.replay_buffers._state import check_numbers, generator_state, prepare_generator
@@ -154,6 +154,8 @@ class Priorities:
     def prepare(self, state: Params, count: int) -> Callable[[], None]:
         """Check a state for a ring of `count` rows; return what takes it, once that is filled."""
         priorities = check_numbers("priorities", state["priorities"], count, "float64")
+        if not priorities.all():
+            raise CheckpointError("a saved priority is 0; a row with it could never be drawn")
         highest = check_numbers("highest", state["highest"], 1, "float64")
         samples = check_numbers("samples", state["samples"], 1, "int64")
         draw_on = prepare_generator(self._random, state["random"])

@@ -13,16 +13,13 @@ import numpy as np
 
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffers._memory import Shapes, allocate, check_room
-from asyncrl.replay_buffers._state import check_names, check_numbers
+from asyncrl.replay_buffers._state import COLUMN, check_columns, check_names, check_numbers
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
 __all__ = ["Returns", "Ring", "RingConfig"]
 
 logger = logging.getLogger(__name__)
-
-_COLUMN = "column/"
-"""Before the names of columns in a state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +201,7 @@ class Ring:
         Without `copy`, segments are what is stored itself, which the next push changes.
         """
         filled = {name: column[: self._n_filled] for name, column in self._segments.items()}
-        state = {f"{_COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
+        state = {f"{COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
         return state | {"numbers": np.array([self._next_slot, self.oldest, self.newest])}
 
     def check(self, state: Params, others: Params) -> int:
@@ -212,25 +209,17 @@ class Ring:
 
         Raises `CheckpointError`.
         """
-        columns = {f"{_COLUMN}{name}": column for name, column in self._segments.items()}
-        check_names(state, columns.keys() | others.keys() | {"numbers"})
-        saved = state[f"{_COLUMN}flags"]
-        n_saved = len(saved) if saved.ndim else 0
-        for name, column in columns.items():
-            shape, dtype = (n_saved, *column.shape[1:]), column.dtype
-            if state[name].shape != shape or state[name].dtype != dtype:
-                raise CheckpointError(
-                    f"the saved replay does not fit this one: {name} is {state[name].dtype} of "
-                    f"shape {state[name].shape}, expected {dtype} of {shape}; environment, agent, "
-                    "segments and look-ahead must be those of the run that saved it"
-                )
+        check_names(
+            state, {f"{COLUMN}{name}" for name in self._segments} | set(others) | {"numbers"}
+        )
+        n_saved = check_columns(state, self.schema)
         if n_saved > self._n_slots:
             raise CheckpointError(
                 f"the saved replay has {n_saved} segments and this one room for {self._n_slots}; "
                 f"set replay.capacity to at least {n_saved * self.schema.length}"
             )
         next_slot, oldest, newest = check_numbers("numbers", state["numbers"], 3, "int64").tolist()
-        count = int(np.count_nonzero(self._listed(saved < END)))
+        count = int(np.count_nonzero(self._listed(state[f"{COLUMN}flags"] < END)))
         if newest - oldest != count or not next_slot <= n_saved:
             raise CheckpointError(
                 f"the saved replay contradicts itself: its {n_saved} segments list {count} rows, "
@@ -240,7 +229,7 @@ class Ring:
 
     def load_state(self, state: Params) -> None:
         """Take a state that has been checked."""
-        saved = {name: state[f"{_COLUMN}{name}"] for name in self._segments}
+        saved = {name: state[f"{COLUMN}{name}"] for name in self._segments}
         next_slot, oldest, _ = state["numbers"].tolist()
         n_saved = len(saved["flags"])
         self._per_slot[:] = 0

@@ -8,9 +8,20 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from asyncrl.errors import CheckpointError
+from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Params
 
-__all__ = ["check_names", "check_numbers", "generator_state", "prepare_generator"]
+__all__ = [
+    "COLUMN",
+    "check_columns",
+    "check_names",
+    "check_numbers",
+    "generator_state",
+    "prepare_generator",
+]
+
+COLUMN = "column/"
+"""Before the names of columns in a state."""
 
 
 def check_names(state: Params, expected: Collection[str]) -> None:
@@ -25,6 +36,22 @@ def check_names(state: Params, expected: Collection[str]) -> None:
             f"the saved replay has {unknown[0]}, which is unknown here; it is that of another kind "
             "of replay, or of other columns"
         )
+
+
+def check_columns(state: Params, schema: SegmentSchema) -> int:
+    """Refuse segments that are not those of a schema; return how many there are."""
+    flags = state[f"{COLUMN}flags"]
+    n_saved = len(flags) if flags.ndim else 0
+    for column in schema.columns:
+        found = state[f"{COLUMN}{column.name}"]
+        shape = (n_saved, schema.rows, *column.shape)
+        if found.shape != shape or found.dtype != column.dtype:
+            raise CheckpointError(
+                f"the saved replay does not fit this one: its column {column.name} is "
+                f"{found.dtype} of shape {found.shape}, expected {column.dtype} of {shape}; "
+                "environment, agent, segments and look-ahead must be those of the run that saved it"
+            )
+    return n_saved
 
 
 def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:

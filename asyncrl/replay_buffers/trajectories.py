@@ -31,9 +31,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.replay_buffers._state import COLUMN, check_columns, check_names
 from asyncrl.segment import END, TERMINATED, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray
+from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
 __all__ = ["TrajectoryQueue", "TrajectoryQueueConfig"]
 
@@ -108,8 +109,8 @@ class TrajectoryQueue:
         """Copy segments in; return how many transitions they hold."""
         copies = {c.name: np.array(columns[c.name]) for c in self._schema.columns}
         sampled = self._schema.sampled
+        copies["flags"][np.arange(self._schema.rows) >= rows[:, None]] = END
         real = copies["flags"] < END
-        real &= np.arange(self._schema.rows) < rows[:, None]
         counts = np.count_nonzero(real[:, sampled], axis=1)
         for i, count in enumerate(counts.tolist()):
             segment = {name: column[i] for name, column in copies.items()}
@@ -132,6 +133,36 @@ class TrajectoryQueue:
             self._len -= segment.transitions
             taken.append(segment)
         return self._batch(taken)
+
+    def state(self) -> Params:
+        """Return a copy of what has not been handed out yet, and how much is owed."""
+        waiting = [segment.columns for segment in self._segments]
+        state = {"owed": np.array([self._owed])}
+        for c in self._schema.columns:
+            column = np.zeros((len(waiting), self._schema.rows, *c.shape), c.dtype)
+            for i, columns in enumerate(waiting):
+                column[i] = columns[c.name]
+            state[f"{COLUMN}{c.name}"] = column
+        return state
+
+    def load_state(self, state: Params) -> None:
+        """Take all of it, or raise `CheckpointError` and change nothing."""
+        schema = self._schema
+        check_names(state, {f"{COLUMN}{c.name}" for c in schema.columns} | {"owed"})
+        n_saved = check_columns(state, schema)
+        owed = state["owed"]
+        if owed.shape != (1,) or owed.dtype.kind != "i":
+            raise CheckpointError(f"the saved queue's owed must be an integer, got {owed}")
+        waiting = int(np.count_nonzero(state[f"{COLUMN}flags"][:, schema.sampled] < END))
+        if waiting > self.capacity and n_saved > 1:
+            raise CheckpointError(
+                f"{waiting} transitions were saved, and replay.capacity={self.capacity} has no "
+                "room for all of them; make it larger"
+            )
+        self._segments.clear()
+        self._len, self._owed = 0, int(owed[0])
+        columns = {c.name: state[f"{COLUMN}{c.name}"] for c in schema.columns}
+        self.push(columns, np.full(n_saved, schema.rows))
 
     def _batch(self, segments: list[_Segment]) -> dict[str, Array]:
         sampled = self._schema.sampled
