@@ -16,6 +16,7 @@ from asyncrl.agents._bounds import Bounds, LastingNoise
 from asyncrl.agents._checks import check_answer, check_not_negative, check_positive
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import (
     NetworkInput,
@@ -33,7 +34,17 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
-__all__ = ["ActorCritic", "ActorCriticConfig", "BoundedPolicy", "SlowCopy", "make_actor"]
+__all__ = [
+    "ActorCritic",
+    "ActorCriticConfig",
+    "BoundedPolicy",
+    "SlowCopy",
+    "check_policy_interval",
+    "make_actor",
+]
+
+_LONGEST_INTERVAL_IN_GRAPHS = 3
+"""Recording starts after so many steps, and what it records must have been done before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,18 @@ class ActorCriticConfig(TorchConfig):
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what normalisation needs, where it is asked for."""
         return self.norm_columns
+
+
+def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
+    """Refuse intervals between updates of the policy that are none, or cannot be recorded."""
+    if opt_steps < 1:
+        raise ConfigError(f"agent.policy_interval_opt_steps must be at least 1, got {opt_steps}")
+    if accelerate == "graphs" and opt_steps > _LONGEST_INTERVAL_IN_GRAPHS:
+        raise ConfigError(
+            "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "
+            f"{_LONGEST_INTERVAL_IN_GRAPHS}, got {opt_steps}; set agent.accelerate to compile or "
+            "off"
+        )
 
 
 def make_actor(
@@ -196,16 +219,14 @@ class ActorCritic(BoundedPolicy, TorchAgent):
             values = critics(obs, action)
         return values.float()
 
-    def _improve_critics(
-        self, obs: NetworkInput, action: Tensor, target: Tensor, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        q = self._values(self.critics, obs, action)
+    def _move_critics(self, q: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+        """Move values (critics, B), which can be learnt through, to their targets (B,)."""
         # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
         if weight is None:
             loss = mse_loss(q, target.expand_as(q))
         else:
             loss = (weight * (q - target).square()).mean()
-        told = loss.detach(), q.detach()
+        told = loss.detach()
         self._descend(self._critic_adam, loss)
         return told
 

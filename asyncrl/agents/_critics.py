@@ -56,7 +56,7 @@ class BatchedCritics(nn.Module):
 class EncodedCritics(nn.Module):
     """Critics behind one encoder, which all of them share and teach."""
 
-    def __init__(self, encoder: nn.Module, critics: BatchedCritics) -> None:
+    def __init__(self, encoder: nn.Module, critics: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.critics = critics

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import hardtanh, softplus
 
+from asyncrl.agents._actor_critic import BoundedPolicy
 from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.types import Array
 
-__all__ = ["LOG_STD_MAX", "LOG_STD_MIN", "Temperature", "sample_action"]
+__all__ = ["SquashedPolicy", "Temperature", "sample_action"]
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+
+class SquashedPolicy(BoundedPolicy):
+    """Acts as a network says that answers with means and logarithms of standard deviations."""
+
+    def _choose(self, answers: Array) -> Array:
+        """Return a sample when training and the mean when not, in [-1, 1]."""
+        mean, log_std = answers[:, : self.bounds.size], answers[:, self.bounds.size :]
+        if self.training:
+            std = np.exp(log_std.clip(_LOG_STD_MIN, _LOG_STD_MAX))
+            mean = mean + std * self.noise.normal(mean.shape)
+        unit: Array = np.tanh(mean)
+        return unit
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions in [-1, 1] and the logarithms of their probability densities."""
     mean, log_std = actor_output.chunk(2, dim=1)
-    log_std = hardtanh(log_std, LOG_STD_MIN, LOG_STD_MAX)  # clamps, with a cheaper gradient
+    log_std = hardtanh(log_std, _LOG_STD_MIN, _LOG_STD_MAX)  # clamps, with a cheaper gradient
     u = torch.addcmul(mean, log_std.exp(), noise)
     # a = tanh u, so log pi(a|s) = sum_j log N(u_j; mean, std) - log(1 - tanh^2 u_j), where
     # log N = -noise^2 / 2 - log std - log(2 pi) / 2 and, without cancellation for large |u|,

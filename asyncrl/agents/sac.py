@@ -22,7 +22,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,19 +29,18 @@ from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import (
     ActorCritic,
     ActorCriticConfig,
-    BoundedPolicy,
     SlowCopy,
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
 from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents._critics import MakeNetwork, make_critics
-from asyncrl.agents._sac_networks import LOG_STD_MAX, LOG_STD_MIN, Temperature, sample_action
+from asyncrl.agents._sac_networks import SquashedPolicy, Temperature, sample_action
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns
+from asyncrl.types import Columns
 
 __all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy"]
 
@@ -91,7 +89,7 @@ class SACConfig(ActorCriticConfig):
         return SACPolicy(self, spec, context, torch.device("cpu"))
 
 
-class SACPolicy(BoundedPolicy):
+class SACPolicy(SquashedPolicy):
     """The part that acts."""
 
     def __init__(
@@ -101,15 +99,6 @@ class SACPolicy(BoundedPolicy):
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, 2 * bounds.size, config.actor_network)
         super().__init__(actor, bounds, config, spec, context, device)
-
-    def _choose(self, answers: Array) -> Array:
-        """Return a sample when training and the mean when not, in [-1, 1]."""
-        mean, log_std = answers[:, : self.bounds.size], answers[:, self.bounds.size :]
-        if self.training:
-            std = np.exp(log_std.clip(LOG_STD_MIN, LOG_STD_MAX))
-            mean = mean + std * self.noise.normal(mean.shape)
-        unit: Array = np.tanh(mean)
-        return unit
 
 
 class SACAgent(SACPolicy, ActorCritic):
@@ -149,9 +138,9 @@ class SACAgent(SACPolicy, ActorCritic):
         noise, alpha = data["noise"], self._temperature.alpha()
         # y = r + discount * V(s'), where s' may lie n steps ahead
         target = reward + data["discount"] * self._value(next_obs, noise[0], alpha)
-        critic_loss, q = self._improve_critics(
-            obs, self._scaled(data["action"]), target, data.get("weight")
-        )
+        q = self._values(self.critics, obs, self._scaled(data["action"]))
+        critic_loss = self._move_critics(q, target, data.get("weight"))
+        q = q.detach()
         actor_loss, log_prob = self._improve_actor(obs, noise[1], alpha)
         entropy = -log_prob.mean()
         self._finish(entropy)

@@ -36,6 +36,7 @@ from asyncrl.agents._actor_critic import (
     ActorCriticConfig,
     BoundedPolicy,
     SlowCopy,
+    check_policy_interval,
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
@@ -50,9 +51,6 @@ from asyncrl.recorder import Record
 from asyncrl.types import Array, Columns
 
 __all__ = ["MakeNetwork", "TD3Agent", "TD3Config", "TD3Policy"]
-
-_LONGEST_INTERVAL_IN_GRAPHS = 3
-"""Recording starts after so many steps, and what it records must have been done before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,20 +90,7 @@ class TD3Config(ActorCriticConfig):
         ActorCriticConfig.__post_init__(self)
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
-        if self.policy_interval_opt_steps < 1:
-            raise ConfigError(
-                "agent.policy_interval_opt_steps must be at least 1, got "
-                f"{self.policy_interval_opt_steps}"
-            )
-        if (
-            self.accelerate == "graphs"
-            and self.policy_interval_opt_steps > _LONGEST_INTERVAL_IN_GRAPHS
-        ):
-            raise ConfigError(
-                "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "
-                f"{_LONGEST_INTERVAL_IN_GRAPHS}, got {self.policy_interval_opt_steps}; set "
-                "agent.accelerate to compile or off"
-            )
+        check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
         if not self.noise_ladder >= 1.0:
             raise ConfigError(f"agent.noise_ladder must be 1 or more, got {self.noise_ladder}")
         check_not_negative("noise_ladder", self.noise_ladder)
@@ -193,9 +178,9 @@ class TD3Agent(TD3Policy, ActorCritic):
         obs, next_obs, reward = self._updates.inputs(data)
         # y = r + discount * min over i of Q'_i(s', a'), where s' may lie n steps ahead
         target = reward + data["discount"] * self._value(next_obs, data["noise"])
-        critic_loss, q = self._improve_critics(
-            obs, self._scaled(data["action"]), target, data.get("weight")
-        )
+        q = self._values(self.critics, obs, self._scaled(data["action"]))
+        critic_loss = self._move_critics(q, target, data.get("weight"))
+        q = q.detach()
         told = {"critic_loss": critic_loss, "q_mean": q.mean(), "q": q, "target": target}
         if "improve_policy" in data:
             told["actor_loss"] = self._improve_actor(obs)

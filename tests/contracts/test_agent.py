@@ -17,6 +17,7 @@ import torch
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
 from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
@@ -73,6 +74,7 @@ _DQN = DQNConfig(
 )
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _DISCRETE_SAC = DiscreteSACConfig(hidden=(16, 16), device="cpu", random_env_steps=60)
+_CROSSQ = CrossQConfig(hidden=(16, 16), critic_hidden=(16, 16), device="cpu")
 _TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
 _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
 _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
@@ -124,6 +126,8 @@ CASES = {
         CHOICES,
         _DISCRETE_SAC,
     ),
+    "crossq": Case(_CROSSQ, CONTINUOUS, dataclasses.replace(_CROSSQ, hidden=(16, 8))),
+    "crossq-normalized": Case(dataclasses.replace(_CROSSQ, **_NORMALIZED), CONTINUOUS, _CROSSQ),
     "td3": Case(_TD3, CONTINUOUS, dataclasses.replace(_TD3, hidden=(16, 8))),
     "td3-ladder": Case(
         dataclasses.replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),

@@ -1,0 +1,337 @@
+"""What CrossQ adds to the contract of agents: batch renormalisation, and no slow copies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import evaluation_mode
+from asyncrl.agents._crossq_networks import BatchRenorm, in_training_mode
+from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array
+from tests.agents.test_sac import (
+    CONTEXT,
+    HIGH,
+    LOW,
+    SPEC,
+    NormalizingCritic,
+    OwnActor,
+    OwnCritic,
+    batch_of,
+    box,
+    observations,
+    spec_with,
+)
+
+EPSILON = 1e-3
+
+
+def small(**settings: Any) -> CrossQConfig:
+    sizes = {"hidden": (16,), "critic_hidden": (16, 16), "device": "cpu", "random_env_steps": 0}
+    return CrossQConfig(**sizes | settings)
+
+
+# --- batch renormalisation -----------------------------------------------------------------------
+
+
+def test_batches_are_normalised_by_themselves_at_first() -> None:
+    renorm, plain = BatchRenorm(5), nn.BatchNorm1d(5, eps=EPSILON)
+    for layer in (renorm, plain):
+        nn.init.constant_(layer.weight, 1.5)
+        nn.init.constant_(layer.bias, -0.5)
+    x = 3.0 + 2.0 * torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(renorm(x), plain(x))
+
+
+def test_running_numbers_are_used_in_evaluation() -> None:
+    renorm = BatchRenorm(2)
+    mean, var = np.zeros(2), np.ones(2)
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        x = random.normal(2.0, 3.0, (30, 2)).astype(np.float32)
+        renorm(torch.from_numpy(x))
+        mean += 0.01 * (x.mean(axis=0) - mean)
+        var += 0.01 * (x.var(axis=0) - var)
+    obs = random.normal(size=(7, 2)).astype(np.float32)
+    answer = renorm.eval()(torch.from_numpy(obs)).detach().numpy()
+    np.testing.assert_allclose(answer, (obs - mean) / np.sqrt(var + EPSILON), rtol=1e-4)
+    assert np.array_equal(answer, renorm(torch.from_numpy(obs)).detach().numpy())
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 100.0])
+def test_running_numbers_are_brought_in_after_the_warm_up(shift: float) -> None:
+    renorm = BatchRenorm(1, warmup_batches=2)
+    random = np.random.default_rng(0)
+    for _ in range(2):
+        renorm(torch.from_numpy(random.normal(size=(50, 1)).astype(np.float32)))
+    mean, std = renorm.mean.item(), math.sqrt(renorm.var.item() + EPSILON)
+    x = random.normal(shift, 2.0, (50, 1)).astype(np.float32)
+    std_of_batch = math.sqrt(x.var() + EPSILON)
+    r = min(3.0, max(1 / 3, std_of_batch / std))
+    d = min(5.0, max(-5.0, (float(x.mean()) - mean) / std))
+    expected = (x - x.mean()) / std_of_batch * r + d
+    answer = renorm(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_corrections_are_not_learnt_through() -> None:
+    renorm = BatchRenorm(3, warmup_batches=0)
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    slope = torch.arange(60.0).reshape(20, 3)
+    var, mean = torch.var_mean(x, dim=0, correction=0)
+    std, running = (var + EPSILON).sqrt(), math.sqrt(1.0 + EPSILON)
+    r, d = (std / running).detach(), (mean / running).detach()
+    (expected,) = torch.autograd.grad((((x - mean) / std * r + d) * slope).sum(), x)
+    (gradient,) = torch.autograd.grad((renorm(x) * slope).sum(), x)
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_twin_in_training_mode_shares_all_tensors() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), BatchRenorm(4)).eval()
+    twin = in_training_mode(network)
+    assert [m.training for m in (network, *network)] == [False] * 3
+    assert [m.training for m in (twin, *twin)] == [True] * 3
+    theirs = [*twin.parameters(), *twin.buffers()]
+    mine = [*network.parameters(), *network.buffers()]
+    assert all(a is b for a, b in zip(mine, theirs, strict=True))
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def test_what_an_actor_does_depends_on_no_other_row() -> None:
+    agent = small().build(SPEC, CONTEXT)
+    for _ in range(3):
+        agent.opt(batch_of())
+    for mode in (True, False):
+        agent.train(mode)
+        before = agent.model_info().params
+        agent.act(observations(5))
+        after = agent.model_info().params
+        assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_running_numbers_travel_with_the_model() -> None:
+    agent, policy = small().build(SPEC, CONTEXT), small().build_policy(SPEC, CONTEXT)
+    agent.opt(batch_of())
+    policy.sync_model(agent.model_info())
+    means = {name: v for name, v in policy.model_info().params.items() if name.endswith(".mean")}
+    assert len(means) == 2
+    assert all(mean.any() for mean in means.values())
+
+
+# --- learning ------------------------------------------------------------------------------------
+
+
+def naive_critic(critic: nn.Module, rows: Array) -> Array:
+    """Normalise, multiply, cut off, layer by layer and unit by unit."""
+    x = rows.astype(np.float64)
+    for layer in critic.layers:  # type: ignore[union-attr]
+        if isinstance(layer, BatchRenorm):
+            for unit in range(x.shape[1]):
+                column = x[:, unit]
+                spread = math.sqrt(((column - column.mean()) ** 2).mean() + EPSILON)
+                scaled = (column - column.mean()) / spread
+                x[:, unit] = scaled * layer.weight[unit].item() + layer.bias[unit].item()
+        elif isinstance(layer, nn.Linear):
+            x = x @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+        else:
+            x = np.maximum(x, 0.0)
+    return x[:, 0]
+
+
+def naive_loss(agent: CrossQAgent, alpha: float) -> float:
+    """Compute the critics' loss of `batch_of(24)` where the policy is certain of its action."""
+    batch = batch_of(24)
+    action = (batch["action"] - np.array([2.0, 2.25])) / np.array([3.0, 0.25])
+    u = 0.3  # the policy's mean, with the least deviation it can have: exp(-5)
+    noise = torch.randn((2, 24, 2), generator=torch.Generator().manual_seed(CONTEXT.seed)).numpy()[
+        0
+    ]
+    pre = u + math.exp(-5.0) * noise.astype(np.float64)
+    normal = -0.5 * noise.astype(np.float64) ** 2 + 5.0 - 0.5 * math.log(2 * math.pi)
+    log_prob = (normal - np.log(1.0 - np.tanh(pre) ** 2)).sum(axis=1)
+    rows = np.concatenate([batch["obs"], batch["next_obs"]])
+    rows = np.concatenate([rows, np.concatenate([action, np.tanh(pre)])], axis=1)
+    both = np.stack([naive_critic(critic, rows) for critic in agent.critics.critics])  # type: ignore[union-attr]
+    q, next_q = both[:, :24], both[:, 24:]
+    target = batch["reward"] + batch["discount"] * (next_q.min(axis=0) - alpha * log_prob)
+    return float(np.mean((q - target) ** 2))
+
+
+class CertainActor(nn.Module):
+    """The same action, almost surely, whatever it sees."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.output = nn.Parameter(torch.tensor([0.3, 0.3, -9.0, -9.0]))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.output.expand(len(obs), -1)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_both_halves_of_the_target_are_normalised_together(alpha: float) -> None:
+    config = small(actor_network=CertainActor, alpha=alpha, n_critics=3)
+    agent = config.build(SPEC, CONTEXT)
+    expected = naive_loss(agent, alpha)
+    assert float(agent.opt(batch_of(24))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_there_are_no_slow_copies() -> None:
+    agent = small().build(SPEC, CONTEXT)
+    modules = [name for name, part in agent.parts.items() if isinstance(part, nn.Module)]
+    assert sorted(modules) == ["critics", "model"]
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_policy_and_temperature_wait_for_their_turn(interval: int) -> None:
+    agent = small(policy_interval_opt_steps=interval, alpha_learning_rate=0.1).build(SPEC, CONTEXT)
+    moved, alphas = [], []
+    for _ in range(6):
+        before = [p.clone() for p in agent.model.parameters()]
+        told = agent.opt(batch_of())
+        assert set(told) == {"critic_loss", "alpha", "q_mean", "actor_loss", "entropy"}
+        changed = {
+            not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True)
+        }
+        moved.append(True in changed)
+        alphas.append(float(agent.state()["log_alpha/value"]))
+    turns = [step % interval == 0 for step in range(6)]
+    assert moved == turns
+    assert [a != b for a, b in zip([0.0, *alphas], alphas, strict=False)] == turns
+
+
+def test_critics_are_normalised_by_running_numbers_where_the_policy_climbs_them() -> None:
+    agent = small().build(SPEC, CONTEXT)
+    agent.opt(batch_of())
+    before = {name: b.clone() for name, b in agent.critics.named_buffers()}
+    agent._improve_actor(torch.from_numpy(observations()), torch.zeros(64, 2), torch.tensor(0.1))
+    assert all(torch.equal(before[name], b) for name, b in agent.critics.named_buffers())
+    assert float(agent.state()["model/0.batches"][0]) == 2
+
+
+def test_weights_of_rows_weigh_their_errors() -> None:
+    losses = []
+    for weight in (1.0, 0.25):
+        agent = small().build(SPEC, CONTEXT)
+        batch = batch_of(weight=np.full(32, weight, np.float32))
+        losses.append(float(agent.opt(batch)["critic_loss"]))
+    assert losses[1] == pytest.approx(0.25 * losses[0], rel=1e-5)
+    assert agent.priorities().shape == (32,)
+
+
+def test_learns_a_bandit_between_asymmetric_bounds() -> None:
+    spec = spec_with(box([-1.0], [5.0]), (1,))
+    config = small(hidden=(32, 32), critic_hidden=(32, 32), alpha=0.01)
+    agent = config.build(spec, CONTEXT)
+    random = np.random.default_rng(0)
+    for _ in range(1500):
+        obs = random.choice([-1.0, 1.0], (128, 1)).astype(np.float32)
+        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
+        reward = -((action[:, 0] - 3.0 - obs[:, 0]) ** 2)  # best are 2 and 4
+        nothing = np.zeros(128, np.float32)
+        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
+        agent.opt({**columns, "discount": nothing})
+    with evaluation_mode(agent):
+        acted = agent.act(np.array([[-1.0], [1.0]], np.float32)).action
+    np.testing.assert_allclose(acted, [[2.0], [4.0]], atol=0.5)
+
+
+# --- networks ------------------------------------------------------------------------------------
+
+CAMERA = BoxSpec((3, 40, 40), "uint8", np.zeros((3, 40, 40)), np.full((3, 40, 40), 255))
+JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+@pytest.mark.parametrize(
+    "observation",
+    [CAMERA, JOINTS, PackedSpec((("camera", CAMERA), ("joints", JOINTS)))],
+    ids=["images", "float64", "dict"],
+)
+def test_observations_and_actions_of_any_kind(
+    observation: BoxSpec | PackedSpec, shape: tuple[int, ...]
+) -> None:
+    action = BoxSpec(shape, "float64", np.full(shape, -0.1), np.full(shape, 0.7))
+    agent = small().build(EnvSpec(observation, action), CONTEXT)
+    random = np.random.default_rng(0)
+
+    def rows(spec: BoxSpec) -> Array:
+        return random.integers(0, 255, (8, *spec.shape)).astype(spec.dtype)
+
+    if isinstance(observation, PackedSpec):
+        obs = observation.pack({name: rows(field) for name, field in observation.fields})
+    else:
+        obs = rows(observation)
+    acted = agent.act(obs).action
+    assert (acted.shape, acted.dtype) == ((8, *shape), np.float64)
+    assert ((acted >= action.low) & (acted <= action.high)).all()
+    record = agent.opt(batch_of(8, obs=obs, next_obs=obs, action=acted))
+    assert all(math.isfinite(float(value)) for value in record.values())
+
+
+@pytest.mark.parametrize("critic", [OwnCritic, NormalizingCritic])
+def test_own_networks_learn_and_travel(critic: Any) -> None:
+    config = small(actor_network=OwnActor, critic_network=critic, critic_learning_rate=1e-2)
+    agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
+    batch = batch_of(discount=np.zeros(32, np.float32))
+    losses = [float(agent.opt(batch)["critic_loss"]) for _ in range(50)]
+    assert losses[-1] < 0.95 * losses[0]
+    policy.sync_model(agent.model_info())
+    assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
+
+
+# --- what cannot work ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("critic_hidden", (64, 0)),
+        ("alpha", -0.1),
+        ("initial_alpha", 0.0),
+        ("target_entropy", math.inf),
+        ("alpha_learning_rate", math.nan),
+        ("adam_beta1", 1.0),
+        ("policy_interval_opt_steps", 0),
+        ("renorm_warmup_opt_steps", -1),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
+        CrossQConfig(**{field: value})  # type: ignore[arg-type]
+    assert str(value) in str(raised.value)
+
+
+def test_discrete_actions_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"CrossQ .*4 discrete ones; use DQN"):
+        small().build(spec_with(DiscreteSpec(4)), CONTEXT)
+
+
+def test_bfloat16_learns_much_the_same() -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        agent = small(precision=precision).build(EnvSpec(SPEC.observation, box(LOW, HIGH)), CONTEXT)
+        losses.append([float(agent.opt(batch_of())["critic_loss"]) for _ in range(10)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_updates_are_the_same_on_a_gpu() -> None:
+    agents = [
+        small(device="cuda", accelerate=how).build(SPEC, CONTEXT) for how in ("off", "graphs")
+    ]
+    for _ in range(8):
+        plain, recorded = (agent.opt(batch_of()) for agent in agents)
+        for name, value in plain.items():
+            assert float(recorded[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
