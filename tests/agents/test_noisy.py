@@ -118,16 +118,20 @@ def test_environments_explore_apart_and_anew_each_time() -> None:
     assert not np.array_equal(first, second)
 
 
-def test_evaluation_is_that_of_the_mean_weights() -> None:
-    policy = build(n_envs=64)
+@pytest.mark.parametrize("learns", [False, True])
+def test_evaluation_is_that_of_the_mean_weights(learns: bool) -> None:
+    agent, untouched = build(n_envs=64), build(seed=1, n_envs=64)
     obs = drawn(64, 2).numpy()
-    policy.act(obs)
+    if learns:
+        agent.opt(random_batch())
+    perturbed = agent.act(obs).action
+    untouched.sync_model(agent.model_info())
     with torch.no_grad():
-        best = policy.model(torch.from_numpy(obs)).argmax(dim=1).numpy()
-    with evaluation_mode(policy):
-        assert np.array_equal(policy.act(obs).action, best)
-    assert not np.array_equal(policy.act(obs).action, best)
-    assert policy.record() == {}
+        best = untouched.model(torch.from_numpy(obs)).argmax(dim=1).numpy()
+    with evaluation_mode(agent):
+        assert np.array_equal(agent.act(obs).action, best)
+    assert not np.array_equal(perturbed, best)
+    assert agent.record() == {}
 
 
 def test_each_optimisation_step_draws_noise() -> None:
