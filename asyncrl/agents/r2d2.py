@@ -1,0 +1,315 @@
+"""R2D2: double DQN with a memory, for environments that do not show all of their state at once.
+
+    Kapturowski et al. 2019, Recurrent Experience Replay in Distributed Reinforcement Learning,
+    https://openreview.net/forum?id=r1lyTjAqYX
+
+observations ── encoder ── memory ── dueling head ── a value for each action
+
+It learns from sequences, see `replay_buffers/sequences.py`: each begins with the memory that the
+policy had there when it acted (the stored state). The network that learns has changed since, and
+so has what it would remember; therefore the first `burn_in` rows only bring the memory up to date,
+without gradients. In the comments: h is the rescaling of values, Q' the slow copy of Q.
+
+What differs on purpose:
+    The network sees observations alone, not the action and the reward before them; let a wrapper
+    add these to the observations where they tell more. The target network follows slowly (tau)
+    unless told to be copied at intervals. The loss is the mean over all rows that are transitions,
+    so that sequences at an episode's end, which are short, do not count for more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents._checks import check_answer, check_not_negative, check_probability
+from asyncrl.agents._q_learning import MakeNetwork, QAgent, QConfig, QPolicy, n_actions
+from asyncrl.agents._returns import rescale, undo_rescale
+from asyncrl.agents.networks import (
+    MLP,
+    NetworkInput,
+    encoder_layers,
+    n_features,
+    no_observations,
+    q_head,
+)
+from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.torch_agent import pick_device, use_threads
+from asyncrl.agents.updates import Updates
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.segment import ColumnSpec
+from asyncrl.types import Array, BoolArray, Columns
+
+__all__ = ["R2D2Agent", "R2D2Config", "R2D2Policy", "RecurrentQNet"]
+
+_MEMORY = "memory"
+_COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", _MEMORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class R2D2Config(QConfig):
+    """Settings of R2D2. The replay is one of sequences, with `start_columns` = ("memory",)."""
+
+    hidden: tuple[int, ...] = (64,)
+    """Units of each hidden layer between the memory and the values."""
+
+    encoder_hidden: tuple[int, ...] = (64,)
+    """Units of each layer between an observation, or its convolutions, and the memory."""
+
+    network: MakeNetwork | None = None
+    """Builds an encoder of your own in place of the default one: from a batch of float observations
+    (images within [0, 1]), or a dict of such by field name, to (batch, features), as many as you
+    like. Must be importable, or cloudpickle-able."""
+
+    memory: CoreKind = "lstm"
+    """What remembers: a layer of LSTM units, or of GRUs, which are quicker."""
+
+    memory_units: int = 64
+    """How many of them."""
+
+    dueling: bool = True
+    """Separate streams for the value of a state and the advantages of its actions."""
+
+    burn_in: int = 0
+    """Rows of a sequence that only warm the memory up; the same as `replay.burn_in`."""
+
+    rescale_values: bool = True
+    """Learn h(Q), in which large values are close to each other: sign(x) (sqrt(|x| + 1) - 1), and a
+    little of x. So games with scores of any size are learned with the same settings."""
+
+    priority_of_largest: float = 0.9
+    """Share of the largest error of a sequence in its priority; the rest is the mean's."""
+
+    def __post_init__(self) -> None:
+        QConfig.__post_init__(self)
+        if any(units < 1 for units in self.encoder_hidden):
+            raise ConfigError(
+                f"agent.encoder_hidden needs at least 1 unit a layer, got {self.encoder_hidden}"
+            )
+        if self.memory not in {"gru", "lstm"}:
+            raise ConfigError(f"agent.memory must be gru or lstm, got {self.memory!r}")
+        if self.memory_units < 1:
+            raise ConfigError(f"agent.memory_units must be at least 1, got {self.memory_units}")
+        if self.accelerate != "off":
+            raise ConfigError(
+                f"agent.accelerate={self.accelerate!r} is not for R2D2, whose memory is computed "
+                "by library calls for whole sequences already; set it to off"
+            )
+        check_not_negative("burn_in", self.burn_in)
+        check_probability("priority_of_largest", self.priority_of_largest)
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> R2D2Agent:
+        """Make the learner's agent."""
+        use_threads(self.threads)
+        return R2D2Agent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> R2D2Policy:
+        """Make an actor's policy, which computes on a CPU."""
+        return R2D2Policy(self, spec, context, torch.device("cpu"))
+
+    def make_network(self, spec: EnvSpec) -> RecurrentQNet:
+        """Make encoder, memory and head."""
+        n = n_actions(spec, "R2D2")
+        encoder, width = _make_encoder(spec, self.encoder_hidden, self.network)
+        core = RecurrentCore(self.memory, width, self.memory_units)
+        head = q_head(core.n_outputs, self.hidden, n, dueling=self.dueling, sigma=self.sigma)
+        return RecurrentQNet(encoder, core, head)
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return the memory's, and what normalisation needs where it is asked for."""
+        size = RecurrentCore(self.memory, 1, self.memory_units).memory_size
+        return (ColumnSpec(_MEMORY, "float32", (size,)), *self.norm_columns)
+
+
+class RecurrentQNet(nn.Module):
+    """Tells the values of all actions, given observations and what is remembered of earlier ones.
+
+    `step` takes rows (B, ...) one by one, the others sequences (B, T, ...).
+    """
+
+    def __init__(self, encoder: nn.Module, core: RecurrentCore, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.core = core
+        self.head = head
+
+    def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values (B, actions), and the memory after these rows."""
+        out, memory = self.core.step(self.encoder(obs), memory)
+        return self.head(out), memory
+
+    def remember(self, obs: NetworkInput, memory: Tensor) -> Tensor:
+        """Return the memory after these sequences."""
+        return self.core.unroll(each_row(self.encoder, obs), memory)[1]
+
+    def unroll(self, obs: NetworkInput, memory: Tensor) -> Tensor:
+        """Return values (B, T, actions)."""
+        q: Tensor = self.head(self.core.unroll(each_row(self.encoder, obs), memory)[0])
+        return q
+
+
+class R2D2Policy(QPolicy):
+    """The part that acts, and remembers each environment's episode."""
+
+    def __init__(
+        self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        network = self.model.network if isinstance(self.model, Normalized) else self.model
+        self.network = cast(RecurrentQNet, network)
+        self._memories = Memories(self.network.core.memory_size, device)
+        self._before = self._memories.recall(0, training=True)
+
+    def forget(self, where: BoolArray) -> None:
+        """Empty the memory of environments in which an episode begins."""
+        self._memories.forget(where, training=self.training)
+
+    def _q(self, obs: Array) -> Array:
+        memory = self._memories.recall(len(obs), training=self.training)
+        with torch.inference_mode():
+            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
+            if isinstance(self.model, Normalized):
+                seen = self.model.see(seen)
+            values, after = self.network.step(seen, memory)
+            q: Array = values.cpu().numpy()
+        self._memories.keep(after, training=self.training)
+        self._before = memory
+        return q
+
+    def _extras(self, q: Array, action: Array) -> Columns:
+        """Return what was remembered before these observations."""
+        return {_MEMORY: self._before.cpu().numpy()}
+
+
+class R2D2Agent(R2D2Policy, QAgent):
+    """The part that learns, and acts as well."""
+
+    def __init__(
+        self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.config = config
+        self._updates = _SequenceUpdates(
+            self._update, config, self.model, self.read_obs, device, _COLUMNS
+        )
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
+        _check_batch(batch, self.config.burn_in)
+        return super().opt(batch)
+
+    def _learn(
+        self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        learned = slice(self.config.burn_in, None)
+        mask, action = data["mask"][:, learned], data["action"][:, learned]
+        all_q = self._unroll(self.network, obs, data)
+        target = self._targets(all_q.detach(), obs, reward, data)
+        # Q(s_t, a_t) of the actions that were taken; behind them come rows to bootstrap from alone.
+        q = all_q[:, : action.shape[1]].gather(2, action[:, :, None]).squeeze(2)
+        error = torch.where(mask, q - target, 0.0)
+        n_rows = mask.sum(dim=1).clamp(min=1)
+        # L = mean over all transitions of (Q(s_t, a_t) - y_t)^2
+        squares = error.square().sum(dim=1)
+        loss = (data["weight"] * squares if "weight" in data else squares).sum() / n_rows.sum()
+        # p = eta * max over t of |delta_t| + (1 - eta) * mean over t of |delta_t|
+        size, eta = error.detach().abs(), self.config.priority_of_largest
+        priority = eta * size.amax(dim=1) + (1.0 - eta) * size.sum(dim=1) / n_rows
+        q_mean = torch.where(mask, q.detach(), 0.0).sum() / n_rows.sum()
+        return loss, {"q_mean": q_mean, "priority": priority}
+
+    @torch.no_grad()
+    def _targets(
+        self, all_q: Tensor, obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return y_t = h(r + discount * h^-1(Q'(s', a*))) of each row learned from.
+
+        `r` is the n-step return, `s'` follows n steps later, or where the episode was truncated.
+        """
+        burn_in = self.config.burn_in
+        slow_q = self._unroll(cast(RecurrentQNet, self.target), obs, data)
+        # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
+        best = (all_q if self.config.double else slow_q).argmax(dim=2, keepdim=True)
+        value = (
+            slow_q.gather(2, best).squeeze(2).gather(1, data["bootstrap"][:, burn_in:] - burn_in)
+        )
+        if not self.config.rescale_values:
+            return reward[:, burn_in:] + data["discount"][:, burn_in:] * value
+        return rescale(reward[:, burn_in:] + data["discount"][:, burn_in:] * undo_rescale(value))
+
+    def _unroll(
+        self, network: RecurrentQNet, obs: NetworkInput, data: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return the values (B, rows behind burn-in, actions) of sequences."""
+        burn_in, memory = self.config.burn_in, data[_MEMORY]
+        if burn_in:
+            with torch.no_grad(), self._precision():
+                warm = network.remember(_rows(obs, slice(burn_in)), memory)
+            # What begins an episode has nothing to burn in, and a memory that is known: none.
+            memory = torch.where(data["mask"][:, burn_in - 1, None], warm, memory)
+        with self._precision():
+            q = network.unroll(_rows(obs, slice(burn_in, None)), memory)
+        return q.float()
+
+
+class _SequenceUpdates(Updates):
+    """Updates of sequences, in which the observations that follow are among the others."""
+
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations (B, T + n, ...), the same again, and rewards (B, T)."""
+        obs, reward = self.trajectories(data)
+        return obs, obs, reward
+
+
+def _rows(obs: NetworkInput, which: slice) -> NetworkInput:
+    if isinstance(obs, Tensor):
+        return obs[:, which]
+    return {name: field[:, which] for name, field in obs.items()}
+
+
+def _make_encoder(
+    spec: EnvSpec, hidden: tuple[int, ...], own: Callable[[EnvSpec], nn.Module] | None
+) -> tuple[nn.Module, int]:
+    """Make the default encoder or the user's own; return it, and its number of features."""
+    if own is None:
+        layers = encoder_layers(spec.observation)
+        if hidden:
+            width = n_features(layers, spec.observation)
+            layers += [MLP(width, hidden[:-1], hidden[-1]), nn.ReLU()]
+        return nn.Sequential(*layers), n_features(layers, spec.observation)
+    network = own(spec)
+    with torch.no_grad():
+        answer = network.eval()(no_observations(spec.observation, 2))
+    width = int(answer.shape[-1]) if answer.ndim else 0
+    check_answer("network", answer.shape, [(2, max(width, 1))])
+    return network.train(), width
+
+
+def _check_batch(batch: Columns, burn_in: int) -> None:
+    """Refuse what another kind of replay hands over, or one that was told other settings."""
+    if "bootstrap" not in batch:
+        raise ConfigError(
+            "R2D2 learns from sequences, but this batch has no column bootstrap; use "
+            "SequenceReplayConfig or PrioritizedSequenceReplayConfig as replay"
+        )
+    if _MEMORY not in batch or batch[_MEMORY].ndim != 2:
+        raise ConfigError(
+            "R2D2 needs the memory at the first row of each sequence, but this batch has "
+            f"{batch[_MEMORY].shape if _MEMORY in batch else 'none'}; set replay.start_columns to "
+            f'("{_MEMORY}",)'
+        )
+    mask = batch["mask"]
+    # Nothing is burnt in where an episode begins, so as many rows are empty there.
+    empty = mask[~mask[:, 0]].argmax(axis=1)
+    if mask.shape[1] <= burn_in or (empty != burn_in).any():
+        raise ConfigError(
+            f"agent.burn_in={burn_in} and replay.burn_in differ: of sequences of {mask.shape[1]} "
+            f"rows, {empty.max(initial=0)} are empty where an episode begins; set both to the same"
+        )
