@@ -34,7 +34,9 @@ def load_to_resume(
             f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "
             "nothing can go on from it; its model can still be evaluated"
         )
-    changed = differences(checkpoint.meta["config"], json.loads(json.dumps(config, default=str)))
+    changed = differences(
+        checkpoint.meta["config"], json.loads(json.dumps(dict(config or {}), default=str))
+    )
     if changed:
         logger.warning("resumed with other settings than before: %s", "; ".join(changed))
     return checkpoint

@@ -157,6 +157,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
             trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
             save_yaml(config, run_dir / "config.yaml")
+            (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
             try:
                 result = trainer.train()
             except KeyboardInterrupt:
