@@ -19,7 +19,7 @@ from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._sac_networks import sample_action
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.types import Array, Columns, ModelVersion
@@ -224,6 +224,37 @@ def test_observations_of_any_shape_are_learnt_from(shape: tuple[int, ...], dtype
     obs = np.random.default_rng(0).integers(0, 255, (8, *shape)).astype(dtype)
     assert agent.act(obs).action.shape == (8, 2)
     assert torch.isfinite(agent.opt(batch_of(8, obs=obs, next_obs=obs))["critic_loss"])
+
+
+CAMERA = BoxSpec((3, 40, 40), "uint8", np.zeros((3, 40, 40)), np.full((3, 40, 40), 255))
+JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3)])
+@pytest.mark.parametrize(
+    "observation",
+    [CAMERA, PackedSpec((("camera", CAMERA), ("joints", JOINTS)))],
+    ids=["images", "dict"],
+)
+def test_images_and_fields_are_learnt_from(
+    observation: BoxSpec | PackedSpec, shape: tuple[int, ...]
+) -> None:
+    action = BoxSpec(shape, "float64", np.full(shape, -0.1), np.full(shape, 0.7))
+    agent = SMALL.build(EnvSpec(observation, action), CONTEXT)
+    random = np.random.default_rng(0)
+
+    def rows(spec: BoxSpec) -> Array:
+        return random.integers(0, 255, (8, *spec.shape)).astype(spec.dtype)
+
+    if isinstance(observation, PackedSpec):
+        obs = observation.pack({name: rows(field) for name, field in observation.fields})
+    else:
+        obs = rows(observation)
+    acted = agent.act(obs).action
+    assert (acted.shape, acted.dtype) == ((8, *shape), np.float64)
+    assert ((acted >= action.low) & (acted <= action.high)).all()
+    record = agent.opt(batch_of(8, obs=obs, next_obs=obs, action=acted))
+    assert all(math.isfinite(value) for value in record.values())
 
 
 # --- learning ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agent import AgentConfig, PolicyContext, evaluation_mode
 from asyncrl.agents._bounds import LastingNoise
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.train import train_async
 from asyncrl.types import Array, Columns
 from tests.agents.test_sac import (
     CONTEXT,
@@ -346,6 +356,33 @@ def test_bfloat16_learns_much_the_same() -> None:
         losses.append([float(agent.opt(batch_of())["critic_loss"]) for _ in range(20)])
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.1)
     assert losses[0] != losses[1]
+
+
+def learns_pendulum(agent: AgentConfig) -> Any:
+    """Train a few thousand steps with two actors until an evaluation is far above chance."""
+    config = AsyncConfig(
+        actors=2,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        ),
+        evaluation=EvaluationConfig(where="inline", play=EpisodeEvaluatorConfig(episodes=5)),
+    )
+    make_env = partial(EnvConfig(id="Pendulum-v1", n_envs=8).build)
+    stop = ReachesUpperBound("eval_reward", -450.0) | MaxEnvSteps(60_000)
+    return train_async(agent, make_env, config, stop=stop)
+
+
+@pytest.mark.processes
+def test_learns_pendulum_with_two_actors() -> None:
+    rate = 3e-3
+    config = TD3Config(
+        hidden=(64, 64), actor_learning_rate=rate, critic_learning_rate=rate, tau=0.02, device="cpu"
+    )
+    result = learns_pendulum(config)
+    # Actions at random make -1230, none at all about the same.
+    assert result.last_score >= -450.0, result.stop_reason
 
 
 # --- networks ------------------------------------------------------------------------------------
