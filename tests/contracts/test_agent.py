@@ -24,6 +24,7 @@ from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
@@ -57,6 +58,9 @@ class Case:
     trajectories: bool = False
     """Whether it learns from trajectories instead of single transitions."""
 
+    sequences: bool = False
+    """Whether it learns from sequences of one episode each."""
+
     start_columns: tuple[str, ...] = ()
     """Its own columns of which a trajectory has those of the first row alone."""
 
@@ -75,6 +79,9 @@ _DQN = DQNConfig(
 _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _DISCRETE_SAC = DiscreteSACConfig(hidden=(16, 16), device="cpu", random_env_steps=60)
 _CROSSQ = CrossQConfig(hidden=(16, 16), critic_hidden=(16, 16), device="cpu")
+_R2D2 = R2D2Config(
+    hidden=(16,), encoder_hidden=(16,), memory_units=16, device="cpu", burn_in=2, tau=0.1
+)
 _TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
 _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
 _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
@@ -115,6 +122,20 @@ CASES = {
         dataclasses.replace(_IQN, **_NORMALIZED, noisy=True, dueling=True, exploration=None),
         CHOICES,
         _IQN,
+    ),
+    "r2d2": Case(
+        _R2D2,
+        CHOICES,
+        dataclasses.replace(_R2D2, hidden=(8,)),
+        sequences=True,
+        start_columns=("memory",),
+    ),
+    "r2d2-gru-normalized": Case(
+        dataclasses.replace(_R2D2, **_NORMALIZED, memory="gru", noisy=True, burn_in=0),
+        CHOICES,
+        dataclasses.replace(_R2D2, memory_units=8),
+        sequences=True,
+        start_columns=("memory",),
     ),
     "sac-normalized": Case(dataclasses.replace(_SAC, **_NORMALIZED), CONTINUOUS, _SAC),
     "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
@@ -186,6 +207,8 @@ def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
     random = np.random.default_rng(seed)
     if case.trajectories:
         return trajectories_for(case, random, seed)
+    if case.sequences:
+        return sequences_for(case, random, seed)
     return {
         "obs": observations(size, seed),
         "next_obs": observations(size, seed + 1000),
@@ -217,6 +240,20 @@ def trajectories_for(
         "mask": mask,
         "model_version": np.zeros(mask.shape, np.int64),
         "discounted_return": random.normal(size=mask.shape).astype(np.float32),
+    }
+
+
+def sequences_for(case: Case, random: np.random.Generator, seed: int) -> Columns:
+    """Make what `SequenceReplay` would hand over, of episodes that may end in the second half."""
+    batch = trajectories_for(case, random, seed)
+    goes_on = np.where(np.arange(8) < 4, np.True_, batch["mask"])
+    mask = np.logical_and.accumulate(goes_on, axis=1)
+    return {
+        **batch,
+        "reward": mask * batch["reward"],
+        "discount": mask * batch["discount"],
+        "mask": mask,
+        "bootstrap": np.arange(8) + mask,
     }
 
 
