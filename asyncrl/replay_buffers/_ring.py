@@ -6,6 +6,7 @@ Stores each observation once, and of stacks of frames each frame. Draws nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,13 @@ import numpy as np
 
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffers._memory import Shapes, allocate, check_room
-from asyncrl.replay_buffers._state import COLUMN, check_columns, check_names, check_numbers
+from asyncrl.replay_buffers._state import (
+    COLUMN,
+    check_columns,
+    check_names,
+    check_numbers,
+    schema_state,
+)
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
@@ -202,16 +209,16 @@ class Ring:
         """
         filled = {name: column[: self._n_filled] for name, column in self._segments.items()}
         state = {f"{COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
-        return state | {"numbers": np.array([self._next_slot, self.oldest, self.newest])}
+        numbers = np.array([self._next_slot, self.oldest, self.newest])
+        return state | {"numbers": numbers, "schema": schema_state(self.schema)}
 
-    def check(self, state: Params, others: Params) -> int:
+    def check(self, state: Params, others: Collection[str]) -> int:
         """Refuse a state that does not fit, `others` not regarded; return how many rows it lists.
 
         Raises `CheckpointError`.
         """
-        check_names(
-            state, {f"{COLUMN}{name}" for name in self._segments} | set(others) | {"numbers"}
-        )
+        columns = {f"{COLUMN}{name}" for name in self._segments}
+        check_names(state, columns | {*others, "numbers", "schema"})
         n_saved = check_columns(state, self.schema)
         if n_saved > self._n_slots:
             raise CheckpointError(

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from asyncrl.replay_buffers._ring import Ring
-from asyncrl.replay_buffers._state import generator_state, prepare_generator
+from asyncrl.replay_buffers._state import check_kind, generator_state, kind_state, prepare_generator
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
@@ -103,14 +103,16 @@ class RingReplay(ABC):
             copy: Whether what was experienced is copied. If not, those arrays are what is stored
                 itself, which the next push changes: for saving it at once, without the memory.
         """
-        return self._ring.state(copy=copy) | self._chooser.state()
+        own = {"kind": kind_state(self)}
+        return own | self._ring.state(copy=copy) | self._chooser.state()
 
     def load_state(self, state: Params) -> None:
         """Take all of it, or raise `CheckpointError` and change nothing.
 
         The state of a smaller replay fits, too.
         """
-        count = self._ring.check(state, self._chooser.state())
+        check_kind(state, self)
+        count = self._ring.check(state, {"kind", *self._chooser.state()})
         choose_on = self._chooser.prepare(state, count)
         self._ring.load_state(state)
         choose_on()

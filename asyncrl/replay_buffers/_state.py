@@ -4,42 +4,100 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import asdict, fields
 
 import numpy as np
 
 from asyncrl.errors import CheckpointError
-from asyncrl.segment import SegmentSchema
+from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.types import Array, Params
 
 __all__ = [
     "COLUMN",
     "check_columns",
+    "check_kind",
     "check_names",
     "check_numbers",
     "generator_state",
+    "kind_of",
+    "kind_state",
     "prepare_generator",
+    "schema_of",
+    "schema_state",
 ]
 
 COLUMN = "column/"
 """Before the names of columns in a state."""
 
 
+def kind_state(replay: object) -> Array:
+    """Return the name of a replay's class as text in bytes."""
+    return np.frombuffer(type(replay).__name__.encode(), np.uint8).copy()
+
+
+def kind_of(state: Params) -> str:
+    """Return the name of the class that saved a state."""
+    if "kind" not in state:
+        raise CheckpointError("what was saved holds no replay: it does not say of which kind")
+    return state["kind"].tobytes().decode(errors="replace")
+
+
+def check_kind(state: Params, replay: object) -> None:
+    """Refuse the state of another class."""
+    if (saved := kind_of(state)) != type(replay).__name__:
+        raise CheckpointError(
+            f"the saved replay is a {saved}, and this one a {type(replay).__name__}; "
+            "asyncrl.replay_buffers.files.load_replay fills one with another's segments"
+        )
+
+
 def check_names(state: Params, expected: Collection[str]) -> None:
     """Refuse a state that lacks an array, or has one that is unknown here."""
     if missing := sorted(set(expected) - set(state)):
         raise CheckpointError(
-            f"the saved replay has no {missing[0]}; it is that of another kind of replay, or of "
-            "other columns"
+            f"the saved replay has no {missing[0]}; the columns of its rows are others"
         )
     if unknown := sorted(set(state) - set(expected)):
         raise CheckpointError(
-            f"the saved replay has {unknown[0]}, which is unknown here; it is that of another kind "
-            "of replay, or of other columns"
+            f"the saved replay has {unknown[0]}, which is unknown here; the columns of its rows "
+            "are others"
         )
+
+
+def schema_state(schema: SegmentSchema) -> Array:
+    """Return a schema as text in bytes."""
+    return np.frombuffer(json.dumps(asdict(schema)).encode(), np.uint8).copy()
+
+
+def schema_of(state: Params) -> SegmentSchema:
+    """Return the schema of saved segments, or refuse what is none."""
+    try:
+        plain = json.loads(state["schema"].tobytes())
+        columns = [
+            ColumnSpec(str(c["name"]), str(c["dtype"]), tuple(map(int, c["shape"])))
+            for c in plain["columns"]
+        ]
+        schema = make_schema(
+            columns,
+            length=int(plain["length"]),
+            lookahead=int(plain["lookahead"]),
+            frame_stack=int(plain["frame_stack"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"what was saved holds no replay: no schema, {error!r}") from error
+    return schema
 
 
 def check_columns(state: Params, schema: SegmentSchema) -> int:
     """Refuse segments that are not those of a schema; return how many there are."""
+    if (saved := schema_of(state)) != schema:
+        differ = [
+            f.name for f in fields(schema) if getattr(saved, f.name) != getattr(schema, f.name)
+        ]
+        raise CheckpointError(
+            "the saved replay does not fit this one: its segments differ in "
+            + "; ".join(f"{n}: {getattr(saved, n)}, here {getattr(schema, n)}" for n in differ)
+        )
     flags = state[f"{COLUMN}flags"]
     n_saved = len(flags) if flags.ndim else 0
     for column in schema.columns:
@@ -47,9 +105,8 @@ def check_columns(state: Params, schema: SegmentSchema) -> int:
         shape = (n_saved, schema.rows, *column.shape)
         if found.shape != shape or found.dtype != column.dtype:
             raise CheckpointError(
-                f"the saved replay does not fit this one: its column {column.name} is "
-                f"{found.dtype} of shape {found.shape}, expected {column.dtype} of {shape}; "
-                "environment, agent, segments and look-ahead must be those of the run that saved it"
+                f"the saved replay contradicts itself: its column {column.name} is {found.dtype} "
+                f"of shape {found.shape}, expected {column.dtype} of {shape}"
             )
     return n_saved
 

@@ -32,7 +32,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.replay_buffers._state import COLUMN, check_columns, check_names
+from asyncrl.replay_buffers._state import (
+    COLUMN,
+    check_columns,
+    check_kind,
+    check_names,
+    kind_state,
+    schema_state,
+)
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
@@ -137,7 +144,11 @@ class TrajectoryQueue:
     def state(self) -> Params:
         """Return a copy of what has not been handed out yet, and how much is owed."""
         waiting = [segment.columns for segment in self._segments]
-        state = {"owed": np.array([self._owed])}
+        state = {
+            "kind": kind_state(self),
+            "owed": np.array([self._owed]),
+            "schema": schema_state(self._schema),
+        }
         for c in self._schema.columns:
             column = np.zeros((len(waiting), self._schema.rows, *c.shape), c.dtype)
             for i, columns in enumerate(waiting):
@@ -148,7 +159,10 @@ class TrajectoryQueue:
     def load_state(self, state: Params) -> None:
         """Take all of it, or raise `CheckpointError` and change nothing."""
         schema = self._schema
-        check_names(state, {f"{COLUMN}{c.name}" for c in schema.columns} | {"owed"})
+        check_kind(state, self)
+        check_names(
+            state, {f"{COLUMN}{c.name}" for c in schema.columns} | {"kind", "owed", "schema"}
+        )
         n_saved = check_columns(state, schema)
         owed = state["owed"]
         if owed.shape != (1,) or owed.dtype.kind != "i":

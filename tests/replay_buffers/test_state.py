@@ -194,7 +194,7 @@ def test_state_that_does_not_fit_changes_nothing(case: Case) -> None:
     for name, value in good.items():
         wrong.append({key: v for key, v in good.items() if key != name})
         wrong.append({**good, name: np.zeros((*value.shape, 2), value.dtype)})
-        if name != "random":  # a generator's is text, of whatever dtype
+        if name not in {"kind", "random", "schema"}:  # text, of whatever dtype
             wrong.append({**good, name: value.astype(np.complex64)})
     for state in wrong:
         with pytest.raises(CheckpointError):
@@ -229,8 +229,19 @@ def test_priorities_must_be_numbers_that_can_be_drawn_by(bad: float) -> None:
     assert len(buffer) == 0
 
 
+@every_case
+def test_segments_of_another_schema_are_refused_with_the_difference(case: Case) -> None:
+    config = case.configure(24)
+    buffer = case.build()
+    other = config.build(schema(LENGTH + 1, config.lookahead), 0)
+    with pytest.raises(CheckpointError, match="length: 5, here 4"):
+        buffer.load_state(other.state())
+
+
 def test_saved_by_one_kind_is_refused_by_another() -> None:
     prioritized, uniform = RINGS["prioritized"].build(), RINGS["uniform"].build()
     push(prioritized, RINGS["prioritized"].messages(SOME))
-    with pytest.raises(CheckpointError, match="another kind"):
+    with pytest.raises(
+        CheckpointError, match="is a PrioritizedReplay, and this one a UniformReplay"
+    ):
         uniform.load_state(prioritized.state())
