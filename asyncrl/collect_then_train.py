@@ -16,7 +16,7 @@ from asyncrl.errors import ConfigError
 
 __all__ = ["CollectThenTrain"]
 
-_WAIT_S = 0.05
+_WAIT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,14 @@ class CollectThenTrain:
 
     def collect(self, trainer: AsyncTrainer) -> None:
         """Wait until there is as much new experience as a round needs."""
-        enough = trainer.proxy.ledger.env_steps + self.env_steps
-        while not trainer.should_stop and not trainer.proxy.wait_collected(enough, _WAIT_S):
-            trainer.interrupter.raise_if_failed()
+        proxy = trainer.proxy
+        enough = proxy.ledger.env_steps + self.env_steps
+        while not proxy.blocked and proxy.ledger.env_steps < enough:
+            if trainer.interrupter.wait(_WAIT_S):
+                break
             trainer.books.watch.lap("wait")
             trainer.keep_books()
+        trainer.interrupter.raise_if_failed()
         trainer.books.watch.lap("wait")
 
     def train(self, trainer: AsyncTrainer) -> None:

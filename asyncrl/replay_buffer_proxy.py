@@ -67,7 +67,8 @@ class ReplayBufferProxy:
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
         self._held: deque[Experience] = deque()
-        self._blocked = 0  # transitions of the message that the limiter keeps out; see `sample`
+        self.blocked = 0
+        """Transitions of the message that the limiter keeps out; until it is in, actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
         self._watch = Stopwatch()
         self._draining = False
@@ -92,24 +93,12 @@ class ReplayBufferProxy:
                 and may_sample()
             )
 
-    def wait_collected(self, env_steps: int, timeout_s: float) -> bool:
-        """Wait until the run has come so far, or the limiter keeps actors out; False if neither."""
-
-        def collected() -> bool:
-            return self._blocked > 0 or self.ledger.env_steps >= env_steps
-
-        with self._changed:
-            over = self._changed.wait_for(
-                lambda: collected() or self._interrupter.is_set, timeout_s
-            )
-            return over and collected()
-
     def sample(self, batch_size: int) -> Columns:
         """Sample a batch, which `wait_may_sample` has allowed."""
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            wake = self._blocked and self._limiter.may_insert(self._blocked)
+            wake = self.blocked and self._limiter.may_insert(self.blocked)
         if wake:
             self._link.wake()
         return batch
@@ -222,8 +211,8 @@ class ReplayBufferProxy:
             message = self._held[0]
             with self._changed:
                 may_insert = self._draining or self._limiter.may_insert(message.transitions)
-                self._blocked = 0 if may_insert or self._drops else message.transitions
-            if self._blocked:
+                self.blocked = 0 if may_insert or self._drops else message.transitions
+            if self.blocked:
                 return
             self._held.popleft()
             if may_insert:
