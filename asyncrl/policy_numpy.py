@@ -1,0 +1,302 @@
+"""Acts as an exported policy does, with numpy alone. Copy this file to wherever that is to run.
+
+    from policy_numpy import Policy
+
+    policy = Policy("policy.npz")
+    action = policy.act(obs)       # one observation, or a batch of them; a dict if it has fields
+
+`asyncrl export` writes the file: arrays, and under `description` JSON that says what observations
+and actions are, and lists the operations between them, in the order in which they are to be done.
+"""
+# ruff: noqa: ANN401  # operations take what their tracing has found: arrays, numbers, lists
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+__all__ = ["FORMAT", "OPERATIONS", "Policy"]
+
+FORMAT = 1
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Policy:
+    """A greedy policy: the same observation always leads to the same action."""
+
+    def __init__(self, path: str | Path | BinaryIO) -> None:
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        self.description: dict[str, Any] = json.loads(arrays.pop("description").tobytes())
+        if self.description.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} has format {self.description.get('format')}, and this file reads format "
+                f"{FORMAT}; take the policy_numpy.py of the asyncrl that wrote it"
+            )
+        self._arrays = arrays
+        self._fields: dict[str, dict[str, Any]] = self.description["observation"]
+
+    def act(self, obs: Any) -> Array:
+        """Return the action for one observation, or the actions for a batch."""
+        fields = obs if isinstance(obs, Mapping) else {"": obs}
+        arrays = {name: np.asarray(fields[name]) for name in self._fields}
+        name, field = next(iter(self._fields.items()))
+        is_batch = arrays[name].ndim > len(field["shape"])
+        if not is_batch:
+            arrays = {name: array[None] for name, array in arrays.items()}
+        action = self._action(self.answer(arrays))
+        return action if is_batch else np.asarray(action[0])
+
+    def answer(self, fields: Mapping[str, Array]) -> Array:
+        """Return what the network answers to a batch of observations, given by field."""
+        inputs: dict[str, Array] = {}
+        for name, field in self._fields.items():
+            array = np.asarray(fields[name], field["dtype"]).reshape(-1, *field["shape"])
+            scale = np.float32(255.0 if field["dtype"] == "uint8" else 1.0)
+            inputs[field["input"]] = array.astype(np.float32) / scale
+        if self.description["any_batch"]:
+            return self._run(inputs)
+        rows = range(len(next(iter(inputs.values()))))
+        return np.concatenate(
+            [self._run({name: array[i : i + 1] for name, array in inputs.items()}) for i in rows]
+        )
+
+    def _run(self, inputs: Mapping[str, Array]) -> Array:
+        values: dict[str, Any] = {**self._arrays, **inputs}
+        for out, name, args, kwargs in self.description["operations"]:
+            known = {key: _value(arg, values) for key, arg in kwargs.items()}
+            values[out] = OPERATIONS[name](*(_value(arg, values) for arg in args), **known)
+        answer: Array = values[self.description["answer"]]
+        return answer
+
+    def _action(self, answer: Array) -> Array:
+        said = self.description["action"]
+        dtype, shape = np.dtype(said["dtype"]), tuple(said["shape"])
+        low, high = (np.array(said[side]) for side in ("low", "high"))
+        if said["kind"] == "choices":
+            edges = np.cumsum(high - low + 1)[:-1]
+            best = [part.argmax(axis=1) for part in np.split(answer, edges, axis=1)]
+            chosen: Array = (np.stack(best, axis=1) + low).astype(dtype)
+            return chosen.reshape(-1, *shape)
+        unit = answer[:, : low.size]
+        unit = np.tanh(unit) if said["squashed"] else unit
+        # Where there are bounds, -1 and 1 of the network's are these.
+        with np.errstate(over="ignore", invalid="ignore"):
+            bounded = np.isfinite(high.astype(np.float32) - low.astype(np.float32))
+        first, last = (np.where(bounded, side, 0.0) for side in (low, high))
+        center = ((first + last) / 2).astype(np.float32)
+        half = np.where(bounded, (last - first) / 2, 1.0).astype(np.float32)
+        action = (center + half * unit).astype(dtype).clip(low.astype(dtype), high.astype(dtype))
+        return action.reshape(-1, *shape)
+
+
+def _value(arg: Any, values: Mapping[str, Any]) -> Any:
+    """Return what an argument of an operation stands for: a name is that of a value."""
+    if isinstance(arg, list):
+        return [_value(one, values) for one in arg]
+    if isinstance(arg, dict):
+        return values[arg["name"]] if "name" in arg else np.dtype(arg["dtype"])
+    return arg
+
+
+# --- operations, named as torch names them -------------------------------------------------------
+
+
+def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    return x @ weight.T if bias is None else x @ weight.T + bias
+
+
+def _conv2d(x: Array, weight: Array, bias: Array | None = None, *how: Any) -> Array:
+    given: list[Any] = [*how, *(1, 0, 1, 1)[len(how) :]]
+    stride, padding, dilation, groups = given
+    (down, right), (top, left) = _pair(stride), _pair(padding)
+    if groups != 1 or _pair(dilation) != (1, 1):
+        raise ValueError("convolutions with groups or dilation are not supported")
+    x = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
+    views = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(2, 3))
+    out = np.tensordot(views[:, :, ::down, ::right], weight, axes=([1, 4, 5], [1, 2, 3]))
+    out = out.transpose(0, 3, 1, 2)
+    return out if bias is None else out + bias[:, None, None]
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    return (value[0], value[-1])
+
+
+def _layer_norm(
+    x: Array, shape: list[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Array:
+    axes = tuple(range(-len(shape), 0))
+    centered = x - x.mean(axis=axes, keepdims=True)
+    out = centered / np.sqrt((centered**2).mean(axis=axes, keepdims=True) + eps)
+    out = out if weight is None else out * weight
+    out = out if bias is None else out + bias
+    normed: Array = out.astype(x.dtype)
+    return normed
+
+
+def _batch_norm(
+    x: Array, weight: Any, bias: Any, mean: Array, var: Array, *more: Any, **_: Any
+) -> Array:
+    eps = next(one for one in reversed(more) if isinstance(one, float))
+    shape = (1, -1, *(1 for _ in x.shape[2:]))
+    out = (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + eps)
+    out = out if weight is None else out * weight.reshape(shape)
+    out = out if bias is None else out + bias.reshape(shape)
+    normed: Array = out.astype(x.dtype)
+    return normed
+
+
+def _softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
+    exp = np.exp(x - x.max(axis=dim, keepdims=True))
+    shares: Array = exp / exp.sum(axis=dim, keepdims=True)
+    return shares
+
+
+def _log_softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
+    low = x - x.max(axis=dim, keepdims=True)
+    logs: Array = low - np.log(np.exp(low).sum(axis=dim, keepdims=True))
+    return logs
+
+
+def _scaled(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def combined(a: Any, b: Any, *, alpha: float = 1) -> Any:
+        return combine(a, b if alpha == 1 else b * alpha)
+
+    return combined
+
+
+def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    def reduced(x: Array, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
+        axes = tuple(dim) if isinstance(dim, list) else dim
+        return reduce(x, axis=None if axes == () else axes, keepdims=keepdim)
+
+    return reduced
+
+
+def _clamp(x: Array, *bounds: Any, **named: Any) -> Array:
+    low, high = (*bounds, None, None)[:2]
+    return np.clip(x, named.get("min", low), named.get("max", high))
+
+
+def _flatten(x: Array, start: int = 0, end: int = -1) -> Array:
+    start, end = start % x.ndim, end % x.ndim
+    return x.reshape(*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
+
+
+def _unflatten(x: Array, dim: int, sizes: list[int]) -> Array:
+    dim %= x.ndim
+    return x.reshape(*x.shape[:dim], *sizes, *x.shape[dim + 1 :])
+
+
+def _expand(x: Array, sizes: list[int], **_: Any) -> Array:
+    old = (1,) * (len(sizes) - x.ndim) + x.shape
+    wanted = [was if size == -1 else size for size, was in zip(sizes, old, strict=True)]
+    return np.broadcast_to(x, wanted)
+
+
+def _index(x: Array, indices: list[Any]) -> Array:
+    return x[tuple(slice(None) if one is None else one for one in indices)]
+
+
+def _slice(x: Array, dim: int = 0, begin: Any = None, end: Any = None, step: int = 1) -> Array:
+    return x[(slice(None),) * (dim % x.ndim) + (slice(begin, end, step),)]
+
+
+def _split(x: Array, sizes: Any, dim: int = 0) -> list[Array]:
+    n = x.shape[dim]
+    edges = range(sizes, n, sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
+    return np.split(x, list(edges), axis=dim)
+
+
+def _chunk(x: Array, count: int, dim: int = 0) -> list[Array]:
+    return _split(x, -(-x.shape[dim] // count), dim)
+
+
+def _cast(x: Array, dtype: Any = None, *_: Any, **__: Any) -> Array:
+    return x.astype(dtype) if isinstance(dtype, np.dtype) else x
+
+
+def _same(x: Any, *_: Any, **__: Any) -> Any:
+    return x
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "linear": _linear,
+    "conv2d": _conv2d,
+    "layer_norm": _layer_norm,
+    "batch_norm": _batch_norm,
+    "matmul": operator.matmul,
+    "mm": operator.matmul,
+    "bmm": operator.matmul,
+    "addmm": lambda bias, a, b: bias + a @ b,
+    "relu": lambda x: np.maximum(x, 0),
+    "elu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    "leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "softplus": lambda x: np.logaddexp(x, 0),
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "exp": np.exp,
+    "log": np.log,
+    "cos": np.cos,
+    "sin": np.sin,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "square": np.square,
+    "pow": np.power,
+    "abs": np.abs,
+    "neg": np.negative,
+    "add": _scaled(operator.add),
+    "sub": _scaled(operator.sub),
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floordiv": operator.floordiv,
+    "eq": operator.eq,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "clamp": _clamp,
+    "mean": _reduced(np.mean),
+    "sum": _reduced(np.sum),
+    "amax": _reduced(np.max),
+    "amin": _reduced(np.min),
+    "cat": lambda xs, dim=0: np.concatenate(xs, axis=dim),
+    "stack": lambda xs, dim=0: np.stack(xs, axis=dim),
+    "view": lambda x, shape: x.reshape(shape),
+    "reshape": lambda x, shape: x.reshape(shape),
+    "flatten": _flatten,
+    "unflatten": _unflatten,
+    "unsqueeze": np.expand_dims,
+    "squeeze": lambda x, dim: x.squeeze(dim),
+    "permute": np.transpose,
+    "transpose": np.swapaxes,
+    "t": np.transpose,
+    "expand": _expand,
+    "index": _index,
+    "select": lambda x, dim, index: np.take(x, index, axis=dim),
+    "slice": _slice,
+    "split": _split,
+    "split_with_sizes": _split,
+    "chunk": _chunk,
+    "getitem": operator.getitem,
+    "sym_size": lambda x, dim: x.shape[dim],
+    "to": _cast,
+    "_to_copy": _cast,
+    "clone": _same,
+    "contiguous": _same,
+    "alias": _same,
+    "detach": _same,
+    "dropout": _same,
+}
+"""What is done to arrays; where torch has several kinds of an operation, one serves them all."""

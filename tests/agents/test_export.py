@@ -1,0 +1,193 @@
+"""Exported policies: the same actions without torch, for all kinds of spaces and networks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asyncrl import policy_numpy
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.export import export_policy
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.errors import ConfigError
+from asyncrl.policy_numpy import Policy
+from asyncrl.types import Array
+
+ROWS = 50
+
+
+def box(low: Any, high: Any, dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:
+    low, high = np.asarray(low, dtype), np.asarray(high, dtype)
+    return BoxSpec(low.shape, dtype, low, high, categorical=categorical)
+
+
+VECTOR = box([-np.inf] * 5, [np.inf] * 5)
+IMAGE = box(np.zeros((2, 40, 36)), np.full((2, 40, 36), 255), "uint8")
+CHOICES = box([0, 1], [3, 2], "int64", categorical=True)
+FIELDS = PackedSpec((("camera/left", IMAGE), ("place", VECTOR), ("gear", CHOICES)))
+BOUNDED = box([-1, -2, 0], [1, 5, 3])
+UNBOUNDED = box([-np.inf, -1], [np.inf, 1])
+FOUR = DiscreteSpec(4)
+
+CASES: dict[str, tuple[Any, EnvSpec]] = {
+    "dqn": (DQNConfig(normalize_obs=True), EnvSpec(VECTOR, FOUR)),
+    "dqn, dueling, noisy": (DQNConfig(dueling=True, noisy=True), EnvSpec(VECTOR, FOUR)),
+    "dqn, images": (DQNConfig(), EnvSpec(IMAGE, FOUR)),
+    "dqn, fields": (DQNConfig(normalize_obs=True), EnvSpec(FIELDS, FOUR)),
+    "dqn, choices": (DQNConfig(), EnvSpec(CHOICES, FOUR)),
+    "c51": (C51Config(dueling=True), EnvSpec(VECTOR, FOUR)),
+    "sac": (SACConfig(hidden=(32, 32), normalize_obs=True), EnvSpec(VECTOR, BOUNDED)),
+    "sac, fields": (SACConfig(hidden=(32,)), EnvSpec(FIELDS, BOUNDED)),
+    "td3": (TD3Config(hidden=(32, 32)), EnvSpec(VECTOR, BOUNDED)),
+    "ppo": (PPOConfig(), EnvSpec(VECTOR, FOUR)),
+    "ppo, quantities": (PPOConfig(normalize_obs=True), EnvSpec(VECTOR, UNBOUNDED)),
+    "ppo, several choices": (PPOConfig(), EnvSpec(VECTOR, CHOICES)),
+}
+
+
+def observations(space: BoxSpec | PackedSpec) -> Array:
+    """Return other observations than those that an export is checked with."""
+    random = np.random.default_rng(77)
+    if isinstance(space, PackedSpec):
+        return space.pack({name: observations(field) for name, field in space.fields})
+    if space.dtype == "float32":
+        return 3 * random.standard_normal((ROWS, *space.shape), np.float32)
+    low, high = space.low.astype(int), space.high.astype(int)
+    return random.integers(low, high, (ROWS, *space.shape), endpoint=True).astype(space.dtype)
+
+
+def trained_a_little(policy: Any) -> Any:
+    """Move all parameters, and what was learned of observations, away from where they start."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for param in policy.model.parameters():
+            param.add_(0.1 * torch.randn(param.shape, generator=generator))
+        for name, buffer in policy.model.named_buffers():
+            if name.endswith((".mean", ".var")):
+                buffer.add_(torch.rand(buffer.shape, generator=generator))
+    return policy.train(False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_actions_and_answers_are_those_of_torch(case: str, tmp_path: Path) -> None:
+    config, spec = CASES[case]
+    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
+    export_policy(policy, spec, tmp_path / "p.npz")
+    obs = observations(spec.observation)
+    exported = Policy(tmp_path / "p.npz")
+    given: Any = spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else obs
+    action, expected = exported.act(given), policy.act(obs).action
+    assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        told = policy.model(policy.read_obs(torch.from_numpy(obs)))
+    answer = (told[0] if isinstance(told, tuple) else told).numpy()
+    fields = given if isinstance(given, dict) else {"": given}
+    np.testing.assert_allclose(exported.answer(fields), answer, rtol=1e-4, atol=1e-5)
+    one = {name: field[7] for name, field in fields.items()} if isinstance(given, dict) else obs[7]
+    np.testing.assert_allclose(exported.act(one), action[7], rtol=1e-5, atol=1e-6)
+
+
+WITHOUT = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"asyncrl", "torch", "gymnasium"}:
+            raise ImportError(f"{name} is not here")
+
+sys.meta_path.insert(0, Refuse())
+import numpy as np
+from policy_numpy import Policy
+
+np.save("action.npy", Policy("p.npz").act(np.load("obs.npy")))
+try:
+    import torch
+except ImportError:
+    print("without torch")
+"""
+
+
+def test_a_copy_of_one_file_acts_without_torch_and_without_this_package(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, BOUNDED)
+    policy = trained_a_little(SACConfig(hidden=(32,)).build_policy(spec, PolicyContext(seed=2)))
+    export_policy(policy, spec, tmp_path / "p.npz")
+    shutil.copy(policy_numpy.__file__, tmp_path)
+    np.save(tmp_path / "obs.npy", observations(VECTOR))
+    command = [sys.executable, "-c", WITHOUT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "without torch\n")
+    expected = policy.act(observations(VECTOR)).action
+    np.testing.assert_allclose(np.load(tmp_path / "action.npy"), expected, rtol=1e-5, atol=1e-5)
+
+
+def own_network(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 16), nn.LayerNorm(16), nn.SiLU(), nn.Dropout(0.5), nn.Linear(16, 4)
+    )
+
+
+class Fourier(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.fft.fft(x).real)
+
+
+def unknown_network(_: EnvSpec) -> nn.Module:
+    return Fourier(5, 4)
+
+
+def test_network_of_the_users_own_is_exported_if_it_can_be(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, FOUR)
+    policy = DQNConfig(network=own_network).build_policy(spec, PolicyContext(seed=0)).train(False)
+    export_policy(policy, spec, tmp_path / "p.npz")
+    obs = observations(VECTOR)
+    assert np.array_equal(Policy(tmp_path / "p.npz").act(obs), policy.act(obs).action)
+
+
+def test_network_that_does_something_else_is_refused(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, FOUR)
+    policy = DQNConfig(network=unknown_network).build_policy(spec, PolicyContext(seed=0))
+    with pytest.raises(ConfigError, match=r"the network does aten\.\S*fft.*, which exported"):
+        export_policy(policy, spec, tmp_path / "p.npz")
+    assert not (tmp_path / "p.npz").exists()
+
+
+def test_policy_that_acts_in_another_way_is_refused(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, FOUR)
+    policy: Any = DQNConfig().build_policy(spec, PolicyContext(seed=0))
+    act = policy.act
+    policy.act = lambda obs: type(act(obs))(3 - act(obs).action)
+    with pytest.raises(ConfigError, match="DQNPolicy does not act on what its network answers as"):
+        export_policy(policy, spec, tmp_path / "p.npz")
+
+
+def test_policy_that_remembers_is_refused(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, FOUR)
+    policy = PPOConfig(memory="gru", shared_torso=True).build_policy(spec, PolicyContext(seed=0))
+    with pytest.raises(ConfigError, match="a policy that remembers cannot be exported"):
+        export_policy(policy, spec, tmp_path / "p.npz")
+
+
+def test_export_leaves_the_policy_as_it_is(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, FOUR)
+    policy = DQNConfig().build_policy(spec, PolicyContext(seed=0))
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    export_policy(policy, spec, tmp_path / "p.npz")
+    assert policy.training
+    assert policy.env_steps == 0
+    assert all(
+        torch.equal(before[name], value) for name, value in policy.model.state_dict().items()
+    )

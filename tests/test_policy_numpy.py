@@ -1,0 +1,131 @@
+"""Operations in numpy are torch's; files of another format are refused."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asyncrl import policy_numpy
+from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy
+
+X = torch.linspace(-2, 2, 24).reshape(4, 6)
+W = torch.linspace(-1, 1, 18).reshape(3, 6)
+IMAGE = torch.linspace(-1, 1, 2 * 3 * 9 * 8).reshape(2, 3, 9, 8)
+KERNEL = torch.linspace(1, -1, 4 * 3 * 3 * 2).reshape(4, 3, 3, 2)
+ROW = torch.arange(3.0)
+
+# Name, what torch does, and the arguments of both.
+CASES: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+    ("linear", functional.linear, (X, W), {}),
+    ("linear", functional.linear, (X, W, ROW), {}),
+    ("conv2d", functional.conv2d, (IMAGE, KERNEL), {}),
+    ("conv2d", functional.conv2d, (IMAGE, KERNEL, torch.arange(4.0), [2, 3], [1, 2]), {}),
+    ("layer_norm", functional.layer_norm, (X, [6], X[0], X[1], 1e-3), {}),
+    ("layer_norm", functional.layer_norm, (X, [4, 6]), {}),
+    ("addmm", torch.addmm, (ROW, X, W.T), {}),
+    ("elu", functional.elu, (X,), {}),
+    ("leaky_relu", functional.leaky_relu, (X, 0.2), {}),
+    ("softplus", functional.softplus, (X,), {}),
+    ("softmax", torch.softmax, (X, -1), {}),
+    ("log_softmax", torch.log_softmax, (X, 0), {}),
+    ("pow", torch.pow, (X, 2), {}),
+    ("add", torch.add, (X, X), {"alpha": 3}),
+    ("sub", torch.sub, (X, 1.5), {}),
+    ("div", torch.div, (X, 3), {}),
+    ("clamp", torch.clamp, (X, -1.0, 0.5), {}),
+    ("clamp", torch.clamp, (X, None, 0.5), {}),
+    ("clamp", torch.clamp, (X,), {"min": -0.5}),
+    ("mean", torch.mean, (X, [-1], True), {}),
+    ("mean", torch.mean, (X,), {}),
+    ("sum", torch.sum, (X, [0]), {}),
+    ("amax", torch.amax, (X, [1]), {}),
+    ("cat", torch.cat, ([X, X], 1), {}),
+    ("stack", torch.stack, ([X, X], 1), {}),
+    ("view", torch.reshape, (X, [2, -1]), {}),
+    ("flatten", torch.flatten, (IMAGE, 1), {}),
+    ("flatten", torch.flatten, (IMAGE, 1, 2), {}),
+    ("unflatten", torch.unflatten, (X, -1, [-1, 2]), {}),
+    ("unsqueeze", torch.unsqueeze, (X, 1), {}),
+    ("squeeze", torch.squeeze, (X[:, :1], 1), {}),
+    ("permute", torch.permute, (IMAGE, [0, 2, 3, 1]), {}),
+    ("transpose", torch.transpose, (IMAGE, 1, 2), {}),
+    ("expand", lambda x, sizes: x.expand(sizes), (X[:, :1], [5, -1, 6]), {}),
+    ("select", torch.select, (X, 1, 2), {}),
+    ("slice", torch.ops.aten.slice.Tensor, (X, 1, 1, 5, 2), {}),
+    ("slice", torch.ops.aten.slice.Tensor, (X, 0, 1, 2**63 - 1), {}),
+    ("split", torch.split, (X, 4, 1), {}),
+    ("split_with_sizes", torch.split, (X, [1, 3], 0), {}),
+    ("chunk", torch.chunk, (X, 4, 1), {}),
+    ("to", lambda x, dtype: x.to(dtype), (X, torch.float64), {}),
+    ("clone", torch.clone, (X,), {}),
+    ("eq", torch.eq, (X, X[0]), {}),
+    *((name, getattr(torch, name), (X,), {}) for name in "tanh exp cos sin abs neg square".split()),
+    *((name, getattr(torch, name), (X + 3,), {}) for name in ("log", "sqrt", "rsqrt")),
+    *((name, getattr(functional, name), (X,), {}) for name in ("relu", "sigmoid", "silu")),
+    *((name, getattr(torch, name), (X, X.flip(0)), {}) for name in ("maximum", "minimum", "mul")),
+]
+
+
+def plain(value: Any) -> Any:
+    """Return an argument of torch's as numpy's."""
+    match value:
+        case Tensor():
+            return value.numpy()
+        case torch.dtype():
+            return np.dtype(str(value).removeprefix("torch."))
+        case list():
+            return [plain(one) for one in value]
+    return value
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_operation_is_torchs(case: Any) -> None:
+    name, function, args, kwargs = case
+    expected = function(*args, **kwargs)
+    found = OPERATIONS[name](*map(plain, args), **kwargs)
+    if isinstance(expected, Tensor):
+        expected, found = [expected], [found]
+    assert len(expected) == len(found)
+    for theirs, ours in zip(expected, found, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_is_torchs() -> None:
+    mean, var, weight, bias = (torch.rand(3) + 0.1 for _ in range(4))
+    expected = functional.batch_norm(IMAGE, mean, var, weight, bias, eps=1e-3)
+    arrays = [one.numpy() for one in (IMAGE, weight, bias, mean, var)]
+    found = OPERATIONS["batch_norm"](*arrays, False, 0.1, 1e-3, True)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_convolutions_that_it_cannot_do_are_refused() -> None:
+    with pytest.raises(ValueError, match="groups or dilation are not supported"):
+        OPERATIONS["conv2d"](IMAGE.numpy(), KERNEL.numpy(), None, 1, 0, 2)
+
+
+def test_the_file_needs_nothing_but_numpy() -> None:
+    tree = ast.parse(Path(policy_numpy.__file__).read_text(encoding="utf-8"))
+    imported = {
+        (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    standard = {"__future__", "collections.abc", "json", "math", "operator", "pathlib", "typing"}
+    assert imported == {*standard, "numpy"}
+
+
+def test_files_of_another_format_are_refused(tmp_path: Path) -> None:
+    description = json.dumps({"format": FORMAT + 1}).encode()
+    np.savez(tmp_path / "p.npz", description=np.frombuffer(description, np.uint8))
+    with pytest.raises(ValueError, match=rf"has format {FORMAT + 1}, and this file reads format"):
+        Policy(tmp_path / "p.npz")
