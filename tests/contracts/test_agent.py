@@ -80,7 +80,7 @@ _SAC = SACConfig(hidden=(16, 16), device="cpu")
 _DISCRETE_SAC = DiscreteSACConfig(hidden=(16, 16), device="cpu", random_env_steps=60)
 _CROSSQ = CrossQConfig(hidden=(16, 16), critic_hidden=(16, 16), device="cpu")
 _R2D2 = R2D2Config(
-    hidden=(16,), encoder_hidden=(16,), memory_units=16, device="cpu", burn_in=2, tau=0.1
+    hidden=(), encoder_hidden=(16,), memory_units=16, device="cpu", burn_in=2, tau=0.1
 )
 _TD3 = TD3Config(hidden=(16, 16), device="cpu", random_env_steps=0)
 _C51 = C51Config(hidden=(16, 16), device="cpu", n_atoms=11)
