@@ -64,7 +64,7 @@ class QConfig(TorchConfig):
     """Spread that noisy weights start with, times the root of a layer's inputs."""
 
     learning_rate: float | Schedule = 2e-3
-    """Step size of Adam."""
+    """Step size of Adam; only a schedule may come to 0."""
 
     adam_eps: float = 1e-8
     """Adam's epsilon: what keeps it from dividing by 0."""
@@ -88,7 +88,10 @@ class QConfig(TorchConfig):
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
         check_not_negative("noisy_sigma", self.noisy_sigma)
-        check_schedule("learning_rate", self.learning_rate, check_positive)
+        check_rate = (
+            check_not_negative if isinstance(self.learning_rate, Schedule) else check_positive
+        )
+        check_schedule("learning_rate", self.learning_rate, check_rate)
         check_positive("adam_eps", self.adam_eps)
         check_not_negative("max_grad_norm", self.max_grad_norm)
         check_probability("tau", self.tau)

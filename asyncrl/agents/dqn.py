@@ -5,6 +5,7 @@ Papers:
     network. van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning. Wang et
     al. (2016), Dueling network architectures. Horgan et al. (2018), Distributed prioritized
     experience replay (Ape-X): many actors with a ladder of exploration rates, n-step returns.
+    Fortunato et al. (2018), Noisy networks for exploration, see `noisy.py`.
 
 What differs on purpose:
     Adam instead of RMSprop. Errors are not clipped unless the loss is Huber's. The target network

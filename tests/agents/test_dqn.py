@@ -156,6 +156,16 @@ def test_soft_target_goes_a_share_of_the_way_in_each_step() -> None:
         assert not np.array_equal(weights(agent), target_weights(agent))
 
 
+def test_learning_rate_follows_the_env_steps_of_the_run() -> None:
+    falling = Schedule(points=((0, 1e-3), (100, 0.0)))
+    agent = DQNConfig(learning_rate=falling, device="cpu").build(TWO_STATES, PolicyContext(seed=0))
+    for env_steps, moves in ((0, True), (100, False), (50, True)):
+        agent.env_steps = env_steps
+        before = weights(agent).copy()
+        agent.opt(random_batch())
+        assert np.array_equal(weights(agent), before) is not moves
+
+
 def test_exploration_follows_the_env_steps_of_the_run() -> None:
     config = DQNConfig(exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.1, 1000)))
     context = PolicyContext(seed=0)
@@ -248,6 +258,7 @@ def test_observations_in_double_precision_are_taken() -> None:
         ({"hidden": (64, 0)}, r"agent\.hidden needs at least 1 unit a layer, got \(64, 0\)"),
         ({"loss": "l1"}, r"agent\.loss must be huber or mse, got 'l1'"),
         ({"learning_rate": 0.0}, r"agent\.learning_rate must be positive, got 0\.0"),
+        ({"learning_rate": Schedule.linear(1.0, -1.0, 9)}, r"learning_rate at 9 environment steps"),
         ({"adam_eps": -1e-8}, r"agent\.adam_eps must be positive"),
         ({"max_grad_norm": -1.0}, r"agent\.max_grad_norm must be 0 or more, got -1\.0"),
         ({"threads": -1}, r"agent\.threads must be 0 or more, got -1"),

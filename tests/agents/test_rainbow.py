@@ -28,7 +28,7 @@ from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.types import Array
-from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch
+from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)
 RAINBOW = RainbowConfig(hidden=(16, 16), n_atoms=11, v_min=0.0, v_max=1.0, device="cpu")
@@ -90,6 +90,7 @@ def test_what_would_not_explore_is_refused() -> None:
         config.build_policy(TWO_STATES, CONTEXT)
 
 
+PLANES = spec((4, 10, 10), 3, "bool")
 FIELDS = EnvSpec(
     PackedSpec((("camera", IMAGES.observation), ("place", TWO_STATES.observation))),  # type: ignore[arg-type]
     DiscreteSpec(2),
@@ -97,7 +98,7 @@ FIELDS = EnvSpec(
 
 
 @the_family
-@pytest.mark.parametrize("of", [IMAGES, FIELDS], ids=["images", "fields"])
+@pytest.mark.parametrize("of", [IMAGES, PLANES, FIELDS], ids=["images", "planes", "fields"])
 def test_images_and_several_fields_are_learned_from(config: AgentConfig, of: EnvSpec) -> None:
     agent = config.build(of, CONTEXT)
     batch = random_batch(of)
