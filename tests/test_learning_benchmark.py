@@ -14,6 +14,7 @@ from asyncrl.cli.run_config import RunConfig, preset_lines
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.train import build_async_trainer
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.duels import DUELS, OURS
 from benchmarks.learning.environments import cartpole_hidden
@@ -97,6 +98,15 @@ def test_case_can_be_run_or_says_what_is_missing(case: Any):
     assert (config.seed, config.env) == (3, TASKS[case.task].env)
     assert config.stop_at_return == TASKS[case.task].bar
     assert sync_config(config).trainer.batch_size == config.trainer.batch_size
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", [c for c in CASES if c.settings], ids=lambda case: case.name)
+def test_settings_of_a_case_fit_its_preset(case: Any):
+    if missing(case):
+        pytest.skip(missing(case))
+    config = case.config(seed=0)
+    build_async_trainer(config.agent, config.env_config().build, config).close()
 
 
 def test_settings_have_dotted_names():
