@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -25,8 +27,21 @@ from asyncrl.agents._ppo_losses import (
 )
 from asyncrl.agents.ppo import PPOAgent, PPOConfig
 from asyncrl.agents.schedules import Schedule
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.async_config import EvaluationConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.cli.run_config import preset
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
+from asyncrl.train import train_async
+from asyncrl.train_result import TrainResult
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
 from asyncrl.types import Array, Columns
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
@@ -376,20 +391,37 @@ CHOICES = BoxSpec((2,), "int64", np.array([1, 0]), np.array([2, 4]), True)
 IMAGES = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_images_and_several_choices_are_learned_from(shared: bool) -> None:
-    agent = agent_for(spec=EnvSpec(IMAGES, CHOICES), shared_torso=shared)
-    obs = np.random.default_rng(0).integers(0, 256, (3, 5, 1, 36, 36)).astype(np.uint8)
+JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
+FIELDS = PackedSpec((("camera", IMAGES), ("joints", JOINTS)))
+
+
+@pytest.mark.parametrize("observation", [IMAGES, JOINTS, FIELDS], ids=["images", "double", "dict"])
+@pytest.mark.parametrize("changes", [{}, *MEMORIES[1:2]], ids=["apart", "gru"])
+def test_observations_of_any_kind_and_several_choices_are_learned_from(
+    observation: BoxSpec | PackedSpec, changes: dict[str, Any]
+) -> None:
+    agent = agent_for(spec=EnvSpec(observation, CHOICES), normalize_obs=True, **changes)
+    random = np.random.default_rng(0)
+
+    def rows(spec: BoxSpec) -> Array:
+        return random.integers(0, 256, (3, 5, *spec.shape)).astype(spec.dtype)
+
+    if isinstance(observation, PackedSpec):
+        obs = observation.pack({name: rows(field) for name, field in observation.fields})
+    else:
+        obs = rows(observation)
     acts = [agent.act(obs[:, t]) for t in range(4)]
+    extras = {n: np.stack([a.extras[n] for a in acts], axis=1) for n in acts[0].extras}
     before = weights(agent)
     agent.opt(
         {
             "obs": obs,
             "action": np.stack([act.action for act in acts], axis=1),
-            "log_prob": np.stack([act.extras["log_prob"] for act in acts], axis=1),
-            "reward": np.random.default_rng(1).normal(size=(3, 4)).astype(np.float32),
+            "reward": random.normal(size=(3, 4)).astype(np.float32),
             "discount": np.full((3, 4), 0.9, np.float32),
             "mask": np.ones((3, 4), bool),
+            "log_prob": extras["log_prob"],
+            **{name: column[:, 0] for name, column in extras.items() if name == "memory"},
         }
     )
     after = weights(agent)
@@ -461,3 +493,128 @@ def test_batches_of_another_replay_are_refused_with_advice() -> None:
     batch = batch_for(agent)
     with pytest.raises(ConfigError, match="start_columns"):
         agent.opt({**batch, "memory": np.zeros((3, 6, 8), np.float32)})
+
+
+class Recall(gym.Env[Array, Any]):
+    """Shows a number once, and pays for the action that names it a few steps later."""
+
+    _STEPS = 4
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, Any]:
+        super().reset(seed=seed)
+        self._number, self._step = int(self.np_random.integers(2)), 0
+        return np.array([2.0 * self._number - 1.0, 0.0], np.float32), {}
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool, Any]:
+        self._step += 1
+        over = self._step == self._STEPS
+        last = self._step == self._STEPS - 1
+        return np.array([0.0, last], np.float32), over * (action == self._number), over, False, {}
+
+
+def train(
+    agent: PPOConfig, env: str, n_envs: int = 8, n_steps: int = 128, **parts: Any
+) -> TrainResult:
+    n = n_envs * n_steps
+    memory = agent.memory != "none"
+    return train_sync(
+        agent,
+        partial(EnvConfig(id=env, n_envs=n_envs).build),
+        SyncConfig(
+            replay=TrajectoryQueueConfig(start_columns=("memory",) if memory else ()),
+            play=EpisodeEvaluatorConfig(episodes=20),
+            trainer=TrainerConfig(
+                batch_size=n,
+                opt_interval_env_steps=n,
+                warmup_env_steps=0,
+                cut_before_opt=True,
+                segment=SegmentConfig(length=2 * n_steps),
+                books=BookkeepingConfig(
+                    record_interval_s=0.0, record_interval_opt_steps=1, eval_interval_opt_steps=5
+                ),
+            ),
+        ),
+        **parts,
+    )
+
+
+RECALL = f"{__name__}:Recall"
+
+
+@pytest.mark.parametrize("correction", ["gae", "vtrace"])
+def test_cartpole_is_learned(correction: Any) -> None:
+    # Doing anything at random yields 22.
+    agent = PPOConfig(device="cpu", correction=correction)
+    stop = AnyOf(ReachesUpperBound("eval_reward", 300.0), MaxEnvSteps(60_000))
+    assert (train(agent, "CartPole-v1", stop=stop).best_score or 0.0) >= 300.0
+
+
+@pytest.mark.parametrize(("memory", "recalls"), [("none", False), ("gru", True), ("lstm", True)])
+def test_what_was_seen_earlier_is_used_with_a_memory_alone(memory: Any, recalls: bool) -> None:
+    agent = PPOConfig(device="cpu", hidden=(16,), memory=memory, shared_torso=True)
+    stop = AnyOf(ReachesUpperBound("eval_reward", 1.0), MaxEnvSteps(40_000 if recalls else 5_000))
+    result = train(agent, RECALL, n_envs=32, n_steps=16, stop=stop)
+    assert (result.best_score == 1.0) is recalls
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("correction", ["gae", "vtrace"])
+def test_a_run_with_everything_on(memory: Any, correction: Any) -> None:
+    agent = PPOConfig(
+        device="cpu",
+        hidden=(16,),
+        activation="relu",
+        shared_torso=True,
+        memory=memory,
+        state_std=True,
+        initial_log_std=-0.5,
+        correction=correction,
+        epochs=2,
+        learning_rate=Schedule.linear(1e-3, 0.0, 10_000),
+        clip=Schedule.linear(0.3, 0.1, 10_000),
+        entropy_weight=1e-3,
+        dual_clip=3.0,
+        value_clip=0.2,
+        target_kl=0.05,
+        normalize_obs=True,
+        normalize_reward=True,
+        precision="bfloat16",
+    )
+    recorder = MemoryRecorder()
+    result = train(
+        agent, "Pendulum-v1", n_envs=4, n_steps=32, stop=MaxOptSteps(4), recorder=recorder
+    )
+    assert result.opt_steps == 4
+    told = {n: float(v) for n, v in recorder.records[-1].items() if n.startswith("agent/")}
+    assert {"agent/policy_loss", "agent/value_loss", "agent/explained_variance"} <= set(told)
+    assert np.isfinite(list(told.values())).all()
+
+
+@pytest.mark.processes
+def test_two_actors_run_ahead_of_the_learner_and_are_corrected_for() -> None:
+    recorder = MemoryRecorder()
+    start = preset("appo")
+    config = dataclasses.replace(
+        start,
+        trainer=dataclasses.replace(
+            start.trainer,
+            batch_size=512,
+            books=BookkeepingConfig(record_interval_opt_steps=1, eval_interval_opt_steps=0),
+        ),
+        evaluation=EvaluationConfig(where="off"),
+    )
+    result = train_async(
+        dataclasses.replace(PPOConfig(correction="vtrace"), device="cpu"),
+        partial(EnvConfig(id="CartPole-v1", n_envs=8).build),
+        config,
+        stop=AnyOf(MaxOptSteps(8), MaxSeconds(60.0)),
+        recorder=recorder,
+    )
+    assert result.opt_steps == 8
+    lags = [float(r["agent/lag_kl"]) for r in recorder.records if "agent/lag_kl" in r]
+    assert np.isfinite(lags).all()
+    assert max(lags) > 1e-6
