@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from asyncrl.interrupter import Interrupter
     from asyncrl.launcher import Launcher
     from asyncrl.messages import ActorReport, Experience, ModelInfo
+    from asyncrl.offline import OfflineConfig, train_from_data
     from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
     from asyncrl.recorder import Record, Recorder
     from asyncrl.replay_buffer import ReplayBuffer
@@ -96,6 +97,7 @@ __all__ = [
     "LearnerLink",
     "ModelInfo",
     "NonFiniteModel",
+    "OfflineConfig",
     "OneStep",
     "PeerSilent",
     "Policy",
@@ -127,6 +129,7 @@ __all__ = [
     "WireError",
     "build_async_trainer",
     "train_async",
+    "train_from_data",
     "train_offline",
     "train_sync",
 ]
@@ -165,6 +168,7 @@ _HOMES = {
     "interrupter": ["Interrupter"],
     "launcher": ["Launcher"],
     "messages": ["ActorReport", "Experience", "ModelInfo"],
+    "offline": ["OfflineConfig", "train_from_data"],
     "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
     "recorder": ["Record", "Recorder"],
     "replay_buffer": ["ReplayBuffer"],

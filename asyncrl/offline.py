@@ -1,0 +1,140 @@
+"""Wires an offline run together: learning from experience that is there already.
+
+    result = train_from_data(
+        IQLConfig(),
+        Path("runs/pendulum/checkpoints"),          # of a run, or what `save_replay` has written
+        EnvConfig(id="Pendulum-v1", n_envs=10).build,
+        OfflineConfig(replay=UniformReplayConfig(capacity=200_000)),
+        stop=MaxOptSteps(50_000),
+        checkpoint_dir=Path("runs/offline"),
+    )
+
+Data from elsewhere comes as a buffer in place of the path: `datasets/episodes.py` makes one of
+arrays, `datasets/minari.py` of Minari's data sets. The environment is played in for evaluation
+only. What was learned can be improved online by `train_async` with the same config.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.env import EnvSpec, MakeBatchEnv
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.interrupter import Interrupter
+from asyncrl.recorder import Recorder
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffers.files import load_replay
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.seeding import Role, derive_seed
+from asyncrl.segment import SegmentConfig, SegmentSchema
+from asyncrl.step_processor import make_one_step
+from asyncrl.stop_conditions import StopCondition
+from asyncrl.train_result import TrainResult
+from asyncrl.trainer import train_offline
+
+__all__ = ["OfflineConfig", "train_from_data"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineConfig:
+    """Everything about an offline run but the agent, the data and the environment."""
+
+    seed: int = 0
+    """Every random stream of the run is drawn from it."""
+
+    replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
+    """What saved segments are loaded into: its n-step returns need no more rows ahead than the
+    run had that saved them. Means nothing for data that comes as a buffer."""
+
+    batch_size: int = 256
+    """Transitions, or sequences, in a batch."""
+
+    books: BookkeepingConfig = field(
+        default_factory=lambda: BookkeepingConfig(
+            record_interval_s=0.0,
+            record_interval_opt_steps=500,
+            eval_interval_opt_steps=2000,
+            save_replay=False,
+        )
+    )
+    """When to evaluate, record and save; by steps, so that two runs record the same."""
+
+    play: EpisodeEvaluatorConfig | None = field(default_factory=EpisodeEvaluatorConfig)
+    """What an evaluation plays; None evaluates never."""
+
+    evaluation_seed: int = 13
+    """Of the evaluated episodes, the same for all runs."""
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+
+
+def train_from_data(
+    agent: AgentConfig,
+    data: Path | ReplayBuffer,
+    make_env: MakeBatchEnv,
+    config: OfflineConfig | None = None,
+    *,
+    stop: StopCondition,
+    recorder: Recorder | None = None,
+    checkpoint_dir: Path | None = None,
+    interrupter: Interrupter | None = None,
+) -> TrainResult:
+    """Train an agent on saved segments, or on a filled buffer, and return how it went.
+
+    Raises `ConfigError` if the data is not that of such an agent in such an environment, and
+    `CheckpointError` if a file is not whole.
+    """
+    config = config or OfflineConfig()
+    seed = derive_seed(config.seed, Role.REPLAY)
+    buffer = load_replay(data, config.replay, seed=seed) if isinstance(data, Path) else data
+    with ExitStack() as closing:
+        env = make_env()
+        closing.callback(env.close)
+        schema: SegmentSchema | None = getattr(buffer, "schema", None)
+        if schema is not None:
+            _check_columns(schema, agent, env.spec)
+        context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
+        evaluator = (
+            EpisodeEvaluator(env, config.play, config.evaluation_seed) if config.play else None
+        )
+        return train_offline(
+            agent.build(env.spec, context),
+            buffer,
+            batch_size=config.batch_size,
+            books=config.books,
+            evaluator=evaluator,
+            recorder=recorder,
+            checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
+            stop=stop,
+            interrupter=interrupter,
+        )
+
+
+def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:
+    """Refuse data in which the agent would not find what it needs, as the environment has it."""
+    extras = agent.extra_columns(spec)
+    processor = make_one_step(SegmentConfig(frame_stack=schema.frame_stack), extras)
+    found = {column.name: column for column in schema.columns}
+    for column in processor.columns(spec, extras):
+        here = found.get(column.name)
+        if here is None:
+            raise ConfigError(
+                f"the data has no column {column.name}, which this agent asks for; it has "
+                f"{sorted(found)}. Set the agent so that it asks for less, or save the data from "
+                "a run with an agent that has stored it"
+            )
+        if here != column:
+            raise ConfigError(
+                f"the data is not of this environment: its column {column.name} is {here.dtype} "
+                f"of shape {here.shape}, and the environment's {column.dtype} of {column.shape}"
+            )

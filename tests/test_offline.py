@@ -1,0 +1,115 @@
+"""One call learns from what a run has left behind, or from a buffer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.bc import BCConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.iql import IQLConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.offline import OfflineConfig, train_from_data
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.files import load_replay
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+
+MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
+REPLAY = UniformReplayConfig(capacity=500)
+BOOKS = BookkeepingConfig(
+    record_interval_s=0.0, record_interval_opt_steps=5, eval_interval_opt_steps=10
+)
+CONFIG = OfflineConfig(
+    seed=3, replay=REPLAY, batch_size=16, books=BOOKS, play=EpisodeEvaluatorConfig(episodes=2)
+)
+AGENT = IQLConfig(hidden=(8,), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("run")
+    train_sync(
+        DQNConfig(hidden=(8,), device="cpu"),
+        MAKE_ENV,
+        SyncConfig(replay=REPLAY, trainer=TrainerConfig(warmup_env_steps=190), play=None),
+        checkpoint_dir=directory,
+        stop=MaxEnvSteps(200),
+    )
+    return directory
+
+
+def test_learns_from_a_runs_checkpoint(run: Path, tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    result = train_from_data(
+        AGENT,
+        run,
+        MAKE_ENV,
+        CONFIG,
+        stop=MaxOptSteps(20),
+        recorder=recorder,
+        checkpoint_dir=tmp_path,
+    )
+    assert (result.env_steps, result.opt_steps) == (0, 20)
+    assert result.best_score is not None
+    assert recorder.last("eval_reward") == result.last_score
+    assert Checkpointer(tmp_path).load("20").meta["opt_steps"] == 20
+
+
+def test_learns_from_a_buffer(run: Path) -> None:
+    buffer = load_replay(run, PrioritizedReplayConfig(capacity=500), seed=0)
+    result = train_from_data(
+        AGENT, buffer, MAKE_ENV, replace(CONFIG, play=None), stop=MaxOptSteps(5)
+    )
+    assert (result.opt_steps, result.best_score) == (5, None)
+
+
+def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:
+    models = []
+    for name, config in {"a": CONFIG, "b": CONFIG, "c": replace(CONFIG, seed=5)}.items():
+        train_from_data(
+            AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(5), checkpoint_dir=tmp_path / name
+        )
+        models.append(Checkpointer(tmp_path / name).load("5").groups["model"])
+    same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
+    assert all(same)
+    assert not any(other)
+
+
+def test_data_of_another_environment_is_refused(run: Path) -> None:
+    other = EnvConfig(id="Acrobot-v1").build
+    with pytest.raises(ConfigError, match=r"column obs is float32 of shape \(4,\).*\(6,\)"):
+        train_from_data(AGENT, run, other, CONFIG, stop=MaxOptSteps(5))
+
+
+def test_data_without_what_the_agent_asks_for_is_refused(run: Path) -> None:
+    asks = replace(AGENT, normalize_reward=True)
+    with pytest.raises(ConfigError, match="no column discounted_return"):
+        train_from_data(asks, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
+
+
+def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None:
+    config = replace(CONFIG, replay=PrioritizedReplayConfig(capacity=500))
+    with pytest.raises(ConfigError, match="uniform replay"):
+        train_from_data(BCConfig(device="cpu"), run, MAKE_ENV, config, stop=MaxOptSteps(5))
+
+
+def test_nothing_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="neither"):
+        train_from_data(AGENT, tmp_path / "no", MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
+
+
+@pytest.mark.parametrize("settings", [{"seed": -1}, {"batch_size": 0}])
+def test_settings_are_checked(settings: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        OfflineConfig(**settings)  # type: ignore[arg-type]
