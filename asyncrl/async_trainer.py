@@ -170,6 +170,7 @@ class AsyncTrainer:
             self._has_trained = True
             self._manager.stop()
             self._link.close()
+            self.books.close_saver()
 
     def run_step(self) -> bool:
         """Take one turn: sample, learn, keep books.

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.array_file import Digest, digest_of, read_arrays, write_arrays, write_file
+from asyncrl.directory_lock import DirectoryLock
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.types import Params
 
@@ -82,6 +83,17 @@ class Checkpointer:
             raise ConfigError(f"keep_last must be 0 (keep all) or more, got {keep_last}")
         self._directory = directory
         self._keep_last = keep_last
+        self._lock: DirectoryLock | None = None
+
+    def lock(self) -> None:
+        """Keep other runs from writing here, until `unlock`; raise `ConfigError` if one does."""
+        self._lock = self._lock or DirectoryLock(self._directory)
+
+    def unlock(self) -> None:
+        """Let others write here; may be called again."""
+        if self._lock:
+            self._lock.release()
+            self._lock = None
 
     def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> Path:
         """Save under `name`, a number of optimisation steps or a word such as `best`.

@@ -10,7 +10,7 @@ from pathlib import Path
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
 
-__all__ = ["differences", "first_incarnation", "load_to_resume"]
+__all__ = ["differences", "first_incarnation", "load_to_resume", "open_checkpoints"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,19 @@ def load_to_resume(
     if changed:
         logger.warning("resumed with other settings than before: %s", "; ".join(changed))
     return checkpoint
+
+
+def open_checkpoints(
+    checkpoint_dir: Path | None, *, resume: bool, config: Mapping[str, object] | None
+) -> tuple[Checkpointer | None, Checkpoint | None]:
+    """Return who saves to a directory, now locked, and what to go on from if that is wanted."""
+    if not resume and checkpoint_dir is None:
+        return None, None
+    checkpoint = load_to_resume(checkpoint_dir, config) if resume else None
+    assert checkpoint_dir is not None  # noqa: S101  # there would be nothing to resume
+    checkpointer = Checkpointer(checkpoint_dir)
+    checkpointer.lock()
+    return checkpointer, checkpoint
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:

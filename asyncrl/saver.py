@@ -62,14 +62,19 @@ class Saver:
             self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """Wait until all is on disk; raise if the newest checkpoint of a kind could not be."""
+        """Wait until all is on disk, and let others write there.
+
+        Raises if the newest checkpoint of a kind could not be written.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             in_time = self._changed.wait_for(
                 lambda: not (self._waiting or self._writing) or not self._is_alive(), timeout_s
             )
-        if not in_time:
+        if in_time:
+            self._checkpointer.unlock()
+        else:
             raise CheckpointError(
                 f"the last checkpoint was not on disk after {timeout_s:g} s and was given up; "
                 "those that were saved before are whole"

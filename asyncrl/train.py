@@ -24,7 +24,6 @@ from asyncrl.actor_process import (
 from asyncrl.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, Strategy
-from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
@@ -40,7 +39,7 @@ from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.resume import first_incarnation, load_to_resume
+from asyncrl.resume import first_incarnation, open_checkpoints
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import StepProcessor, make_one_step
@@ -126,11 +125,13 @@ def build_async_trainer(
         run_config: Plain values for the recorder to keep beside its numbers.
     """
     config = config or AsyncConfig()
-    checkpoint = load_to_resume(checkpoint_dir, run_config) if resume else None
     plan = _Plan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it
+    checkpointer, checkpoint = open_checkpoints(checkpoint_dir, resume=resume, config=run_config)
     with ExitStack() as undo:
+        if checkpointer:
+            undo.callback(checkpointer.unlock)
         # First of all: it loads modules for the actors while the learner's side is being built.
         launcher = LocalLauncher(preload=_PRELOAD)
         undo.callback(launcher.close)
@@ -154,7 +155,7 @@ def build_async_trainer(
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
             recorder=_in_background(recorder),
-            checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
+            checkpointer=checkpointer,
             stop=stop,
             strategy=strategy,
             setup=plan.setup,
@@ -322,9 +323,8 @@ class _Plan:
                     f"{name} of {size} is more than replay.capacity={config.replay.capacity} "
                     "transitions; make the replay larger"
                 )
-        return config.limiter.build(
-            max_insert=message, batch_size=batch_size, once=config.replay.once
-        )
+        once = config.replay.once
+        return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
 
 
 def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:

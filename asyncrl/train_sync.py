@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.agent import AgentConfig, PolicyContext
-from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
@@ -16,7 +15,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.resume import load_to_resume
+from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import make_schema
 from asyncrl.step_processor import make_one_step
@@ -70,8 +69,10 @@ def train_sync(
     parts of your own.
     """
     config = config or SyncConfig()
-    checkpoint = load_to_resume(checkpoint_dir, run_config) if resume else None
+    checkpointer, checkpoint = open_checkpoints(checkpoint_dir, resume=resume, config=run_config)
     with ExitStack() as closing:
+        if checkpointer:
+            closing.callback(checkpointer.unlock)
         env = make_env()
         closing.callback(env.close)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
@@ -97,7 +98,7 @@ def train_sync(
             seed=config.seed,
             evaluator=evaluator,
             recorder=recorder,
-            checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
+            checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             run_config=run_config,

@@ -20,7 +20,7 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.env import MakeBatchEnv
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import CheckpointError
+from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
@@ -178,3 +178,23 @@ def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None
     longer = SyncConfig(trainer=trainer, replay=replay)
     with pytest.raises(CheckpointError, match="does not fit"):
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
+
+
+@pytest.mark.processes
+def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    trainer = build_async_trainer(
+        DQN, cartpole(), async_config(), stop=MaxOptSteps(20), checkpoint_dir=tmp_path / "x"
+    )
+    with pytest.raises(ConfigError, match="in use by another run"):
+        train_async(DQN, cartpole(), async_config(), checkpoint_dir=tmp_path / "x")
+    with pytest.raises(ConfigError, match="in use by another run"):
+        sync_run("dqn", tmp_path / "x")
+    trainer.train()
+    resumed = {"stop": MaxOptSteps(40), "checkpoint_dir": tmp_path / "x", "resume": True}
+    assert train_async(DQN, cartpole(), async_config(), **resumed).opt_steps == 40  # type: ignore[arg-type]
+
+
+@pytest.mark.processes
+def test_trainer_that_never_trains_leaves_nothing(tmp_path: Path) -> None:
+    build_async_trainer(DQN, cartpole(), async_config(), checkpoint_dir=tmp_path / "x").close()
+    assert list(tmp_path.iterdir()) == []

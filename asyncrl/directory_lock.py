@@ -1,0 +1,72 @@
+"""One run at a time writes to a directory; who comes second is told who was first.
+
+The system holds the lock for as long as the process lives that took it, so a run that was killed
+keeps nobody out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from asyncrl.errors import ConfigError
+
+__all__ = ["DirectoryLock"]
+
+_NAME = ".lock"
+
+
+class DirectoryLock:
+    """Taken when it is made, and given back by `release`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock, making the directory if need be; raise `ConfigError` if another has it."""
+        self._directory = directory
+        self._path = directory / _NAME
+        self._descriptor = -1
+        while self._descriptor < 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._descriptor = self._take()
+        words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, words.encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back, and leave no directory that is empty; may be called again."""
+        if self._descriptor < 0:
+            return
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        with suppress(OSError):
+            self._directory.rmdir()
+
+    def _take(self) -> int:
+        """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _holder(descriptor)
+            os.close(descriptor)
+            raise ConfigError(
+                f"{self._directory} is in use by another run, {holder}; wait for its end, or give "
+                "another directory"
+            ) from error
+        # Its last holder may have removed the file between our opening and our locking it.
+        if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
+            return descriptor
+        os.close(descriptor)
+        return -1
+
+
+def _holder(descriptor: int) -> str:
+    try:
+        words = json.loads(os.pread(descriptor, 1000, 0))
+        return f"process {int(words['pid'])} on {str(words['host'])[:100]}"
+    except (ValueError, KeyError, TypeError):
+        return "which has just begun"

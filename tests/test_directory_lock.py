@@ -1,0 +1,82 @@
+"""One run at a time has a directory, and a run that is gone keeps nobody out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from asyncrl.directory_lock import DirectoryLock
+from asyncrl.errors import ConfigError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from asyncrl.directory_lock import DirectoryLock
+DirectoryLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_second_is_told_who_was_first(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path / "run")
+    with pytest.raises(ConfigError, match=rf"run is in use by another run, process {os.getpid()} "):
+        DirectoryLock(tmp_path / "run")
+    lock.release()
+    lock.release()
+    DirectoryLock(tmp_path / "run").release()
+
+
+def test_nothing_is_left_but_what_others_have_put_there(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path / "empty" / "run")
+    lock.release()
+    assert not (tmp_path / "empty/run").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/of").touch()
+    DirectoryLock(tmp_path / "full").release()
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["of"]
+
+
+@pytest.mark.processes
+def test_killed_holder_lets_go_at_once(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(ConfigError, match=f"process {holder.pid} "):
+            DirectoryLock(tmp_path)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(20)
+    DirectoryLock(tmp_path).release()
+
+
+def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
+    def race(_: int) -> DirectoryLock | None:
+        try:
+            return DirectoryLock(tmp_path / "run")
+        except ConfigError:
+            return None
+
+    for _ in range(20):
+        with ThreadPoolExecutor(20) as pool:
+            winners = [lock for lock in pool.map(race, range(20)) if lock]
+        assert len(winners) == 1
+        winners[0].release()
+
+
+def test_holder_that_left_no_word_is_no_riddle(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    (tmp_path / ".lock").write_text("{")
+    with pytest.raises(ConfigError, match="which has just begun"):
+        DirectoryLock(tmp_path)
+    lock.release()
