@@ -48,10 +48,11 @@ PUBLIC_NAMES = """
     CollectThenTrain ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig
     Evaluation EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
     NonFiniteModel OfflineConfig OneStep PeerSilent Policy PolicyContext RateLimiter
-    RateLimiterConfig Record Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig RestartPolicyConfig
-    ReturnToGo SegmentConfig Step StepProcessor SyncConfig SyncModel TellsPriorities Trainer
-    TrainerConfig Trajectories Trajectory TrajectoryConfig Transport TransportClosed TransportError
-    WireError build_async_trainer train_async train_from_data train_offline train_sync
+    RateLimiterConfig Record Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig
+    RestartPolicyConfig ReturnToGo SegmentConfig Step StepProcessor SyncConfig SyncModel
+    TellsPriorities Trainer TrainerConfig Trajectories Trajectory TrajectoryConfig Transport
+    TransportClosed TransportError WireError build_async_trainer train_async train_from_data
+    train_offline train_sync
 """.split()
 
 HEAVY = {"gymnasium", "msgpack", "rich", "tensorboard", "torch", "tyro", "yaml", "zmq"}
