@@ -9,11 +9,11 @@ batch of both is what they are normalised by. Where the policy acts, and where i
 critics, running means and deviations are used. The discount comes with the batch, since gamma and
 n-step returns belong to the replay.
 
-Why this one, of those that came after SAC and TD3: the paper reports the scores of REDQ and DroQ, or
-better ones, with one optimisation step for each environment step where these take 20, which a CPU
-has no time for. TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) takes one as well.
-HalfCheetah-v5 here, after 25,000 environment steps, one optimisation step of 256 rows for each, 256
-units a layer, one core, one seed:
+Why this one, of those that came after SAC and TD3: the paper reports scores like those of REDQ and
+DroQ, or better ones, with one optimisation step for each environment step where these take 20,
+which a CPU has no time for. TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) takes one
+as well. HalfCheetah-v5 here, after 25,000 environment steps, one optimisation step of 256 rows for
+each, 256 units a layer, one core, one seed:
 
                                       score     seconds of CPU
     TD3                                 667                 86
