@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from examples import dict_observations, dqn_cartpole, embed, offline, own_agent
+from examples import (
+    atari,
+    dict_observations,
+    dqn_cartpole,
+    embed,
+    mujoco_robots,
+    offline,
+    own_agent,
+    own_env,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -25,6 +36,26 @@ def test_dict_observations_are_learned_from_all_fields_together() -> None:
     result = dict_observations.main()
     assert result.best_score is not None
     assert result.best_score >= 5.5, "who does not know the goal gets 2"
+
+
+def test_own_env_is_kept_warm() -> None:
+    result = own_env.main()
+    assert result.best_score is not None
+    assert result.best_score > -15.0, "who heats at random pays 33"
+
+
+def test_atari_learns_from_stacked_frames() -> None:
+    pytest.importorskip("ale_py")
+    result = atari.main(1000, warm_up=300, episode_steps=20)
+    assert result.opt_steps > 0
+    assert result.last_score is not None
+
+
+def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    result = mujoco_robots.main("InvertedPendulum-v5", 1500, tmp_path)
+    assert result.opt_steps > 0
+    assert (tmp_path / "best").exists()
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,63 @@
+"""DQN on an Atari game, from pixels: `pip install 'asyncrl[atari]'`.
+
+Frames are stacked where they are sampled, so that each is sent and kept once. Pong begins to be won
+after some hundred thousand environment steps: an hour or so on a few cores.
+
+    python -m examples.atari
+"""
+
+from __future__ import annotations
+
+from asyncrl import (
+    AsyncConfig,
+    AsyncTrainerConfig,
+    EpisodeEvaluatorConfig,
+    EvaluationConfig,
+    RateLimiterConfig,
+    SegmentConfig,
+    train_async,
+)
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonLadder
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.recorders.terminal import TerminalRecorder
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.train_result import TrainResult
+
+
+def main(
+    max_env_steps: int = 2_000_000, *, warm_up: int = 10_000, episode_steps: int = 27_000
+) -> TrainResult:
+    """Train each actor with an exploration rate of its own, as Ape-X does."""
+    stop = ReachesUpperBound("eval_reward", 15.0) | MaxEnvSteps(max_env_steps)
+    return train_async(
+        DQNConfig(
+            hidden=(512,),  # behind the convolutions of Mnih et al. (2015)
+            learning_rate=1e-4,
+            loss="huber",
+            tau=0.0,
+            target_interval_opt_steps=2000,
+            exploration=EpsilonLadder(decay_env_steps=100_000),
+        ),
+        EnvConfig(id="ALE/Pong-v5", n_envs=8).build,
+        AsyncConfig(
+            actors=2,
+            segment=SegmentConfig(length=64, frame_stack=4),
+            replay=PrioritizedReplayConfig(capacity=max(20 * warm_up, 1000), n_step=3),
+            limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=warm_up),
+            trainer=AsyncTrainerConfig(
+                batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
+            ),
+            evaluation=EvaluationConfig(
+                play=EpisodeEvaluatorConfig(episodes=8, max_episode_steps=episode_steps)
+            ),
+        ),
+        stop=stop,
+        recorder=TerminalRecorder(limits=stop.limits(), target=("eval_reward", 15.0)),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""SAC on a robot of MuJoCo: `pip install 'asyncrl[mujoco]'`.
+
+One optimisation step for each environment step, which is what SAC is usually run with; the learner
+is what takes the time. The checkpoints hold the best model and everything to go on learning from.
+
+    python -m examples.mujoco_robots
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
+from asyncrl.agents.sac import SACConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.recorders.terminal import TerminalRecorder
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.train_result import TrainResult
+
+BATCH_SIZE = 256
+
+
+def main(
+    env_id: str = "HalfCheetah-v5",
+    max_env_steps: int = 300_000,
+    checkpoint_dir: Path | None = Path("runs/mujoco_robots"),
+) -> TrainResult:
+    """Train until it runs well."""
+    stop = ReachesUpperBound("eval_reward", 5000.0) | MaxEnvSteps(max_env_steps)
+    return train_async(
+        SACConfig(hidden=(256, 256)),
+        EnvConfig(id=env_id, n_envs=4).build,
+        AsyncConfig(
+            actors=2,
+            replay=UniformReplayConfig(capacity=max_env_steps),
+            # Each transition is sampled as often as a batch is large: a step for a step.
+            limiter=RateLimiterConfig(samples_per_insert=BATCH_SIZE),
+            trainer=AsyncTrainerConfig(
+                batch_size=BATCH_SIZE,
+                sync_interval_opt_steps=10,
+                books=BookkeepingConfig(eval_interval_opt_steps=5000),
+            ),
+        ),
+        stop=stop,
+        checkpoint_dir=checkpoint_dir,
+        recorder=TerminalRecorder(limits=stop.limits(), target=("eval_reward", 5000.0)),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""An environment of one's own: any Gymnasium environment, named by the function that makes it.
+
+A thermostat: the room cools towards the weather outside, which drifts, and the agent heats or not.
+Each minute costs what it heats, and more the further the room is from 20 degrees.
+
+    python -m examples.own_env
+    asyncrl doctor examples.own_env:make_room                     # is it fit for training?
+    asyncrl train dqn --env examples.own_env:make_room --env-kwargs power 1.5
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from asyncrl import AsyncConfig, train_async
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.train_result import TrainResult
+from asyncrl.types import Array
+
+WANTED = 20.0
+
+
+class Room(gym.Env[Array, np.int64]):
+    """Sees how warm it is inside and outside."""
+
+    def __init__(self, power: float = 2.0) -> None:
+        self.power = power
+        self.observation_space = Box(-5.0, 5.0, (2,), np.float32)
+        self.action_space = Discrete(2)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Come home to a cold room; all chance comes from `self.np_random`, which has the seed."""
+        super().reset(seed=seed)
+        self.inside, self.outside = 10.0, float(self.np_random.uniform(-5.0, 15.0))
+        return self.observe(), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Heat (1) or not (0) for a minute. It never terminates: `TimeLimit` truncates it."""
+        self.outside += float(self.np_random.normal(0.0, 0.1))
+        self.inside += self.power * float(action) - 0.05 * (self.inside - self.outside)
+        cost = 0.1 * float(action) + 0.1 * abs(self.inside - WANTED)
+        return self.observe(), -cost, False, False, {}
+
+    def observe(self) -> Array:
+        """Return temperatures at the scale that networks like."""
+        both = np.array([self.inside - WANTED, self.outside - WANTED], np.float32) / 10
+        return np.clip(both, -5.0, 5.0)
+
+
+def make_room(power: float = 2.0) -> gym.Env[Array, np.int64]:
+    """Return an hour in the room."""
+    return gym.wrappers.TimeLimit(Room(power), 60)
+
+
+def main(max_opt_steps: int = 4000) -> TrainResult:
+    """Train until it costs 12; who heats at random pays 33, who does so below 19.5 degrees 8."""
+    result = train_async(
+        DQNConfig(),
+        EnvConfig(id="examples.own_env:make_room", kwargs={"power": 2.0}, n_envs=8).build,
+        AsyncConfig(actors=2),
+        stop=ReachesUpperBound("eval_reward", -12.0) | MaxOptSteps(max_opt_steps),
+    )
+    print(result.stop_reason, result.best_score)
+    return result
+
+
+if __name__ == "__main__":
+    main()
