@@ -16,8 +16,8 @@ from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
+from asyncrl.run_plan import schema_of
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import make_schema
 from asyncrl.step_processor import make_one_step
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
@@ -79,12 +79,7 @@ def train_sync(
         extras = agent.extra_columns(env.spec)
         segment = config.trainer.segment
         processor = make_one_step(segment, extras)
-        schema = make_schema(
-            processor.columns(env.spec, extras),
-            length=segment.length,
-            lookahead=config.replay.lookahead,
-            frame_stack=segment.frame_stack,
-        )
+        schema = schema_of(processor, env.spec, extras, segment, config.replay)
         evaluator = _make_evaluator(config, make_eval_env or make_env)
         if evaluator:
             closing.callback(evaluator.close)

@@ -1,0 +1,183 @@
+"""What follows from the agent, the environment and the config of a run, checked as a whole.
+
+Nothing is started here: settings that contradict each other are refused before anything is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from asyncrl.actor_manager import MakeBody
+from asyncrl.actor_process import (
+    ActorSpec,
+    EvaluatorSpec,
+    MakeEvaluator,
+    run_actor,
+    run_evaluator,
+)
+from asyncrl.agent import Agent, AgentConfig, PolicyContext
+from asyncrl.async_config import AsyncConfig
+from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.errors import ConfigError
+from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.facts import Setup
+from asyncrl.launcher import ActorBody
+from asyncrl.messages import Peer
+from asyncrl.outbox import segments_per_message
+from asyncrl.rate_limiter import RateLimiter
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.seeding import Role, derive_seed
+from asyncrl.segment import ColumnSpec, SegmentConfig, SegmentSchema, make_schema
+from asyncrl.step_processor import StepProcessor, make_one_step
+from asyncrl.transport import Transport
+from asyncrl.types import ActorId
+
+__all__ = ["RunPlan", "schema_of"]
+
+
+def schema_of(
+    processor: StepProcessor,
+    spec: EnvSpec,
+    extras: tuple[ColumnSpec, ...],
+    segment: SegmentConfig,
+    replay: ReplayBufferConfig,
+) -> SegmentSchema:
+    """Return the schema of the segments that a processor fills for a replay buffer."""
+    return make_schema(
+        processor.columns(spec, extras),
+        length=segment.length,
+        lookahead=replay.lookahead,
+        frame_stack=segment.frame_stack,
+    )
+
+
+class RunPlan:
+    """What follows from the agent, the environment and the config, checked against each other."""
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        make_env: MakeBatchEnv,
+        make_processor: Callable[[], StepProcessor] | None,
+        config: AsyncConfig,
+        actor_agents: Sequence[AgentConfig] | None,
+    ) -> None:
+        """Look at all of it; raise `ConfigError` where parts do not go together."""
+        n_actors = config.actors
+        if actor_agents is not None and len(actor_agents) != n_actors:
+            raise ConfigError(
+                f"{len(actor_agents)} actor_agents were given for {n_actors} actors; give one "
+                "for each, or none to have all act with the learner's"
+            )
+        self._agent = agent
+        self._actor_agents = list(actor_agents or [agent] * n_actors)
+        self._make_env = make_env
+        self._config = config
+        self._spec, self._n_envs = _look_at(make_env)
+        extras = agent.extra_columns(self._spec)
+        self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
+        self.schema = schema_of(
+            self._make_processor(), self._spec, extras, config.segment, config.replay
+        )
+        self.limiter = self._build_limiter()
+        # Batches of trajectories differ in size, so several cannot be cut out of one.
+        self.trainer = (
+            replace(config.trainer, batches_per_draw=1) if config.replay.once else config.trainer
+        )
+        self.setup = Setup(
+            actors=n_actors,
+            envs_per_actor=self._n_envs,
+            samples_per_insert=config.limiter.samples_per_insert,
+        )
+
+    def build_learner(self) -> Agent:
+        """Make the learner's agent."""
+        context = PolicyContext(
+            seed=derive_seed(self._config.seed, Role.LEARNER),
+            n_actors=self._config.actors,
+            n_envs=self._n_envs,
+        )
+        return self._agent.build(self._spec, context)
+
+    def build_buffer(self) -> ReplayBuffer:
+        """Allocate the replay buffer."""
+        return self._config.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
+
+    def bodies(self, address: Transport, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
+        """Return what each process runs; an evaluating one's slot comes after the actors'."""
+        bodies = self._actor_bodies(address)
+        if self._config.evaluation.where == "background":
+            spec = EvaluatorSpec(
+                env_spec=self._spec,
+                make_evaluator=evaluate,
+                agent=self._agent,
+                transport=address,
+                seed=self._config.seed,
+            )
+            bodies[ActorId(self._config.actors)] = partial(_evaluator_body, spec)
+        return bodies
+
+    def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
+        """Return what builds the evaluator, in whichever process will run it."""
+        seed = derive_seed(self._config.evaluation.seed, Role.EVALUATION)
+        return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
+
+    def _actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:
+        bodies: dict[ActorId, MakeBody] = {}
+        for i, agent in enumerate(self._actor_agents):
+            spec = ActorSpec(
+                make_env=self._make_env,
+                agent=agent,
+                make_processor=self._make_processor,
+                schema=self.schema,
+                segment=self._config.segment,
+                transport=address,
+                n_actors=self._config.actors,
+                seed=self._config.seed,
+            )
+            bodies[ActorId(i)] = partial(_actor_body, spec)
+        return bodies
+
+    def _build_limiter(self) -> RateLimiter:
+        """Build the limiter, where messages, batches and the buffer's size meet."""
+        config, batch_size = self._config, self._config.trainer.batch_size
+        message = config.segment.length * segments_per_message(
+            config.segment, self.schema, self._n_envs
+        )
+        for name, size in (
+            ("trainer.batch_size", batch_size),
+            ("limiter.min_size", config.limiter.min_size),
+            ("one message (segment.length times environments per actor)", message),
+        ):
+            if size > config.replay.capacity:
+                raise ConfigError(
+                    f"{name} of {size} is more than replay.capacity={config.replay.capacity} "
+                    "transitions; make the replay larger"
+                )
+        once = config.replay.once
+        return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
+
+
+def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
+    """Build the environments once, here, where an error is easiest to read."""
+    env: BatchEnv = make_env()
+    try:
+        return env.spec, env.n_envs
+    finally:
+        env.close()
+
+
+def _actor_body(spec: ActorSpec, peer: Peer) -> ActorBody:
+    return partial(run_actor, spec, peer)
+
+
+def _evaluator_body(spec: EvaluatorSpec, peer: Peer) -> ActorBody:
+    return partial(run_evaluator, spec, peer)
+
+
+def _episode_evaluator(
+    make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
+) -> EpisodeEvaluator:
+    return EpisodeEvaluator(make_env(), play, seed)

@@ -1,0 +1,100 @@
+"""Settings that contradict each other are refused before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.env import BatchEnv
+from asyncrl.errors import ConfigError
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.run_plan import RunPlan
+from asyncrl.segment import SegmentConfig
+from asyncrl.transports.local import LocalTransport
+from asyncrl.types import ActorId
+from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
+
+CONFIG = AsyncConfig(
+    actors=3,
+    segment=SegmentConfig(length=4),
+    replay=UniformReplayConfig(capacity=100, n_step=2),
+    limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=10),
+    trainer=AsyncTrainerConfig(batch_size=8),
+)
+ONCE = replace(
+    CONFIG, replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
+)
+
+
+def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
+    values: dict[str, Any] = {"make_processor": None, "actor_agents": None} | parts
+    return RunPlan(ConstantConfig(action=1), CountingBatch, config=config, **values)
+
+
+def test_segments_are_those_that_the_replay_reads() -> None:
+    schema = plan().schema
+    assert (schema.length, schema.lookahead, schema.frame_stack) == (4, 2, 1)
+    assert [column.name for column in schema.columns][:2] == ["obs", "action"]
+
+
+def test_environments_are_looked_at_once_and_closed() -> None:
+    made: list[CountingBatch] = []
+
+    def make_env() -> BatchEnv:
+        made.append(CountingBatch(n_envs=5))
+        return made[-1]
+
+    setup = RunPlan(ConstantConfig(), make_env, None, CONFIG, None).setup
+    assert (setup.actors, setup.envs_per_actor, setup.samples_per_insert) == (3, 5, 2.0)
+    assert [env.closed for env in made] == [True]
+
+
+def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
+    for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
+        config = replace(CONFIG, evaluation=EvaluationConfig(where=where))  # type: ignore[arg-type]
+        one = plan(config)
+        bodies = one.bodies(LocalTransport(one.schema), lambda: None)  # type: ignore[arg-type,return-value]
+        assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+
+
+def test_learner_and_buffer_are_the_configs() -> None:
+    one = plan()
+    learner = one.build_learner()
+    assert isinstance(learner, ConstantAgent)
+    assert learner.params["action"] == 1
+    assert one.build_buffer().capacity == 100
+
+
+def test_what_is_handed_out_once_is_drawn_batch_by_batch() -> None:
+    assert plan().trainer.batches_per_draw > 1
+    assert plan(ONCE).trainer.batches_per_draw == 1
+    limiter = plan(ONCE).limiter
+    assert not limiter.may_sample(8)
+    limiter.on_insert(8)
+    assert limiter.may_sample(8), "no warm-up"
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "words"),
+    [
+        (CONFIG, {"actor_agents": [ConstantConfig()] * 2}, "2 actor_agents were given for 3"),
+        (replace(CONFIG, trainer=AsyncTrainerConfig(batch_size=101)), {}, "trainer.batch_size of"),
+        (replace(CONFIG, limiter=RateLimiterConfig(min_size=101)), {}, "limiter.min_size of 101"),
+        (replace(CONFIG, segment=SegmentConfig(length=60)), {}, "one message .* of 120"),
+        (replace(ONCE, limiter=RateLimiterConfig()), {}, "samples_per_insert must be 1"),
+        (
+            replace(CONFIG, limiter=RateLimiterConfig(min_size=10, band_transitions=1)),
+            {},
+            "would deadlock",
+        ),
+    ],
+)
+def test_contradictions_are_refused(config: AsyncConfig, parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan(config, **parts)
