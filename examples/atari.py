@@ -23,15 +23,15 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.train_result import TrainResult
 
 
 def main(
-    max_env_steps: int = 2_000_000, *, warm_up: int = 10_000, episode_steps: int = 27_000
+    max_opt_steps: int = 500_000, *, warm_up: int = 10_000, episode_steps: int = 27_000
 ) -> TrainResult:
     """Train each actor with an exploration rate of its own, as Ape-X does."""
-    stop = ReachesUpperBound("eval_reward", 15.0) | MaxEnvSteps(max_env_steps)
+    stop = ReachesUpperBound("eval_reward", 15.0) | MaxOptSteps(max_opt_steps)
     return train_async(
         DQNConfig(
             hidden=(512,),  # behind the convolutions of Mnih et al. (2015)

@@ -16,7 +16,7 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.train_result import TrainResult
 
 BATCH_SIZE = 256
@@ -24,17 +24,17 @@ BATCH_SIZE = 256
 
 def main(
     env_id: str = "HalfCheetah-v5",
-    max_env_steps: int = 300_000,
+    max_opt_steps: int = 300_000,
     checkpoint_dir: Path | None = Path("runs/mujoco_robots"),
 ) -> TrainResult:
     """Train until it runs well."""
-    stop = ReachesUpperBound("eval_reward", 5000.0) | MaxEnvSteps(max_env_steps)
+    stop = ReachesUpperBound("eval_reward", 5000.0) | MaxOptSteps(max_opt_steps)
     return train_async(
         SACConfig(hidden=(256, 256)),
         EnvConfig(id=env_id, n_envs=4).build,
         AsyncConfig(
             actors=2,
-            replay=UniformReplayConfig(capacity=max_env_steps),
+            replay=UniformReplayConfig(capacity=300_000),
             # Each transition is sampled as often as a batch is large: a step for a step.
             limiter=RateLimiterConfig(samples_per_insert=BATCH_SIZE),
             trainer=AsyncTrainerConfig(

@@ -46,15 +46,15 @@ def test_own_env_is_kept_warm() -> None:
 
 def test_atari_learns_from_stacked_frames() -> None:
     pytest.importorskip("ale_py")
-    result = atari.main(1000, warm_up=300, episode_steps=20)
-    assert result.opt_steps > 0
+    result = atari.main(20, warm_up=300, episode_steps=20)
+    assert result.opt_steps == 20
     assert result.last_score is not None
 
 
 def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
-    result = mujoco_robots.main("InvertedPendulum-v5", 1500, tmp_path)
-    assert result.opt_steps > 0
+    result = mujoco_robots.main("InvertedPendulum-v5", 50, tmp_path)
+    assert result.opt_steps == 50
     assert (tmp_path / "best").exists()
 
 
