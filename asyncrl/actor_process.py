@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.actor import Actor
-from asyncrl.agent import Act, AgentConfig, Policy, PolicyContext, PolicyWrapper
+from asyncrl.agent import (
+    Act,
+    AgentConfig,
+    CountsEnvSteps,
+    Policy,
+    PolicyContext,
+    PolicyWrapper,
+)
 from asyncrl.env import EnvSpec, MakeBatchEnv
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
@@ -106,6 +113,8 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
             progress.waiting(False)
             version = info.version
             policy.sync_model(info)
+            if isinstance(policy, CountsEnvSteps):
+                policy.env_steps = info.env_steps  # without those of evaluations
             score, record = evaluator.evaluate(_Watched(policy, progress))
             report = EvaluationReport(
                 peer=peer, model_version=version, score=score, record=dict(record)

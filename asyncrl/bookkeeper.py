@@ -53,6 +53,9 @@ class BookkeepingConfig:
     save_interval_opt_steps: int = 10_000
     """Optimisation steps between two checkpoints; one more is saved at the end."""
 
+    keep_checkpoints: int = 3
+    """Numbered checkpoints to keep, the newest ones; 0 keeps all. The best model stays too."""
+
     save_replay: bool = True
     """Save the replay with them, so that a resumed run need not begin by filling another."""
 
@@ -270,7 +273,8 @@ class Bookkeeper:
         if self._best.is_better(scored.score):
             self._best_opt_steps = version
             if self._saver:
-                meta = {"opt_steps": version, "score": scored.score}
+                env_steps = scored.model.env_steps
+                meta = {"opt_steps": version, "env_steps": env_steps, "score": scored.score}
                 self._saver.save("best", {"model": scored.model.params}, meta)
                 self.watch.lap("save")
         record = dict(self._axes()) | dict(scored.record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from asyncrl.agent import Policy
+from asyncrl.errors import ConfigError
 from asyncrl.evaluator import Evaluator
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
@@ -49,6 +50,12 @@ class InlineEvaluation:
     busy = False
 
     def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
+        if getattr(evaluator, "stochastic", False):
+            raise ConfigError(
+                "play.stochastic=True lets a policy act as in training, which the one in training "
+                "cannot do in between; evaluate in the background, or after training: asyncrl eval "
+                "--stochastic"
+            )
         self._evaluator = evaluator
         self._policy = policy
         self._scored: list[Scored] = []

@@ -45,6 +45,10 @@ class EpisodeEvaluatorConfig:
     """An episode is cut here, so that an evaluation of an endless environment ends; what follows
     counts as the next episode."""
 
+    stochastic: bool = False
+    """Let the policy explore, or draw its actions, as in training; off takes the best ones. Only
+    for evaluations in a process of their own: a policy in training would not go on as it was."""
+
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ConfigError(f"evaluation.episodes must be at least 1, got {self.episodes}")
@@ -65,10 +69,13 @@ class EpisodeEvaluator:
         self._env = env
         self._config = config
         self._seed = seed
+        self.stochastic = config.stochastic
+        """Whether the policy acts as in training."""
 
     def evaluate(self, policy: Policy) -> Evaluation:
-        """Play the episodes with exploration off."""
+        """Play the episodes, with exploration off unless it is asked for."""
         with evaluation_mode(policy):
+            policy.train(self.stochastic)
             returns, lengths = self._play(policy)
         score = float(np.mean(returns))
         return Evaluation(

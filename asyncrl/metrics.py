@@ -36,7 +36,7 @@ METRICS: dict[str, Metric] = {
     "episode/return_mean": Metric("reward", "of training episodes since the record before"),
     "episode/return_max": Metric("reward", "the best of them"),
     "episode/length_mean": Metric("env steps", "their length"),
-    "eval_reward": Metric("reward", "score of an evaluation: mean greedy return"),
+    "eval_reward": Metric("reward", "score of an evaluation: mean return, greedy as a rule"),
     "eval/return_min": Metric("reward", "the worst of its episodes"),
     "eval/return_max": Metric("reward", "the best of its episodes"),
     "eval/return_std": Metric("reward", "spread of its episodes"),

@@ -216,7 +216,10 @@ def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
         run.turn()
     assert run.checkpointer.names() == ["best", "best"]
     metas = [meta for _, _, meta in run.checkpointer.saved]
-    assert metas == [{"opt_steps": 3, "score": 5.0}, {"opt_steps": 7, "score": 6.0}]
+    assert metas == [
+        {"opt_steps": 3, "env_steps": 30, "score": 5.0},
+        {"opt_steps": 7, "env_steps": 70, "score": 6.0},
+    ]
     result = run.finish()
     assert (result.best_score, result.best_opt_steps) == (6.0, 7)
     assert math.isnan(result.last_score or 0.0)

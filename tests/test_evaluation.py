@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+import pytest
+
 from asyncrl.agent import Policy
+from asyncrl.errors import ConfigError
 from asyncrl.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
-from asyncrl.evaluator import Evaluation
+from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig, Evaluation
 from asyncrl.messages import EvaluationReport, ModelInfo
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.transport import LearnerLink, Topic
 from asyncrl.types import ModelVersion
-from tests.fakes import ConstantAgent
+from tests.fakes import ConstantAgent, CountingBatch
 from tests.sample_messages import PEER, make_model
 
 
@@ -122,3 +125,9 @@ def test_answer_for_another_model_is_no_answer() -> None:
     proxy.put(5, 2.0)
     assert [scored.score for scored in site.take()] == [2.0], "and the same one counts once"
     assert not site.busy
+
+
+def test_policy_in_training_is_not_to_explore_in_between() -> None:
+    evaluator = EpisodeEvaluator(CountingBatch(), EpisodeEvaluatorConfig(stochastic=True), seed=0)
+    with pytest.raises(ConfigError, match="evaluate in the background, or after training"):
+        InlineEvaluation(evaluator, ConstantAgent())

@@ -170,6 +170,24 @@ def test_policy_with_a_memory_begins_each_episode_without_one(mode: AutoresetMod
     assert second[:6] == [0, 1, 0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_policy_explores_in_evaluations_only_if_asked_to(stochastic: bool) -> None:
+    seen: list[bool] = []
+
+    class Watched(ConstantAgent):
+        def act(self, obs: Array) -> Act:
+            seen.append(self.training)
+            return super().act(obs)
+
+    config = EpisodeEvaluatorConfig(episodes=2, stochastic=stochastic)
+    for mode in (True, False):
+        policy = Watched()
+        policy.train(mode)
+        EpisodeEvaluator(CountingBatch(), config, seed=0).evaluate(policy)
+        assert policy.training == mode
+    assert set(seen) == {stochastic}
+
+
 def test_close_closes_the_environments() -> None:
     env = CountingBatch()
     tested = evaluator(env)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from asyncrl.agent import PolicyContext
-from asyncrl.checkpoint import Checkpointer
-from asyncrl.cli.run_config import RunConfig
-from asyncrl.config import load_yaml
+from asyncrl.cli._trained import check_run_dir, trained
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator
-from asyncrl.messages import ModelInfo
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.types import ModelVersion
 
 __all__ = ["EvalArguments", "parse", "run"]
 
@@ -38,6 +34,12 @@ class EvalArguments:
     seed: int | None = None
     """Other episodes than those of training; by default the very same."""
 
+    stochastic: bool = False
+    """Let the policy explore, or draw its actions, as in training."""
+
+    env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Arguments for making the environment, in place of those of the run's evaluations."""
+
     json: bool = False
     """Print one line of JSON."""
 
@@ -47,26 +49,26 @@ def parse(argv: list[str]) -> EvalArguments:
     arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
     if arguments.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
-    if not (arguments.run_dir / "config.yaml").is_file():
-        raise ConfigError(f"{arguments.run_dir} is not a run directory: it has no config.yaml")
+    check_run_dir(arguments.run_dir)
     return arguments
 
 
 def run(arguments: EvalArguments) -> int:
     """Evaluate, and return the exit code."""
-    config = load_yaml(RunConfig, arguments.run_dir / "config.yaml")
-    checkpoint = Checkpointer(arguments.run_dir / "checkpoints").load(arguments.checkpoint)
-    version = ModelVersion(int(checkpoint.meta["opt_steps"]))
-    env = config.env_config().build_for(arguments.episodes)
-    try:
-        policy = config.agent.build_policy(env.spec, PolicyContext(seed=0))
-        policy.sync_model(ModelInfo(version=version, params=checkpoint.groups["model"]))
-        play = replace(config.evaluation.play, episodes=arguments.episodes)
+    with trained(
+        arguments.run_dir,
+        arguments.checkpoint,
+        episodes=arguments.episodes,
+        env_kwargs=arguments.env_kwargs,
+    ) as (config, policy, env, version):
+        play = replace(
+            config.evaluation.play,
+            episodes=arguments.episodes,
+            stochastic=arguments.stochastic or config.evaluation.play.stochastic,
+        )
         seed = config.evaluation.seed if arguments.seed is None else arguments.seed
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         score, record = evaluator.evaluate(policy)
-    finally:
-        env.close()
     if arguments.json:
         shown = {"score": score, "episodes": arguments.episodes, "opt_steps": version, **record}
         print(json.dumps(shown))

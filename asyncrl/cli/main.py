@@ -1,4 +1,4 @@
-"""`asyncrl train | resume | eval | bench | doctor`: picks the command, turns errors into sentences.
+"""`asyncrl COMMAND`: picks the command, turns errors into sentences.
 
 A command is a module with `parse`, which reads its arguments, and `run`, which does it.
 
@@ -26,8 +26,10 @@ usage: asyncrl COMMAND [OPTIONS]
       train an agent with actor processes; train --help lists the presets and all settings
   asyncrl resume RUN_DIR [OPTIONS OF train]
       go on with a run from its newest whole checkpoint
-  asyncrl eval RUN_DIR [--episodes N] [--json]
+  asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
       score the best model of a run
+  asyncrl export RUN_DIR [--to policy.npz] [--checkpoint best|N]
+      write its policy as a file that acts with numpy alone
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl bench tune [--agent dqn|sac] [--env ID] [--config FILE] [--seconds S] [--json]
@@ -42,6 +44,7 @@ _COMMANDS = {
     "train": "asyncrl.cli.train_command",
     "resume": "asyncrl.cli.resume_command",
     "eval": "asyncrl.cli.eval_command",
+    "export": "asyncrl.cli.export_command",
     "bench": "asyncrl.cli.bench_command",
     "bench tune": "asyncrl.cli.tune_command",
     "doctor": "asyncrl.cli.doctor_command",

@@ -57,6 +57,9 @@ class RunConfig(AsyncConfig):
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it."""
 
+    eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments for making it for evaluations, where they are others than those."""
+
     envs_per_actor: int = 8
     """Environments that each actor steps together."""
 
@@ -90,6 +93,11 @@ class RunConfig(AsyncConfig):
             n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
         )
+
+    def eval_env_config(self) -> EnvConfig:
+        """Return the environments of evaluations."""
+        config = self.env_config()
+        return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
 
     def stop_condition(self) -> StopCondition | None:
         """Return whichever comes first of the limits that are set."""

@@ -245,7 +245,7 @@ def _build(
         config.env_config().build,
         config,
         stop=config.stop_condition(),
-        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        make_eval_env=partial(config.eval_env_config().build_for, config.evaluation.play.episodes),
         recorder=recorder_of(
             config,
             run_dir,
@@ -277,8 +277,11 @@ def _concrete(config: RunConfig) -> RunConfig:
     A field declared as a contract shows no flags; those of the object in it are wanted.
     """
     members: list[tuple[str, Any]] = [(n, type(getattr(config, n))) for n in ("agent", "replay")]
-    if all(isinstance(value, Scalar) for value in config.env_kwargs.values()):
-        members.append(("env_kwargs", Mapping[str, Scalar]))
+    members += [
+        (name, Mapping[str, Scalar])
+        for name in ("env_kwargs", "eval_env_kwargs")
+        if all(isinstance(value, Scalar) for value in getattr(config, name).values())
+    ]
     concrete = dataclasses.make_dataclass(
         "RunConfig",
         [

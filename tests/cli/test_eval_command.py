@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -46,7 +48,9 @@ def test_model_that_plays_is_the_one_that_was_saved(
     save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
     for name, action in (("best", 4), ("20", 1)):
         checkpoints = Checkpointer(tmp_path / "checkpoints")
-        checkpoints.save(name, {"model": {"action": np.array(action)}}, {"opt_steps": 20})
+        checkpoints.save(
+            name, {"model": {"action": np.array(action)}}, {"opt_steps": 20, "env_steps": 0}
+        )
         assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
 
@@ -71,6 +75,59 @@ def test_any_checkpoint_can_be_evaluated(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluated(trained, capsys, "--checkpoint", "300")["opt_steps"] == 300
+
+
+def test_the_environment_may_be_made_with_other_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arguments of training, those of its evaluations over them, and the command's over all."""
+    env = "tests.cli.test_eval_command:make_long"
+    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs={"length": 4, "bonus": 100.0})
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints.save("best", {"model": {"action": np.array(0)}}, {"opt_steps": 1, "env_steps": 0})
+    for own, flags, score in (
+        ({}, [], 4 + 100),
+        ({"length": 7}, [], 7 + 100),
+        ({"length": 7}, ["--env-kwargs", "length", "9"], 9 + 100),
+        ({"length": 7}, ["--env-kwargs", "bonus", "0.5"], 7 + 0.5),
+    ):
+        saved = dataclasses.replace(config, eval_env_kwargs=own)
+        save_yaml(saved, tmp_path / "config.yaml")
+        assert main(["eval", str(tmp_path), "--json", *flags]) == 0
+        assert json.loads(capsys.readouterr().out)["score"] == score
+
+
+class Long(gymnasium.Env[Any, Any]):
+    """Pays 1 a step, and a bonus at the end."""
+
+    def __init__(self, length: int, bonus: float) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = gymnasium.spaces.Discrete(10)
+        self.length, self.bonus, self.steps = length, bonus, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        over = self.steps == self.length
+        return np.zeros(1, np.float32), 1.0 + self.bonus * over, over, False, {}
+
+
+def make_long(length: int, bonus: float) -> Long:
+    return Long(length, bonus)
+
+
+def test_policy_may_act_as_in_training(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One environment alone explores in 4 of 10 steps, and the pole falls."""
+    greedy = evaluated(trained, capsys)
+    exploring = evaluated(trained, capsys, "--stochastic")
+    assert exploring["eval/length_mean"] != greedy["eval/length_mean"]
+    assert evaluated(trained, capsys, "--stochastic") == exploring
 
 
 def test_people_read_a_sentence(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,6 +146,13 @@ def test_environments_are_as_many_as_asked_for() -> None:
     env.close()
 
 
+def test_evaluations_may_take_place_elsewhere() -> None:
+    config = RunConfig(env_kwargs={"a": 1, "b": 2}, eval_env_kwargs={"b": 3, "c": 4})
+    assert config.env_config().kwargs == {"a": 1, "b": 2}
+    assert config.eval_env_config().kwargs == {"a": 1, "b": 3, "c": 4}
+    assert config.eval_env_config().id == config.env_config().id
+
+
 def test_file_gives_the_same_config_back(tmp_path: Path) -> None:
     config = RunConfig(
         agent=DQNConfig(hidden=(7,), exploration=Softmax(temperature=2.0)),

@@ -245,6 +245,7 @@ def test_arguments_of_the_environment_keep_their_types() -> None:
     words = "yes True size 3 speed 0.5 name tall".split()
     config = config_of("dqn", "--env-kwargs", *words)
     assert config.env_kwargs == {"yes": True, "size": 3, "speed": 0.5, "name": "tall"}
+    assert config_of("dqn", "--eval-env-kwargs", "size", "4").eval_env_kwargs == {"size": 4}
 
 
 @pytest.mark.parametrize("write", ["--config {}", "--config={}"])

@@ -1,0 +1,63 @@
+"""`asyncrl export`: writes a model of a run as a file that acts with numpy alone."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from asyncrl import policy_numpy
+from asyncrl.agents.export import export_policy
+from asyncrl.agents.torch_agent import TorchPolicy
+from asyncrl.cli._trained import check_run_dir, trained
+from asyncrl.errors import ConfigError
+
+__all__ = ["ExportArguments", "parse", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportArguments:
+    """Write a trained policy, without exploration, as a file for numpy."""
+
+    run_dir: Annotated[Path, tyro.conf.Positional]
+    """Directory of the run, or of one of its checkpoints."""
+
+    to: Path = Path("policy.npz")
+    """File to write. Beside it comes `policy_numpy.py`, which reads it and acts."""
+
+    checkpoint: str = "best"
+    """`best`, or the number of optimisation steps of a checkpoint."""
+
+
+def parse(argv: list[str]) -> ExportArguments:
+    """Read the command line."""
+    arguments = tyro.cli(ExportArguments, prog="asyncrl export", args=argv)
+    path = arguments.run_dir
+    if path.parent.name == "checkpoints" and not (path / "config.yaml").exists():
+        checkpoint, run_dir = path.name, path.parent.parent
+        arguments = ExportArguments(run_dir=run_dir, to=arguments.to, checkpoint=checkpoint)
+    check_run_dir(arguments.run_dir)
+    if arguments.to.suffix != ".npz":
+        raise ConfigError(f"--to must name a file that ends in .npz, got {arguments.to}")
+    return arguments
+
+
+def run(arguments: ExportArguments) -> int:
+    """Export, and return the exit code."""
+    loader = arguments.to.with_name("policy_numpy.py")
+    with trained(arguments.run_dir, arguments.checkpoint, env_kwargs={}) as (_, policy, env, steps):
+        if not isinstance(policy, TorchPolicy):
+            raise ConfigError(
+                f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
+            )
+        arguments.to.parent.mkdir(parents=True, exist_ok=True)
+        export_policy(policy, env.spec, arguments.to)
+    shutil.copyfile(policy_numpy.__file__, loader)
+    print(
+        f"{arguments.to} holds the model after {steps} optimisation steps; {loader} acts by it: "
+        f'Policy("{arguments.to.name}").act(obs)'
+    )
+    return 0

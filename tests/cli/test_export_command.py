@@ -1,0 +1,101 @@
+"""`asyncrl export`: a file that acts as the run's policy does, and what reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl import policy_numpy
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import load_yaml, save_yaml
+from asyncrl.env import EnvSpec
+from asyncrl.messages import ModelInfo
+from asyncrl.policy_numpy import Policy
+from asyncrl.types import Array, ModelVersion
+from tests.cli.conftest import Trained
+from tests.fakes import ConstantConfig
+
+pytestmark = pytest.mark.processes
+
+OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
+
+
+def actions_of(run_dir: Path, checkpoint: str) -> Array:
+    """Return what a saved model does, as torch computes it."""
+    config = load_yaml(RunConfig, run_dir / "config.yaml")
+    env = config.env_config().build()
+    spec: EnvSpec = env.spec
+    env.close()
+    assert isinstance(config.agent, DQNConfig)
+    policy = config.agent.build_policy(spec, PolicyContext(seed=0)).train(False)
+    params = Checkpointer(run_dir / "checkpoints").load(checkpoint).groups["model"]
+    policy.sync_model(ModelInfo(version=ModelVersion(1), params=params))
+    return policy.act(OBS).action
+
+
+def test_the_best_model_is_exported_with_what_reads_it(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "there/policy.npz"
+    assert main(["export", str(trained.directory), "--to", str(to)]) == 0
+    assert f"{to} holds the model after " in capsys.readouterr().out
+    loader = to.with_name("policy_numpy.py")
+    assert loader.read_text() == Path(policy_numpy.__file__).read_text()
+    np.save(to.with_name("obs.npy"), OBS)
+    acts = "print(*p.Policy('policy.npz').act(np.load('obs.npy')))"
+    code = f"import numpy as np, policy_numpy as p; {acts}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=to.parent, capture_output=True, text=True, check=True)
+    assert [*map(int, done.stdout.split())] == actions_of(trained.directory, "best").tolist()
+
+
+def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
+    trained: Trained, tmp_path: Path
+) -> None:
+    expected = actions_of(trained.directory, "300")
+    by_flag, by_path = tmp_path / "a.npz", tmp_path / "b.npz"
+    run_dir = str(trained.directory)
+    assert main(["export", run_dir, "--checkpoint", "300", "--to", str(by_flag)]) == 0
+    assert main(["export", f"{run_dir}/checkpoints/300", "--to", str(by_path)]) == 0
+    for path in (by_flag, by_path):
+        assert np.array_equal(Policy(path).act(OBS), expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["nowhere"], "nowhere is not a run directory"),
+        ([".", "--to", "policy.onnx"], "--to must name a file that ends in .npz"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_yaml(RunConfig(), tmp_path / "config.yaml")
+    assert main(["export", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_policies_of_something_else_than_torch_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = "tests.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    saved = {"model": {"action": np.array(1)}}
+    meta = {"opt_steps": 20, "env_steps": 0}
+    Checkpointer(tmp_path / "checkpoints").save("best", saved, meta)
+    assert main(["export", str(tmp_path), "--to", str(tmp_path / "p.npz")]) == 1
+    assert "ConstantAgent is not made of torch modules" in capsys.readouterr().err
