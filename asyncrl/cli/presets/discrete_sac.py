@@ -1,0 +1,35 @@
+"""Soft actor-critic for small problems with discrete actions; CartPole in seconds."""
+
+from __future__ import annotations
+
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
+
+__all__ = ["preset"]
+
+
+def preset() -> RunConfig:
+    """Return the settings."""
+    return RunConfig(
+        agent=DiscreteSACConfig(
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            alpha_learning_rate=1e-3,
+            tau=0.02,
+            initial_alpha=0.1,
+        ),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=3),
+        limiter=RateLimiterConfig(samples_per_insert=8.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
