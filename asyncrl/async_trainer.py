@@ -16,7 +16,7 @@ from typing import Any, Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent, CountsEnvSteps
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, RunState
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.evaluation import EvaluationSite
@@ -25,6 +25,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import check_priorities, in_batches, pass_priorities_on
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.saver import RunState
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, SupportsFloat
+from typing import SupportsFloat
 
 from asyncrl.agent import Agent
 from asyncrl.checkpoint import BestModel, Checkpoint, Checkpointer
@@ -23,15 +23,14 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record, Recorder
-from asyncrl.saver import Saver
+from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
 from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
-from asyncrl.types import Params
 
-__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts", "RunState"]
+__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +68,6 @@ class BookkeepingConfig:
         for name, value in asdict(self).items():
             if not 0 <= value < math.inf:
                 raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
-
-
-class RunState(NamedTuple):
-    """What a trainer wants saved, besides the agent."""
-
-    groups: Mapping[str, Params]
-    """Copies of arrays."""
-
-    numbers: Mapping[str, Any]
-    """Plain values, as JSON has them."""
 
 
 @dataclass(slots=True)

@@ -43,14 +43,21 @@ def load_to_resume(
 
 
 def open_checkpoints(
-    checkpoint_dir: Path | None, *, resume: bool, config: Mapping[str, object] | None
+    checkpoint_dir: Path | None,
+    *,
+    keep: int,
+    resume: bool,
+    config: Mapping[str, object] | None,
 ) -> tuple[Checkpointer | None, Checkpoint | None]:
-    """Return who saves to a directory, now locked, and what to go on from if that is wanted."""
+    """Return who saves to a directory, now locked, and what to go on from if that is wanted.
+
+    `keep` is the number of checkpoints that are kept, 0 for all.
+    """
     if not resume and checkpoint_dir is None:
         return None, None
     checkpoint = load_to_resume(checkpoint_dir, config) if resume else None
     assert checkpoint_dir is not None  # noqa: S101  # there would be nothing to resume
-    checkpointer = Checkpointer(checkpoint_dir)
+    checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
     checkpointer.lock()
     return checkpointer, checkpoint
 

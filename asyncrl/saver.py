@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import CheckpointError
@@ -20,9 +20,19 @@ from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.recorder import Record
 from asyncrl.types import Params
 
-__all__ = ["Saver"]
+__all__ = ["RunState", "Saver"]
 
 logger = logging.getLogger(__name__)
+
+
+class RunState(NamedTuple):
+    """What a trainer wants saved, besides the agent."""
+
+    groups: Mapping[str, Params]
+    """Copies of arrays."""
+
+    numbers: Mapping[str, Any]
+    """Plain values, as JSON has them."""
 
 
 @dataclass(frozen=True, slots=True)

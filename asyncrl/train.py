@@ -114,7 +114,10 @@ def build_async_trainer(
     plan = RunPlan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it
-    checkpointer, checkpoint = open_checkpoints(checkpoint_dir, resume=resume, config=run_config)
+    keep = config.trainer.books.keep_checkpoints
+    checkpointer, checkpoint = open_checkpoints(
+        checkpoint_dir, keep=keep, resume=resume, config=run_config
+    )
     with ExitStack() as undo:
         if checkpointer:
             undo.callback(checkpointer.unlock)

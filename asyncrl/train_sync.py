@@ -69,7 +69,10 @@ def train_sync(
     parts of your own.
     """
     config = config or SyncConfig()
-    checkpointer, checkpoint = open_checkpoints(checkpoint_dir, resume=resume, config=run_config)
+    keep = config.trainer.books.keep_checkpoints
+    checkpointer, checkpoint = open_checkpoints(
+        checkpoint_dir, keep=keep, resume=resume, config=run_config
+    )
     with ExitStack() as closing:
         if checkpointer:
             closing.callback(checkpointer.unlock)

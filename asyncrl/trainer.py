@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import SupportsFloat
 
 from asyncrl.agent import Agent
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, RunState
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
@@ -27,6 +27,7 @@ from asyncrl.replay_buffer import (
     pass_priorities_on,
     restore_replay,
 )
+from asyncrl.saver import RunState
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition

@@ -67,7 +67,10 @@ def sync_run(case: str, directory: Path, *, resume: bool = False) -> Checkpoint:
     """Train synchronously up to the last step; return the checkpoint of then."""
     agent, env, replay = CASES[case]
     books = BookkeepingConfig(
-        eval_interval_opt_steps=90, save_interval_opt_steps=EVERY, record_interval_s=0.0
+        eval_interval_opt_steps=90,
+        save_interval_opt_steps=EVERY,
+        keep_checkpoints=0,
+        record_interval_s=0.0,
     )
     config = SyncConfig(
         seed=3,
@@ -178,6 +181,24 @@ def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None
     longer = SyncConfig(trainer=trainer, replay=replay)
     with pytest.raises(CheckpointError, match="does not fit"):
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
+
+
+def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    agent, env, replay = CASES["dqn"]
+    books = BookkeepingConfig(
+        eval_interval_opt_steps=50, save_interval_opt_steps=10, keep_checkpoints=2
+    )
+    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
+    train_sync(
+        agent,
+        EnvConfig(id=env, n_envs=2).build,
+        SyncConfig(trainer=trainer, replay=replay),
+        stop=MaxOptSteps(95),
+        checkpoint_dir=tmp_path,
+    )
+    names = Checkpointer(tmp_path).names()
+    assert names[-2:] == ["95", "best"]
+    assert len(names) == 3, "those between may have been overtaken while another was written"
 
 
 @pytest.mark.processes
