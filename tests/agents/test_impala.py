@@ -235,7 +235,13 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
 
 
 def rounds(
-    config: IMPALAConfig, env: Any, *, opt_steps: int, n_steps: int = 16, **sync: Any
+    config: IMPALAConfig,
+    env: Any,
+    *,
+    opt_steps: int,
+    n_steps: int = 16,
+    eval_interval: int = 10,
+    **sync: Any,
 ) -> tuple[MemoryRecorder, TrainResult]:
     """Train synchronously, each time on what `n_steps` steps of each environment have brought."""
     recorder = MemoryRecorder()
@@ -254,7 +260,9 @@ def rounds(
                 cut_before_opt=True,
                 segment=SegmentConfig(length=2 * n_steps),
                 books=BookkeepingConfig(
-                    record_interval_opt_steps=1, record_interval_s=0.0, eval_interval_opt_steps=1
+                    record_interval_opt_steps=1,
+                    record_interval_s=0.0,
+                    eval_interval_opt_steps=eval_interval,
                 ),
             ),
             **sync,
@@ -277,7 +285,7 @@ def test_learner_sees_actions_as_likely_as_the_actor_did(env_id: str, memory: st
     )
     make = partial(EnvConfig(id=env_id, n_envs=3).build)
     play = EpisodeEvaluatorConfig(episodes=2, max_episode_steps=30)
-    recorder, _ = rounds(config, make, opt_steps=4, n_steps=40, play=play)
+    recorder, _ = rounds(config, make, opt_steps=4, n_steps=40, eval_interval=1, play=play)
     assert sum("eval_reward" in record for record in recorder.records) >= 3
     ratios = [record["agent/rho_mean"] for record in recorder.records if "agent/loss" in record]
     assert len(ratios) >= 4
@@ -412,12 +420,13 @@ def test_batches_of_other_replays_are_refused() -> None:
 
 
 class Recall:
-    """Shows a cue, then nothing for two steps; pays 1 if the last action names the cue."""
+    """Shows a cue, then nothing for some steps; pays 1 if the last action names the cue."""
 
     n_envs = 16
     spec = EnvSpec(OBSERVATION, DiscreteSpec(2))
 
-    def __init__(self) -> None:
+    def __init__(self, wait: int = 2) -> None:
+        self._wait = wait
         self._random = np.random.default_rng(0)
 
     def reset(self, seed: int) -> Array:
@@ -426,8 +435,8 @@ class Recall:
         return self._obs()
 
     def step(self, action: Array) -> EnvStep:
-        over = self._time == 2
-        reward = (over & (action == self._cue)).astype(np.float32)
+        over = self._time == self._wait
+        reward = (over * self._paid(action)).astype(np.float32)
         self._time += 1
         final_obs = self._obs()
         if over.any():  # all of them, since they began together
@@ -436,6 +445,10 @@ class Recall:
 
     def close(self) -> None:
         pass
+
+    def _paid(self, action: Array) -> Array:
+        paid: Array = action == self._cue
+        return paid
 
     def _begin(self) -> None:
         self._cue = self._random.integers(2, size=self.n_envs)
@@ -447,13 +460,40 @@ class Recall:
         return obs
 
 
+class Aim(Recall):
+    """Pays less the farther away actions are: from 0.5 for the first cue, 2.5 for the other."""
+
+    spec = EnvSpec(OBSERVATION, BoxSpec((1,), "float32", np.full(1, -1.0), np.full(1, 3.0)))
+
+    def _paid(self, action: Array) -> Array:
+        missed: Array = np.abs(action[:, 0] - np.where(self._cue == 0, 0.5, 2.5))
+        return -missed
+
+
+PLAY = EpisodeEvaluatorConfig(episodes=64)
+QUICK = IMPALAConfig(hidden=(16,), learning_rate=1e-2, device="cpu")
+
+
 @pytest.mark.parametrize("memory", ["gru", "lstm"])
 def test_cue_is_recalled_by_those_who_remember(memory: str) -> None:
-    config = IMPALAConfig(hidden=(16,), memory="none", learning_rate=1e-2, device="cpu")
-    play = EpisodeEvaluatorConfig(episodes=64)
-    remembering = dataclasses.replace(config, memory=memory)  # type: ignore[arg-type]
-    _, result = rounds(remembering, Recall, opt_steps=100, play=play)
+    remembering = dataclasses.replace(QUICK, memory=memory)  # type: ignore[arg-type]
+    _, result = rounds(remembering, Recall, opt_steps=100, play=PLAY)
     assert result.best_score == 1.0
-    _, result = rounds(config, Recall, opt_steps=10, play=play)
+    _, result = rounds(QUICK, Recall, opt_steps=10, play=PLAY)
     assert result.best_score is not None
     assert result.best_score < 0.8, "half of the cues can be guessed"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_cue_that_is_there_is_named_without_a_memory(optimizer: str) -> None:
+    config = dataclasses.replace(QUICK, optimizer=optimizer)  # type: ignore[arg-type]
+    _, result = rounds(config, partial(Recall, wait=0), opt_steps=30, play=PLAY)
+    assert result.last_score == 1.0
+
+
+def test_continuous_actions_are_found() -> None:
+    """Within 0.1 of what pays best; always acting in between would score -1."""
+    config = dataclasses.replace(QUICK, initial_log_std=-1.0)
+    _, result = rounds(config, partial(Aim, wait=0), opt_steps=200, play=PLAY)
+    assert result.best_score is not None
+    assert result.best_score > -0.1
