@@ -141,10 +141,11 @@ class PPOAgent(PPOPolicy, TorchAgent):
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories, several times."""
         _check_batch(batch, self._net.memory_size)
-        with self._matmul():
-            told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
-        return told
+        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
+            return {}
+        with self._matmul():
+            return self._updates.step(batch)
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device."""

@@ -306,8 +306,32 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
     assert float(told["explained_variance"]) == pytest.approx(explained, abs=1e-4)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("correction", ["gae", "vtrace"])
+@with_and_without_memory
+def test_gpu_learns_what_a_cpu_learns(memory: dict[str, Any], correction: Any) -> None:
+    told = []
+    for device in ("cpu", "cuda"):
+        agent = agent_for(**memory, correction=correction)
+        batch = batch_for(agent)
+        agent = agent_for(**memory, correction=correction, device=device, target_kl=1.0)
+        told.append({name: float(value) for name, value in agent.opt(batch).items()})
+        assert agent.act(batch["obs"][:, 0]).action.shape == (3,)
+    assert told[0] == pytest.approx(told[1], rel=1e-3, abs=1e-4)
+
+
 def weights(agent: PPOAgent) -> Array:
     return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
+
+
+def test_batch_without_any_transition_changes_nothing() -> None:
+    agent = agent_for()
+    batch = batch_for(agent)
+    before = weights(agent)
+    agent.opt({**batch, "mask": np.zeros_like(batch["mask"])})
+    assert np.array_equal(before, weights(agent))
+    assert agent.version == 1
 
 
 def test_gradient_steps_are_epochs_times_parts_unless_the_policy_has_gone_far() -> None:
