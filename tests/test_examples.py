@@ -15,6 +15,7 @@ from examples import (
     offline,
     own_agent,
     own_env,
+    recurrent,
 )
 
 pytestmark = pytest.mark.processes
@@ -46,8 +47,8 @@ def test_own_env_is_kept_warm() -> None:
 
 def test_atari_learns_from_stacked_frames() -> None:
     pytest.importorskip("ale_py")
-    result = atari.main(20, warm_up=300, episode_steps=20)
-    assert result.opt_steps == 20
+    result = atari.main(3, warm_up=300, episode_steps=20)
+    assert result.opt_steps == 3
     assert result.last_score is not None
 
 
@@ -56,6 +57,12 @@ def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
     result = mujoco_robots.main("InvertedPendulum-v5", 50, tmp_path)
     assert result.opt_steps == 50
     assert (tmp_path / "best").exists()
+
+
+def test_recurrent_learns_from_sequences() -> None:
+    result = recurrent.main(max_opt_steps=20)
+    assert result.opt_steps == 20
+    assert result.last_score is not None
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:

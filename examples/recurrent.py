@@ -1,0 +1,72 @@
+"""An agent that remembers: R2D2 on CartPole, of which only positions are shown, no velocities.
+
+From one observation nobody can tell whether the pole is falling or rising. Replay hands out
+sequences of rows; the memory that the actor had at the first of them is kept beside it.
+
+    python -m examples.recurrent
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from asyncrl import (
+    AsyncConfig,
+    AsyncTrainerConfig,
+    RateLimiterConfig,
+    SegmentConfig,
+    train_async,
+)
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.envs.gym import make_batch
+from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.train_result import TrainResult
+
+BURN_IN = 8
+"""Rows of a sequence that bring its memory up to date, before those that are learned from."""
+
+
+def make_env() -> gym.Env[Any, Any]:
+    """Return CartPole without its velocities."""
+    env = gym.make("CartPole-v1")
+    space = Box(-5.0, 5.0, (2,), np.float32)
+    return gym.wrappers.TransformObservation(env, lambda obs: obs[[0, 2]], space)
+
+
+def main(max_opt_steps: int = 20_000) -> TrainResult:
+    """Train until the pole stays up for 400 steps on average."""
+    result = train_async(
+        R2D2Config(memory="gru", burn_in=BURN_IN),
+        make_batch(make_env, n_envs=8),
+        AsyncConfig(
+            actors=2,
+            segment=SegmentConfig(length=32),
+            replay=PrioritizedSequenceReplayConfig(
+                sequence_length=16,
+                burn_in=BURN_IN,
+                stride=8,
+                n_step=3,
+                start_columns=("memory",),
+            ),
+            # Replay of sequences counts sequences, also here.
+            limiter=RateLimiterConfig(samples_per_insert=16.0, min_size=200),
+            trainer=AsyncTrainerConfig(
+                batch_size=32,
+                sync_interval_opt_steps=20,
+                books=BookkeepingConfig(eval_interval_opt_steps=200),
+            ),
+        ),
+        stop=ReachesUpperBound("eval_reward", 400.0) | MaxOptSteps(max_opt_steps),
+    )
+    print(result.stop_reason, result.best_score)
+    return result
+
+
+if __name__ == "__main__":
+    main()
