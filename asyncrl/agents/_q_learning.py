@@ -61,7 +61,7 @@ class QConfig(TorchConfig):
     much as is learned. Explores by itself: `exploration` may be None then."""
 
     noisy_sigma: float = 0.5
-    """Spread that noisy weights start with, times the root of a layer's inputs."""
+    """Noisy weights start with this spread, divided by the root of their layer's inputs."""
 
     learning_rate: float | Schedule = 2e-3
     """Step size of Adam; only a schedule may come to 0."""
