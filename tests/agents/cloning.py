@@ -1,0 +1,158 @@
+"""Linear networks for agents that clone, and what naive loops say of them. Used by their tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agent import PolicyContext
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.types import Array, Columns
+
+__all__ = [
+    "CHOICES",
+    "CONTEXT",
+    "CONTINUOUS",
+    "LEARNING_RATE",
+    "LOG_STD",
+    "Linear",
+    "batch_of",
+    "check_moves",
+    "critics_of",
+    "linear_actor",
+    "linear_critic",
+    "linear_value",
+    "log_prob",
+    "q_of",
+    "randomize",
+    "rows_of",
+    "slope",
+    "units",
+    "weight_of",
+]
+
+_OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
+CHOICES = EnvSpec(_OBSERVATION, DiscreteSpec(4))
+LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)
+CONTINUOUS = EnvSpec(_OBSERVATION, BoxSpec((2,), "float32", LOW, HIGH))
+CONTEXT = PolicyContext(seed=7)
+LEARNING_RATE = 1e-3
+LOG_STD = -0.5
+
+
+class Linear(nn.Module):
+    """A matrix: of observations, or of observations and actions side by side."""
+
+    def __init__(self, n_inputs: int, n_outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_outputs, n_inputs))
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        x = obs if action is None else torch.cat([obs, action], dim=1)
+        return x @ self.weight.T
+
+
+def linear_actor(spec: EnvSpec) -> Linear:
+    """Make logits, or means."""
+    return Linear(3, 4 if isinstance(spec.action, DiscreteSpec) else 2)
+
+
+def linear_critic(spec: EnvSpec) -> Linear:
+    """Make values of all choices, or of one action."""
+    return Linear(3, 4) if isinstance(spec.action, DiscreteSpec) else Linear(5, 1)
+
+
+def linear_value(spec: EnvSpec) -> Linear:  # noqa: ARG001  # of any space
+    """Make the value of a state."""
+    return Linear(3, 1)
+
+
+def randomize(module: nn.Module, seed: int) -> None:
+    """Give a module numbers of normal size, in place."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+
+
+def weight_of(module: Any) -> Array:
+    """Return the matrix of one linear network, in double precision."""
+    weight: Array = module.weight.detach().numpy().astype(np.float64)
+    return weight
+
+
+def batch_of(spec: EnvSpec, n: int = 5) -> Columns:
+    """Make a batch whose last transition is terminal, with actions at the bounds among them."""
+    random = np.random.default_rng(n)
+    discount = np.full(n, 0.9, np.float32)
+    discount[-1] = 0.0
+    action = random.uniform(LOW, HIGH, (n, 2)).astype(np.float32)
+    action[0] = HIGH
+    return {
+        "obs": random.normal(size=(n, 3)).astype(np.float32),
+        "next_obs": random.normal(size=(n, 3)).astype(np.float32),
+        "action": np.arange(n) % 4 if spec == CHOICES else action,
+        "reward": random.normal(size=n).astype(np.float32),
+        "discount": discount,
+    }
+
+
+def units(action: Array) -> Array:
+    """Return an action in units in which its bounds are -1 and 1."""
+    return (action.astype(np.float64) - (HIGH + LOW) / 2) / ((HIGH - LOW) / 2)
+
+
+def log_prob(outputs: Array, action: Array) -> float:
+    """Return log pi(a|s) of one action, given the actor's answer."""
+    if not action.shape:
+        return float(outputs[action] - math.log(sum(math.exp(z) for z in outputs)))
+    std = math.exp(LOG_STD)
+    return sum(
+        -((a - m) ** 2) / (2 * std**2) - math.log(std) - math.log(2 * math.pi) / 2
+        for a, m in zip(units(action), outputs, strict=True)
+    )
+
+
+def critics_of(networks: Any) -> list[Array]:
+    """Return the matrices of several critics."""
+    return [weight_of(each) for each in next(iter(networks.children()))]
+
+
+def q_of(weight: Array, obs: Array, action: Array) -> float:
+    """Return what one critic says of one action."""
+    if not action.shape:
+        return float((weight @ obs)[action])
+    return float((weight @ np.concatenate([obs, units(action)]))[0])
+
+
+def rows_of(batch: Columns) -> list[dict[str, Array]]:
+    """Return a batch row by row."""
+    return [
+        {name: np.array(column[i]) for name, column in batch.items()}
+        for i in range(len(batch["obs"]))
+    ]
+
+
+def slope(loss: Callable[[Array], float], at: Array) -> Array:
+    """Return the slope of a loss by central differences."""
+    slopes = np.zeros_like(at)
+    for index in np.ndindex(at.shape):
+        step = np.zeros_like(at)
+        step[index] = 1e-6
+        slopes[index] = (loss(at + step) - loss(at - step)) / 2e-6
+    return slopes
+
+
+def check_moves(before: Array, after: Array, slopes: Array) -> None:
+    """Check that Adam's first step went down these slopes: by the learning rate, whatever size."""
+    steep = np.abs(slopes) > 1e-4
+    assert steep.any()
+    np.testing.assert_allclose(
+        (after - before)[steep], -LEARNING_RATE * np.sign(slopes[steep]), rtol=0.02
+    )

@@ -1,0 +1,197 @@
+"""What AWAC adds to the contract of agents: two losses, and that it beats who it learns from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.agents.awac import AWACAgent, AWACConfig
+from asyncrl.env import BoxSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+from tests.agents.bandit import mixed_data, value_of
+from tests.agents.cloning import (
+    CHOICES,
+    CONTEXT,
+    CONTINUOUS,
+    LEARNING_RATE,
+    LOG_STD,
+    batch_of,
+    check_moves,
+    critics_of,
+    linear_actor,
+    linear_critic,
+    linear_value,
+    log_prob,
+    q_of,
+    randomize,
+    rows_of,
+    slope,
+    weight_of,
+)
+
+CONFIG = AWACConfig(
+    device="cpu",
+    actor_network=linear_actor,
+    critic_network=linear_critic,
+    initial_log_std=LOG_STD,
+    learning_rate=LEARNING_RATE,
+    temperature=2.0,
+    max_weight=1.5,
+    tau=0.1,
+)
+SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
+
+every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+
+
+def random_agent(spec: EnvSpec, **settings: Any) -> AWACAgent:
+    agent = replace(CONFIG, **settings).build(spec, CONTEXT)
+    parts = agent.actor.network, agent.critics, agent.parts["targets"]
+    for seed, part in enumerate(parts):
+        randomize(part, seed)  # type: ignore[arg-type]
+    return agent
+
+
+class Naive:
+    """The paper's equations, one row after another."""
+
+    def __init__(self, agent: AWACAgent, batch: Columns) -> None:
+        self.rows = rows_of(batch)
+        self.actor = weight_of(agent.actor.network)
+        self.critics = critics_of(agent.critics)
+        self.targets = critics_of(agent.parts["targets"])
+        generator = torch.Generator().manual_seed(CONTEXT.seed)
+        self.noise = torch.randn(2, len(self.rows), 2, generator=generator).numpy()
+
+    def value(self, critics: list[Array], obs: Array, noise: Array) -> float:
+        """Return what critics expect of the policy: of all choices, or of an action drawn."""
+        outputs = self.actor @ obs
+        if len(outputs) == 2:
+            drawn = (outputs + math.exp(LOG_STD) * noise).clip(-1.0, 1.0)
+            return min(float((c @ np.concatenate([obs, drawn]))[0]) for c in critics)
+        odds = [math.exp(log_prob(outputs, np.array(choice))) for choice in range(4)]
+        return sum(
+            p * min(q_of(c, obs, np.array(choice)) for c in critics)
+            for choice, p in enumerate(odds)
+        )
+
+    def errors(self, critic: Array) -> list[float]:
+        return [
+            q_of(critic, row["obs"], row["action"])
+            - float(
+                row["reward"]
+                + row["discount"] * self.value(self.targets, row["next_obs"], self.noise[0, i])
+            )
+            for i, row in enumerate(self.rows)
+        ]
+
+    def actor_loss(self, actor: Array) -> float:
+        total = 0.0
+        limited = 0
+        for i, row in enumerate(self.rows):
+            least = min(q_of(c, row["obs"], row["action"]) for c in self.critics)
+            advantage = least - self.value(self.critics, row["obs"], self.noise[1, i])
+            limited += math.exp(advantage / 2.0) > 1.5
+            weight = min(math.exp(advantage / 2.0), 1.5)
+            total -= weight * log_prob(actor @ row["obs"], row["action"])
+        assert 0 < limited < len(self.rows), "the limit is part of the test"
+        return total / len(self.rows)
+
+
+@every_spec
+def test_losses_are_those_of_naive_equations(spec: EnvSpec) -> None:
+    agent, batch = random_agent(spec), batch_of(spec)
+    naive = Naive(agent, batch)
+    told = agent.opt(batch)
+    squares = [error**2 for critic in naive.critics for error in naive.errors(critic)]
+    assert float(told["critic_loss"]) == pytest.approx(np.mean(squares), rel=1e-4)
+    assert float(told["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
+    both = np.abs([naive.errors(critic) for critic in naive.critics]).mean(axis=0)
+    np.testing.assert_allclose(agent.priorities(), both, rtol=1e-4)
+
+
+@every_spec
+def test_each_network_goes_down_its_own_loss_alone(spec: EnvSpec) -> None:
+    agent, batch = random_agent(spec), batch_of(spec)
+    naive = Naive(agent, batch)
+    agent.opt(batch)
+    check_moves(naive.actor, weight_of(agent.actor.network), slope(naive.actor_loss, naive.actor))
+    for before, after in zip(naive.critics, critics_of(agent.critics), strict=True):
+
+        def loss(critic: Array) -> float:
+            return sum(error**2 for error in naive.errors(critic))
+
+        check_moves(before, after, slope(loss, before))
+
+
+@every_spec
+def test_slow_critics_follow_by_tau(spec: EnvSpec) -> None:
+    agent = random_agent(spec)
+    before = critics_of(agent.parts["targets"])
+    agent.opt(batch_of(spec))
+    fast, slow = critics_of(agent.critics), critics_of(agent.parts["targets"])
+    for was, now, towards in zip(before, slow, fast, strict=True):
+        np.testing.assert_allclose(now, 0.9 * was + 0.1 * towards, rtol=1e-5, atol=1e-6)
+
+
+@every_spec
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
+def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, bool]) -> None:
+    agent = AWACConfig(
+        hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
+    ).build(spec, CONTEXT)
+    data = mixed_data(spec)
+    for batch in data:
+        agent.opt(batch)
+    behaviour = np.mean([np.mean(batch["reward"]) for batch in data])
+    learned = value_of(agent, spec)
+    assert behaviour < 0.55
+    assert learned > 0.7, "the best action is worth 1"
+
+
+def test_several_choices_at_once_are_refused() -> None:
+    low = np.zeros(2, np.int64)
+    spec = EnvSpec(CHOICES.observation, BoxSpec((2,), "int64", low, low + 2, categorical=True))
+    with pytest.raises(ConfigError, match=r"AWAC values one choice.*BC"):
+        AWACConfig(device="cpu").build(spec, CONTEXT)
+
+
+def test_weights_of_replay_weigh_the_critics() -> None:
+    batch = batch_of(CHOICES)
+    once = {name: column[:1] for name, column in batch.items()}
+    first = random_agent(CHOICES).opt({**once, "weight": np.ones(1, np.float32)})
+    alone = np.zeros(5, np.float32)
+    alone[0] = 5.0
+    weighted = random_agent(CHOICES).opt({**batch, "weight": alone})
+    assert float(weighted["critic_loss"]) == pytest.approx(float(first["critic_loss"]), rel=1e-4)
+
+
+def test_actions_drawn_differ_from_step_to_step() -> None:
+    agent, batch = random_agent(CONTINUOUS, learning_rate=0.0, tau=1e-9), batch_of(CONTINUOUS)
+    assert float(agent.opt(batch)["critic_loss"]) != float(agent.opt(batch)["critic_loss"])
+
+
+def test_network_of_ones_own_is_checked() -> None:
+    with pytest.raises(ConfigError, match=r"agent\.critic_network must answer"):
+        replace(CONFIG, critic_network=linear_value).build(CHOICES, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_critics": 0},
+        {"temperature": 0.0},
+        {"max_weight": -1.0},
+        {"tau": 0.0},
+        {"hidden": (0,)},
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{next(iter(settings))}"):
+        AWACConfig(**settings)

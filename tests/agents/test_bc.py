@@ -1,0 +1,168 @@
+"""What behaviour cloning adds to the contract of agents: likelihoods, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.bc import BCConfig
+from asyncrl.agents.schedules import Schedule
+from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array
+from tests.agents.cloning import (
+    CHOICES,
+    CONTEXT,
+    CONTINUOUS,
+    LEARNING_RATE,
+    LOG_STD,
+    Linear,
+    batch_of,
+    check_moves,
+    linear_actor,
+    linear_value,
+    log_prob,
+    randomize,
+    slope,
+    weight_of,
+)
+
+CONFIG = BCConfig(
+    device="cpu",
+    actor_network=linear_actor,
+    initial_log_std=LOG_STD,
+    learning_rate=LEARNING_RATE,
+)
+SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_loss_and_step_are_those_of_naive_likelihood(spec: EnvSpec) -> None:
+    agent, batch = CONFIG.build(spec, CONTEXT), batch_of(spec)
+    actor = agent.actor.network
+    randomize(actor, 0)
+    before = weight_of(actor)
+
+    def loss(weight: Array) -> float:
+        rows = zip(batch["obs"], batch["action"], strict=True)
+        return -sum(log_prob(weight @ obs, np.array(action)) for obs, action in rows) / 5
+
+    told = agent.opt(batch)
+    assert float(told["loss"]) == pytest.approx(loss(before), rel=1e-5)
+    check_moves(before, weight_of(actor), slope(loss, before))
+
+
+def test_loss_of_even_odds_is_the_logarithm_of_their_number() -> None:
+    agent = CONFIG.build(CHOICES, CONTEXT)  # of zeros
+    assert float(agent.opt(batch_of(CHOICES))["loss"]) == pytest.approx(math.log(4))
+
+
+def test_actions_at_the_bounds_have_finite_losses() -> None:
+    agent = CONFIG.build(CONTINUOUS, CONTEXT)
+    batch = {**batch_of(CONTINUOUS)}
+    batch["action"] = np.tile(np.array([1.0, 0.0], np.float32), (5, 1))
+    # (1, -1) in units: each 1 from the mean 0
+    expected = 2 * (0.5 * math.exp(-2 * LOG_STD) + LOG_STD + 0.5 * math.log(2 * math.pi))
+    assert float(agent.opt(batch)["loss"]) == pytest.approx(expected, rel=1e-5)
+
+
+def learned(config: BCConfig, spec: EnvSpec, action_of: Any, opt_steps: int = 400) -> Any:
+    agent = config.build(spec, CONTEXT)
+    random = np.random.default_rng(0)
+    for _ in range(opt_steps):
+        obs = random.normal(size=(64, 3)).astype(np.float32)
+        batch = {**batch_of(spec, 64), "obs": obs, "next_obs": obs, "action": action_of(obs)}
+        agent.opt(batch)
+    return agent
+
+
+LEARNS = BCConfig(hidden=(32,), device="cpu", learning_rate=1e-2)
+
+
+def test_learns_which_choice_is_made_where() -> None:
+    def largest(obs: Array) -> Array:
+        return obs.argmax(axis=1)
+
+    agent = learned(LEARNS, CHOICES, largest)
+    obs = np.random.default_rng(1).normal(size=(500, 3)).astype(np.float32)
+    with evaluation_mode(agent):
+        right = agent.act(obs).action == largest(obs)
+    assert right.mean() > 0.9
+
+
+def test_learns_quantities_and_their_spread() -> None:
+    random = np.random.default_rng(3)
+
+    def noisy(obs: Array) -> Array:
+        unit = np.tanh(obs[:, :2]) * 0.5 + 0.1 * random.normal(size=(len(obs), 2))
+        return (unit * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
+
+    agent = learned(LEARNS, CONTINUOUS, noisy, 800)
+    obs = random.normal(size=(500, 3)).astype(np.float32)
+    with evaluation_mode(agent):
+        action = agent.act(obs).action
+    np.testing.assert_allclose(action[:, 0], np.tanh(obs[:, 0]) * 0.5, atol=0.25)
+    np.testing.assert_allclose(agent.head.log_std.detach().exp(), [0.1, 0.1], rtol=0.4)
+
+
+def test_deviations_do_not_vanish_where_data_has_none() -> None:
+    agent = learned(replace(LEARNS, state_std=True), CONTINUOUS, lambda obs: 0 * obs[:, :2], 300)
+    entropy_of_one = -5.0 + 0.5 * math.log(2 * math.pi * math.e)
+    told = agent.opt({**batch_of(CONTINUOUS), "action": np.zeros((5, 2), np.float32)})
+    assert float(told["entropy"]) >= 2 * entropy_of_one - 1e-4
+
+
+def test_several_choices_at_once_and_fields_are_learned() -> None:
+    low, high = np.array([0, 1]), np.array([2, 2])
+    field = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
+    observation = PackedSpec((("a", field), ("b", BoxSpec((2,), "uint8", low, 9 * high))))
+    spec = EnvSpec(observation, BoxSpec((2,), "int64", low, high, categorical=True))
+    agent = BCConfig(hidden=(16,), device="cpu", learning_rate=1e-2).build(spec, CONTEXT)
+    random = np.random.default_rng(0)
+    fields = {
+        "a": random.normal(size=(64, 3)).astype(np.float32),
+        "b": random.integers(9, size=(64, 2)).astype(np.uint8),
+    }
+    obs = observation.pack(fields)
+    action = np.stack([fields["a"].argmax(axis=1), 1 + (fields["a"][:, 0] > 0)], axis=1)
+    batch = {**batch_of(CHOICES, 64), "obs": obs, "next_obs": obs, "action": action}
+    first = float(agent.opt(batch)["loss"])
+    for _ in range(200):
+        last = float(agent.opt(batch)["loss"])
+    assert first == pytest.approx(math.log(3) + math.log(2), abs=0.3)
+    assert last < 0.3
+    with evaluation_mode(agent):
+        assert (agent.act(obs).action == action).mean() > 0.9
+
+
+def test_learning_rate_follows_its_schedule() -> None:
+    schedule = Schedule(points=((0, LEARNING_RATE), (100, 0.0)))
+    agent = replace(CONFIG, learning_rate=schedule).build(CHOICES, CONTEXT)
+    agent.env_steps = 100
+    before = weight_of(agent.actor.network)
+    agent.opt(batch_of(CHOICES))
+    np.testing.assert_array_equal(weight_of(agent.actor.network), before)
+    agent.env_steps = 0
+    agent.opt(batch_of(CHOICES))
+    assert (weight_of(agent.actor.network) != before).any()
+
+
+def test_network_of_ones_own_must_answer_with_an_output_for_each_choice() -> None:
+    config = replace(CONFIG, actor_network=linear_value)
+    with pytest.raises(ConfigError, match=r"actor_network .*\(2, 4\), got \(2, 1\)"):
+        config.build(CHOICES, CONTEXT)
+    assert isinstance(CONFIG.build(CHOICES, PolicyContext(seed=1)).actor.network, Linear)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden": (0,)}, {"learning_rate": -1.0}, {"initial_log_std": math.inf}],
+)
+def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{next(iter(settings))}"):
+        BCConfig(**settings)

@@ -1,0 +1,205 @@
+"""What IQL adds to the contract of agents: three losses, and that it beats who it learns from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.iql import IQLAgent, IQLConfig
+from asyncrl.env import BoxSpec, EnvSpec
+from asyncrl.errors import ConfigError
+from asyncrl.types import Array, Columns
+from tests.agents.bandit import mixed_data, value_of
+from tests.agents.cloning import (
+    CHOICES,
+    CONTEXT,
+    CONTINUOUS,
+    LEARNING_RATE,
+    LOG_STD,
+    batch_of,
+    check_moves,
+    critics_of,
+    linear_actor,
+    linear_critic,
+    linear_value,
+    log_prob,
+    q_of,
+    randomize,
+    rows_of,
+    slope,
+    weight_of,
+)
+
+CONFIG = IQLConfig(
+    device="cpu",
+    actor_network=linear_actor,
+    critic_network=linear_critic,
+    value_network=linear_value,
+    initial_log_std=LOG_STD,
+    learning_rate=LEARNING_RATE,
+    expectile=0.8,
+    temperature=0.5,
+    max_weight=0.9,
+    tau=0.1,
+)
+SPECS = {"choices": CHOICES, "continuous": CONTINUOUS}
+
+every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+
+
+def random_agent(spec: EnvSpec, **settings: Any) -> IQLAgent:
+    agent = replace(CONFIG, **settings).build(spec, CONTEXT)
+    parts = agent.actor.network, agent.critics, agent.parts["targets"], agent.value
+    for seed, part in enumerate(parts):
+        randomize(part, seed)  # type: ignore[arg-type]
+    return agent
+
+
+class Naive:
+    """The paper's equations, one row after another."""
+
+    def __init__(self, agent: IQLAgent, batch: Columns) -> None:
+        self.rows = rows_of(batch)
+        self.actor = weight_of(agent.actor.network)
+        self.critics = critics_of(agent.critics)
+        self.targets = critics_of(agent.parts["targets"])
+        self.value = weight_of(agent.value)
+
+    def u(self, row: dict[str, Array], value: Array) -> float:
+        least = min(q_of(target, row["obs"], row["action"]) for target in self.targets)
+        return least - float((value @ row["obs"])[0])
+
+    def value_loss(self, value: Array) -> float:
+        us = [self.u(row, value) for row in self.rows]
+        return sum((0.2 if u < 0 else 0.8) * u * u for u in us) / 5
+
+    def errors(self, critic: Array) -> list[float]:
+        return [
+            q_of(critic, row["obs"], row["action"])
+            - float(row["reward"] + row["discount"] * (self.value @ row["next_obs"])[0])
+            for row in self.rows
+        ]
+
+    def actor_loss(self, actor: Array) -> float:
+        weights = [min(math.exp(self.u(row, self.value) / 0.5), 0.9) for row in self.rows]
+        assert 0.9 in weights, "the limit is part of the test"
+        logs = [log_prob(actor @ row["obs"], row["action"]) for row in self.rows]
+        return -sum(w * log for w, log in zip(weights, logs, strict=True)) / 5
+
+
+@every_spec
+def test_losses_are_those_of_naive_equations(spec: EnvSpec) -> None:
+    agent, batch = random_agent(spec), batch_of(spec)
+    naive = Naive(agent, batch)
+    told = agent.opt(batch)
+    squares = [error**2 for critic in naive.critics for error in naive.errors(critic)]
+    assert float(told["value_loss"]) == pytest.approx(naive.value_loss(naive.value), rel=1e-4)
+    assert float(told["critic_loss"]) == pytest.approx(np.mean(squares), rel=1e-4)
+    assert float(told["actor_loss"]) == pytest.approx(naive.actor_loss(naive.actor), rel=1e-4)
+    both = np.abs([naive.errors(critic) for critic in naive.critics]).mean(axis=0)
+    np.testing.assert_allclose(agent.priorities(), both, rtol=1e-4)
+
+
+@every_spec
+def test_each_network_goes_down_its_own_loss_alone(spec: EnvSpec) -> None:
+    agent, batch = random_agent(spec), batch_of(spec)
+    naive = Naive(agent, batch)
+    agent.opt(batch)
+    check_moves(naive.value, weight_of(agent.value), slope(naive.value_loss, naive.value))
+    check_moves(naive.actor, weight_of(agent.actor.network), slope(naive.actor_loss, naive.actor))
+    for before, after in zip(naive.critics, critics_of(agent.critics), strict=True):
+
+        def loss(critic: Array) -> float:
+            return sum(error**2 for error in naive.errors(critic))
+
+        check_moves(before, after, slope(loss, before))
+
+
+@every_spec
+def test_slow_critics_follow_by_tau(spec: EnvSpec) -> None:
+    agent = random_agent(spec)
+    before = critics_of(agent.parts["targets"])
+    agent.opt(batch_of(spec))
+    fast, slow = critics_of(agent.critics), critics_of(agent.parts["targets"])
+    for was, now, towards in zip(before, slow, fast, strict=True):
+        np.testing.assert_allclose(now, 0.9 * was + 0.1 * towards, rtol=1e-5, atol=1e-6)
+
+
+@every_spec
+def test_weights_of_replay_weigh_values_and_critics(spec: EnvSpec) -> None:
+    batch = batch_of(spec)
+    once = {name: column[:1] for name, column in batch.items()}
+    first = random_agent(spec).opt({**once, "weight": np.ones(1, np.float32)})
+    alone = np.zeros(5, np.float32)
+    alone[0] = 5.0
+    weighted = random_agent(spec).opt({**batch, "weight": alone})
+    for name in ("value_loss", "critic_loss"):
+        assert float(weighted[name]) == pytest.approx(float(first[name]), rel=1e-4)
+
+
+def test_value_of_a_state_is_the_expectile_of_its_actions() -> None:
+    """By hand: of two actions worth 0 and 1, equally frequent, V is the expectile itself."""
+    config = replace(CONFIG, expectile=0.9, learning_rate=1e-2, tau=1.0)
+    agent = config.build(CHOICES, CONTEXT)
+    obs = np.tile(np.array([1.0, 0.0, 0.0], np.float32), (4, 1))
+    batch = {
+        "obs": obs,
+        "next_obs": obs,
+        "action": np.array([0, 1, 0, 1]),
+        "reward": np.array([0.0, 1.0, 0.0, 1.0], np.float32),
+        "discount": np.zeros(4, np.float32),
+    }
+    for _ in range(1500):
+        agent.opt(batch)
+    # 0.9 * (1 - V) = 0.1 * V
+    assert weight_of(agent.value)[0, 0] == pytest.approx(0.9, abs=0.01)
+
+
+@every_spec
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
+def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, bool]) -> None:
+    agent = IQLConfig(
+        hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
+    ).build(spec, CONTEXT)
+    data = mixed_data(spec)
+    for batch in data:
+        agent.opt(batch)
+    behaviour = np.mean([np.mean(batch["reward"]) for batch in data])
+    learned = value_of(agent, spec)
+    assert behaviour < 0.55
+    assert learned > 0.85, "the best action is worth 1"
+
+
+def test_several_choices_at_once_are_refused() -> None:
+    low = np.zeros(2, np.int64)
+    spec = EnvSpec(CHOICES.observation, BoxSpec((2,), "int64", low, low + 2, categorical=True))
+    with pytest.raises(ConfigError, match=r"IQL values one choice.*BC"):
+        IQLConfig(device="cpu").build(spec, CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["critic_network", "value_network"])
+def test_networks_of_ones_own_are_checked(name: str) -> None:
+    wrong = linear_value if name == "critic_network" else linear_actor
+    with pytest.raises(ConfigError, match=rf"agent\.{name} must answer"):
+        replace(CONFIG, **{name: wrong}).build(CHOICES, CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_critics": 0},
+        {"expectile": 0.0},
+        {"expectile": 1.0},
+        {"temperature": 0.0},
+        {"max_weight": -1.0},
+        {"tau": 0.0},
+        {"hidden": (0,)},
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.{next(iter(settings))}"):
+        IQLConfig(**settings)
