@@ -16,12 +16,15 @@ import pytest
 import torch
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
+from asyncrl.agents.awac import AWACConfig
+from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
@@ -88,6 +91,9 @@ _RAINBOW = RainbowConfig(hidden=(16, 16), device="cpu", n_atoms=11)
 _IQN = IQNConfig(hidden=(16, 16), device="cpu")
 _PPO = PPOConfig(hidden=(16, 16), device="cpu", epochs=2, minibatches=2)
 _IMPALA = IMPALAConfig(hidden=(16, 16), device="cpu")
+_BC = BCConfig(hidden=(16, 16), device="cpu")
+_AWAC = AWACConfig(hidden=(16, 16), device="cpu")
+_IQL = IQLConfig(hidden=(16, 16), device="cpu")
 _OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
@@ -185,6 +191,12 @@ CASES = {
         trajectories=True,
         start_columns=("memory",),
     ),
+    "bc": Case(_BC, CHOICES, dataclasses.replace(_BC, hidden=(16, 8))),
+    "bc-normalized": Case(dataclasses.replace(_BC, **_NORMALIZED, state_std=True), CONTINUOUS, _BC),
+    "awac": Case(_AWAC, CHOICES, dataclasses.replace(_AWAC, hidden=(16, 8))),
+    "awac-normalized": Case(dataclasses.replace(_AWAC, **_NORMALIZED), CONTINUOUS, _AWAC),
+    "iql": Case(_IQL, CONTINUOUS, dataclasses.replace(_IQL, hidden=(16, 8))),
+    "iql-normalized": Case(dataclasses.replace(_IQL, **_NORMALIZED), CHOICES, _IQL),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
 EXPLORING = {name: case for name, case in CASES.items() if case.explores}
