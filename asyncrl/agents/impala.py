@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Trajectories
 from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
 from asyncrl.agents._returns import vtrace
@@ -180,6 +181,8 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         self._params = list(self.net.parameters())
         self.optimizer = _optimizer(config, self._params)
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
+        standard = config.network is None
+        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
         self._updates = Updates(
             self._update, config, self.model, self.read_obs, device, read_columns(self.net)
@@ -191,9 +194,11 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         rate = value_at(self.config.learning_rate, self.env_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
-        return {**told, "learning_rate": rate}
+        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
+            return {}
+        with self._matmul():
+            return {**self._updates.step(batch), "learning_rate": rate}
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         obs, reward = self._updates.trajectories(data)

@@ -234,6 +234,30 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
 
 
+def test_batch_without_any_transition_changes_nothing() -> None:
+    agent, batch = linear_agent(), batch_of()
+    before = {name: value.copy() for name, value in agent.model_info().params.items()}
+    assert agent.opt({**batch, "mask": np.zeros_like(batch["mask"])}) == {}
+    info = agent.model_info()
+    assert info.version == 1
+    assert all(np.array_equal(value, before[name]) for name, value in info.params.items())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
+def test_gpu_learns_what_a_cpu_learns(memory: Any) -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        config = IMPALAConfig(hidden=(8,), memory=memory, device=device)
+        batch = with_memory(config, batch_of())
+        agent = config.build(CHOICES, CONTEXT)
+        results.append([told_of(agent, batch) for _ in range(3)])
+        assert agent.act(batch["obs"][:, 0]).action.shape == (3,)
+    for cpu, gpu in zip(*results, strict=True):
+        assert gpu == pytest.approx(cpu, rel=1e-3, abs=1e-4)
+
+
 def rounds(
     config: IMPALAConfig,
     env: Any,
