@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -17,16 +18,23 @@ from benchmarks.learning.tasks import CASES, TASKS
 
 __all__ = ["draw"]
 
+Colour = tuple[float, ...]
+Numbers = npt.NDArray[np.float64]
+
 _COLUMNS = 3
 _PANEL = (4.6, 3.3)
 """Inches."""
 
-_COLOURS: Sequence[str] = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
+_COLOURS: Sequence[Colour] = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
 _BAR_COLOUR = "#777777"
+_POINTS = 200
+
+_ALGORITHMS = list(dict.fromkeys(case.algorithm for case in CASES))
+"""The same colour in all panels; those that share one never meet."""
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Return the picture of all asynchronous runs, and dotted the synchronous ones."""
+    """Return the picture of all runs."""
     tasks = [task for task in TASKS if any(run.task == task and run.curve for run in runs)]
     if not tasks:
         raise SystemExit("no run is kept yet, so there is nothing to draw")
@@ -39,8 +47,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     for axis in grid.flat[len(tasks) :]:
         axis.set_visible(False)
     figure.suptitle(
-        "Mean greedy return over environment steps. Each solid line is a run with\n"
-        "two actors, each dotted one a run in one process; it ends at the bar or at its budget.",
+        "Mean greedy return over environment steps. Thin: each seed, with two actors, until the bar"
+        " (dot) or its budget (cross).\nBold: their mean. Dotted: the same in one process.",
         fontsize=10,
         x=0.01,
         ha="left",
@@ -48,24 +56,15 @@ def draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _draw_task(axis: Axes, task: str, runs: Iterable[Run]) -> None:
-    algorithms = list(dict.fromkeys(case.algorithm for case in CASES if case.task == task))
+def _draw_task(axis: Axes, task: str, runs: Sequence[Run]) -> None:
     shown: dict[str, Line2D] = {}
-    for run in runs:
-        colour = _COLOURS[algorithms.index(run.algorithm) % len(_COLOURS)]
-        steps, _, scores = np.array(run.curve).T
-        alone = run.mode == "sync"
-        (line,) = axis.plot(
-            steps,
-            scores,
-            color=colour,
-            linewidth=1.1 if alone else 1.5,
-            linestyle=":" if alone else "-",
-            alpha=0.9,
-        )
-        marker = "o" if run.reached else "x"
-        axis.plot(steps[-1:], scores[-1:], marker, color=colour, markersize=5)
-        shown.setdefault(run.algorithm, line)
+    for algorithm in _ALGORITHMS:
+        colour = _COLOURS[_ALGORITHMS.index(algorithm) % len(_COLOURS)]
+        own = [run for run in runs if run.algorithm == algorithm]
+        for run in own:
+            _draw_run(axis, run, colour)
+        if several := [run for run in own if run.mode == "async"]:
+            (shown[algorithm],) = axis.plot(*_mean(several), color=colour, linewidth=2.0)
     bar = TASKS[task].bar
     axis.axhline(bar, color=_BAR_COLOUR, linewidth=0.9, linestyle="--", zorder=0)
     axis.text(
@@ -82,7 +81,21 @@ def _draw_task(axis: Axes, task: str, runs: Iterable[Run]) -> None:
     axis.set_xlim(left=0)
     axis.xaxis.set_major_formatter(mpl.ticker.EngFormatter(sep=""))
     axis.tick_params(labelsize=8)
-    order = sorted(shown, key=algorithms.index)
-    axis.legend([shown[name] for name in order], order, fontsize=8, frameon=False)
+    axis.legend([*shown.values()], [*shown], fontsize=8, frameon=False, loc="lower right")
     for edge in ("top", "right"):
         axis.spines[edge].set_visible(False)
+
+
+def _draw_run(axis: Axes, run: Run, colour: Colour) -> None:
+    steps, _, scores = np.array(run.curve).T
+    style = ":" if run.mode == "sync" else "-"
+    axis.plot(steps, scores, color=colour, linewidth=0.9, linestyle=style, alpha=0.4)
+    axis.plot(steps[-1:], scores[-1:], "o" if run.reached else "x", color=colour, markersize=4)
+
+
+def _mean(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
+    """Return steps and mean scores; a run that has ended counts with its last score."""
+    curves = [np.array(run.curve).T for run in runs]
+    first, last = max(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves)
+    steps = np.linspace(first, last, _POINTS)
+    return steps, np.mean([np.interp(steps, curve[0], curve[2]) for curve in curves], axis=0)
