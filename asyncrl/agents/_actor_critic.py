@@ -17,6 +17,7 @@ from asyncrl.agents._checks import check_answer, check_not_negative, check_posit
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accelerate import Acceleration
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import (
     NetworkInput,
@@ -173,6 +174,7 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         standard = getattr(config, "actor_network", None) is None and config.critic_network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
         self.parts |= {
@@ -216,7 +218,7 @@ class ActorCritic(BoundedPolicy, TorchAgent):
     def _values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
         """Return float32 values (critics, B)."""
         with self._precision():
-            values = critics(obs, action)
+            values = self._in_parts(critics, obs, action, dim=1)
         return values.float()
 
     def _move_critics(self, q: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -68,6 +69,8 @@ class SACConfig(ActorCriticConfig):
 
     tau: float = 0.005
     """How far the slow critics follow the critics, at each optimisation step."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         ActorCriticConfig.__post_init__(self)
@@ -179,5 +182,5 @@ class SACAgent(SACPolicy, ActorCritic):
 
     def _sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         with self._precision():
-            out: Tensor = self._actor(obs)
+            out = self._in_parts(self._actor, obs)
         return sample_action(out.float(), noise)

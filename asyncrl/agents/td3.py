@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -85,6 +86,8 @@ class TD3Config(ActorCriticConfig):
     noise_ladder: float = 1.0
     """Of the N environments of all actors, the first has so many times `noise`, the last has it so
     many times less, those between lie on a geometric ladder. 1: the same for all."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         ActorCriticConfig.__post_init__(self)
@@ -199,7 +202,7 @@ class TD3Agent(TD3Policy, ActorCritic):
         action = self._act(self._actor, obs)
         # J_pi = mean of -Q_1(s, pi(s))
         with self._precision():
-            q = self.critics(obs, action, 1)
+            q = self._in_parts(lambda *inputs: self.critics(*inputs, 1), obs, action, dim=1)
         loss: Tensor = -q.float().mean()
         told = loss.detach()
         self._descend(self._actor_adam, loss)
@@ -207,7 +210,7 @@ class TD3Agent(TD3Policy, ActorCritic):
 
     def _act(self, actor: torch.nn.Module, obs: NetworkInput) -> Tensor:
         with self._precision():
-            out: Tensor = actor(obs)
+            out = self._in_parts(actor, obs)
         unit: Tensor = out.float().tanh()
         return unit
 

@@ -53,7 +53,7 @@ class TorchConfig:
 
     accumulate: int = 1
     """Parts in which a batch passes the networks of an optimisation step; the gradients of the
-    parts add up to those of the whole. More than one take less memory, and half as long again."""
+    parts add up to those of the whole. More than one take less memory, and one more pass."""
 
     can_accumulate: ClassVar[bool] = False
     """Whether the algorithm's networks take a batch in parts."""

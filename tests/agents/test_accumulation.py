@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from asyncrl.agent import PolicyContext
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.types import Array, Columns
 
@@ -122,9 +125,14 @@ IMAGES = EnvSpec(
 NUMBERS = EnvSpec(
     BoxSpec((4,), "float32", np.full(4, -np.inf), np.full(4, np.inf)), DiscreteSpec(3)
 )
-CASES = {
+BOX = BoxSpec((2,), "float32", np.full(2, -1, np.float32), np.full(2, 1, np.float32))
+QUANTITIES = EnvSpec(NUMBERS.observation, BOX)
+CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn": (DQNConfig(device="cpu", hidden=(16,), dueling=True, noisy=True), NUMBERS),
     "dqn, normalised": (DQNConfig(device="cpu", normalize_obs=True, loss="huber"), NUMBERS),
+    "sac": (SACConfig(device="cpu", hidden=(32, 32), max_grad_norm=1.0), QUANTITIES),
+    "sac, normalised": (SACConfig(device="cpu", hidden=(32,), normalize_obs=True), QUANTITIES),
+    "td3": (TD3Config(device="cpu", hidden=(32, 32)), QUANTITIES),
     "dqn, images": (DQNConfig(device="cpu", hidden=(16,)), IMAGES),
 }
 
