@@ -186,13 +186,14 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Load the home of a public name and keep the name here (PEP 562)."""
+    """Load the home of a public name and keep its names here (PEP 562)."""
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'asyncrl' has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"asyncrl.{home}"), name)
-    globals()[name] = value
-    return value
+    module = importlib.import_module(f"asyncrl.{home}")
+    # All of them: a home that is called like one of its names would stand here in that one's place.
+    globals().update({each: getattr(module, each) for each in _HOMES[home]})
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -193,6 +193,11 @@ def test_public_name_resolves(name: str) -> None:
         assert value.__doc__
 
 
+def test_function_is_not_hidden_by_the_module_of_its_name() -> None:
+    code = "from asyncrl import SyncConfig, train_sync; assert callable(train_sync)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_type_checkers_see_the_public_names_at_their_homes() -> None:
     tree = tree_of(ROOT / "asyncrl/__init__.py")
     seen = {
