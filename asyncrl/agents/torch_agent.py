@@ -25,6 +25,7 @@ __all__ = [
     "TorchAgent",
     "TorchPolicy",
     "flatten_parameters",
+    "gpu_names",
     "pick_device",
     "seeded",
     "use_threads",
@@ -139,6 +140,11 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"agent.device is {name!r}, but torch {torch.__version__} sees no GPU")
     return device
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return what the GPUs are called that torch sees."""
+    return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""`asyncrl doctor`: is an environment fit for training? Asked in a process of its own.
+"""`asyncrl doctor`: are a machine and an environment fit for training?
 
-An environment that crashes or hangs takes that process with it, and the report says where.
+The environment is asked in a process of its own: one that crashes or hangs takes that process with
+it, and the report says where.
 """
 
 from __future__ import annotations
@@ -8,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import tyro
 
 from asyncrl.cli._examination import examine
+from asyncrl.cli.machine_check import findings as machine_findings
+from asyncrl.cli.machine_check import read_facts
 from asyncrl.envs.doctor import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
@@ -30,10 +33,11 @@ _INDENT = 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """Play with an environment and say what is wrong with it, and what to do."""
+    """Look at the machine, play with an environment, and say what is wrong and what to do."""
 
-    env: Annotated[str, tyro.conf.Positional]
-    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`."""
+    env: Annotated[str, tyro.conf.Positional] = ""
+    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`; without one, only the
+    machine is looked at."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Arguments for making it."""
@@ -73,19 +77,15 @@ class DoctorArguments:
 def parse(argv: list[str]) -> DoctorArguments:
     """Read the command line."""
     arguments = tyro.cli(DoctorArguments, prog="asyncrl doctor", args=argv)
-    arguments.config()  # refuses what no environment can be made from
+    if arguments.env:
+        arguments.config()  # refuses what no environment can be made from
     return arguments
 
 
 def run(arguments: DoctorArguments) -> int:
     """Examine, and return the exit code: 1 if anything is wrong."""
     findings = []
-    for finding in examine(
-        arguments.config(),
-        seconds=arguments.seconds,
-        seed=arguments.seed,
-        patience_s=_PATIENCE_S,
-    ):
+    for finding in _findings(arguments):
         findings.append(finding)
         if not arguments.json:
             print(render(finding), flush=True)
@@ -93,11 +93,23 @@ def run(arguments: DoctorArguments) -> int:
     fit = "fail" not in levels
     if arguments.json:
         found = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"env": arguments.env, "fit": fit, "findings": found}))
+        print(json.dumps({"env": arguments.env or None, "fit": fit, "findings": found}))
     else:
         verdict = "fit for training" if fit else "not fit for training"
-        print(f"\n{arguments.env} is {verdict}: {_count(levels)}")
+        print(f"\n{arguments.env or 'this machine'} is {verdict}: {_count(levels)}")
     return 0 if fit else 1
+
+
+def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
+    if not arguments.env:
+        yield from machine_findings(read_facts())
+        return
+    yield from examine(
+        arguments.config(),
+        seconds=arguments.seconds,
+        seed=arguments.seed,
+        patience_s=_PATIENCE_S,
+    )
 
 
 def render(finding: Finding) -> str:

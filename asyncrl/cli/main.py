@@ -34,8 +34,8 @@ usage: asyncrl COMMAND [OPTIONS]
       measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl bench tune [--agent dqn|sac] [--env ID] [--config FILE] [--seconds S] [--json]
       find how many actors and environments train fastest, as train --actors auto does first
-  asyncrl doctor ENV [--vectorization batch|native] [--seconds S] [--json]
-      play with an environment, and say whether it is fit for training
+  asyncrl doctor [ENV] [--vectorization batch|native] [--seconds S] [--json]
+      say whether this machine, or an environment to play with, is fit for training
 
   --debug shows the traceback of an error; COMMAND --help shows all options\
 """

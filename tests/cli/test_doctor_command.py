@@ -43,6 +43,16 @@ def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok    factory        can be sent" in out
 
 
+def test_without_an_environment_the_machine_is_looked_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = run(parse([]))
+    out = capsys.readouterr().out
+    assert code == (1 if "\nfail" in out else 0)
+    assert "this machine is " in out
+    assert all(check in out for check in ("cores", "memory", "descriptors", "actors", "torch"))
+
+
 def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments(env_kwargs={"error": "the physics exploded"}, json=True)) == 1
     report = json.loads(capsys.readouterr().out)

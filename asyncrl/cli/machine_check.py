@@ -1,0 +1,236 @@
+"""Is this machine fit for training? One small function for each question, and the facts apart.
+
+The facts are read in one place, so the answers can be tested without a machine of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from asyncrl.agents.torch_agent import gpu_names
+from asyncrl.cores import Cores
+from asyncrl.envs.doctor import Finding
+from asyncrl.launcher import Progress
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.messages import Peer
+from asyncrl.replay_buffers._memory import available_bytes
+from asyncrl.types import ActorId
+
+__all__ = ["MachineFacts", "findings", "read_facts"]
+
+_DESCRIPTORS_PER_ACTOR = 12
+"""Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""
+
+_DESCRIPTORS_AT_REST = 120
+_TEMP_BYTES = 256 << 20
+_SLOW_START_S = 5.0
+_START_DEADLINE_S = 60.0
+_LONGEST_TEMP_PATH = 60
+"""Bytes; the path of a socket has about 40 more, and must not exceed 103."""
+
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """What the questions are answered from."""
+
+    cores: int
+    available_bytes: int
+    total_bytes: int
+    descriptors: int
+    """Files and sockets that one process may have open."""
+
+    temp: Path
+    temp_bytes: int
+    """Free in the directory for temporary files; -1 if nothing can be written there."""
+
+    shm_bytes: int
+    """Free in /dev/shm; -1 if there is none."""
+
+    thread_settings: tuple[tuple[str, str], ...]
+    """Variables that tell libraries how many threads to use."""
+
+    torch: str
+    gpus: tuple[str, ...]
+    start_s: float
+    """From the order to start an actor to its end; infinite if none came to life."""
+
+    start_error: str = ""
+
+
+def findings(facts: MachineFacts) -> Iterator[Finding]:
+    """Yield the answers."""
+    yield _cores(facts)
+    yield _memory(facts)
+    yield _descriptors(facts)
+    yield _temp(facts)
+    yield _shared_memory(facts)
+    yield _threads(facts)
+    yield _actors(facts)
+    yield _torch(facts)
+
+
+def read_facts() -> MachineFacts:
+    """Look at the machine; this starts one actor, which does nothing."""
+    start_s, start_error = _start_an_actor()
+    temp = Path(tempfile.gettempdir())
+    return MachineFacts(
+        cores=Cores().count,
+        available_bytes=available_bytes(),
+        total_bytes=psutil.virtual_memory().total,
+        descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        temp=temp,
+        temp_bytes=shutil.disk_usage(temp).free if os.access(temp, os.W_OK) else -1,
+        shm_bytes=_free_bytes(Path("/dev/shm")),  # noqa: S108  # asked for its size alone
+        thread_settings=tuple(
+            (name, os.environ[name]) for name in _THREAD_VARIABLES if name in os.environ
+        ),
+        torch=version("torch"),
+        gpus=gpu_names(),
+        start_s=start_s,
+        start_error=start_error,
+    )
+
+
+def _cores(facts: MachineFacts) -> Finding:
+    seen = f"{facts.cores} for this process"
+    if facts.cores > 1:
+        return Finding(level="ok", check="cores", seen=seen)
+    return Finding(
+        level="warn",
+        check="cores",
+        seen=seen,
+        advice="Actors and learner share it, so an asynchronous run is hardly faster than "
+        "train_sync; look for a limit of the container or of taskset.",
+    )
+
+
+def _memory(facts: MachineFacts) -> Finding:
+    share = facts.available_bytes / max(1, facts.total_bytes)
+    seen = (
+        f"{_gib(facts.available_bytes)} of {_gib(facts.total_bytes)} available; a million "
+        f"transitions of CartPole take {_gib(60_000_000)}, of Atari frames {_gib(8_000_000_000)}"
+    )
+    if share >= 0.1:
+        return Finding(level="ok", check="memory", seen=seen)
+    return Finding(
+        level="warn",
+        check="memory",
+        seen=seen,
+        advice="Little is left: a replay that does not fit is refused before a run starts, but "
+        "actors take about 0.3 GiB each; end other programs, or set fewer actors.",
+    )
+
+
+def _descriptors(facts: MachineFacts) -> Finding:
+    actors = (facts.descriptors - _DESCRIPTORS_AT_REST) // _DESCRIPTORS_PER_ACTOR
+    seen = f"{facts.descriptors} may be open, enough for about {max(0, actors)} actors"
+    if actors >= 2 * facts.cores:
+        return Finding(level="ok", check="descriptors", seen=seen)
+    return Finding(
+        level="fail" if actors < 1 else "warn",
+        check="descriptors",
+        seen=seen,
+        advice="Raise the limit: ulimit -n 4096.",
+    )
+
+
+def _temp(facts: MachineFacts) -> Finding:
+    if facts.temp_bytes < 0:
+        return Finding(
+            level="fail",
+            check="temp space",
+            seen=f"nothing can be written in {facts.temp}",
+            advice="Sockets and actors' files are made there: set TMPDIR to a directory of yours.",
+        )
+    seen = f"{_gib(facts.temp_bytes)} free in {facts.temp}"
+    if facts.temp_bytes < _TEMP_BYTES:
+        advice = "Models and environments travel through it when actors start: make room."
+        return Finding(level="warn", check="temp space", seen=seen, advice=advice)
+    if len(os.fsencode(facts.temp)) > _LONGEST_TEMP_PATH:
+        seen += ", a path too long for sockets, so they are made in /tmp"
+    return Finding(level="ok", check="temp space", seen=seen)
+
+
+def _shared_memory(facts: MachineFacts) -> Finding:
+    size = "none" if facts.shm_bytes < 0 else f"{_gib(facts.shm_bytes)} free"
+    return Finding(
+        level="ok", check="shared memory", seen=f"{size}; asyncrl takes none, environments may"
+    )
+
+
+def _threads(facts: MachineFacts) -> Finding:
+    if not facts.thread_settings:
+        seen = "no variable sets them; actors take one each, the learner agent.threads"
+        return Finding(level="ok", check="threads", seen=seen)
+    seen = ", ".join(f"{name}={value}" for name, value in facts.thread_settings)
+    if all(value.isdigit() and int(value) <= facts.cores for _, value in facts.thread_settings):
+        return Finding(level="ok", check="threads", seen=seen)
+    return Finding(
+        level="warn",
+        check="threads",
+        seen=seen,
+        advice=f"More threads than the {facts.cores} cores slow each other down; unset it.",
+    )
+
+
+def _actors(facts: MachineFacts) -> Finding:
+    if facts.start_error or facts.start_s == float("inf"):
+        return Finding(
+            level="fail",
+            check="actors",
+            seen=facts.start_error or f"none came to life within {_START_DEADLINE_S:g} s",
+            advice="Actors are processes of their own; look for limits on processes (ulimit -u), "
+            "for a full disk, or for a sandbox that forbids them.",
+        )
+    seen = f"one started and ended in {facts.start_s:.2f} s"
+    seen += ", by a helper process that has loaded no CUDA" if sys.platform == "linux" else ""
+    if facts.start_s < _SLOW_START_S:
+        return Finding(level="ok", check="actors", seen=seen)
+    advice = "That is slow: a busy machine, or Python's files on a slow disk."
+    return Finding(level="warn", check="actors", seen=seen, advice=advice)
+
+
+def _torch(facts: MachineFacts) -> Finding:
+    where = ", ".join(facts.gpus) if facts.gpus else "no GPU, so the learner computes on the CPU"
+    return Finding(level="ok", check="torch", seen=f"{facts.torch}, {where}")
+
+
+def _free_bytes(directory: Path) -> int:
+    return shutil.disk_usage(directory).free if directory.is_dir() else -1
+
+
+def _start_an_actor() -> tuple[float, str]:
+    began = time.monotonic()
+    try:
+        launcher = LocalLauncher()
+    except OSError as error:
+        return float("inf"), str(error)
+    try:
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), _does_nothing)
+        ended = launcher.exits(_START_DEADLINE_S)
+    finally:
+        launcher.close()
+    if ended and ended[0].code:
+        return float("inf"), ended[0].error or f"it exited with code {ended[0].code}"
+    return (time.monotonic() - began if ended else float("inf")), ""
+
+
+def _does_nothing(_: Progress) -> None:
+    """Be an actor."""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,98 @@
+"""What a machine is told about itself, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.cli import machine_check
+from asyncrl.cli.machine_check import MachineFacts, findings, read_facts
+
+GIB = 2**30
+GOOD = MachineFacts(
+    cores=8,
+    available_bytes=12 * GIB,
+    total_bytes=16 * GIB,
+    descriptors=4096,
+    temp=Path("/tmp"),  # nothing is written there
+    temp_bytes=20 * GIB,
+    shm_bytes=8 * GIB,
+    thread_settings=(),
+    torch="2.13.0",
+    gpus=(),
+    start_s=0.4,
+)
+
+
+def test_good_machine_has_nothing_to_be_told() -> None:
+    assert {finding.level for finding in findings(GOOD)} == {"ok"}
+    assert not any(finding.advice for finding in findings(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "check", "words"),
+    [
+        ({"cores": 1}, "warn", "cores", "train_sync"),
+        ({"available_bytes": GIB}, "warn", "memory", "fewer actors"),
+        ({"descriptors": 256}, "warn", "descriptors", "ulimit -n"),
+        ({"descriptors": 64}, "fail", "descriptors", "ulimit -n"),
+        ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
+        ({"temp_bytes": 1 << 20}, "warn", "temp space", "make room"),
+        ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 cores"),
+        ({"thread_settings": (("OMP_NUM_THREADS", "all"),)}, "warn", "threads", "unset"),
+        ({"start_s": 9.0}, "warn", "actors", "slow"),
+        ({"start_s": float("inf")}, "fail", "actors", "ulimit -u"),
+        ({"start_error": "no processes left"}, "fail", "actors", "ulimit -u"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    facts: dict[str, Any], level: str, check: str, words: str
+) -> None:
+    wrong = [finding for finding in findings(replace(GOOD, **facts)) if finding.level != "ok"]
+    assert [(finding.level, finding.check) for finding in wrong] == [(level, check)]
+    assert words in wrong[0].advice
+
+
+def test_facts_that_are_fine_are_told_too() -> None:
+    facts = replace(
+        GOOD,
+        shm_bytes=-1,
+        temp=Path("/a" * 40),
+        thread_settings=(("OMP_NUM_THREADS", "2"),),
+        gpus=("a GPU",),
+    )
+    seen = {finding.check: finding.seen for finding in findings(facts)}
+    assert "OMP_NUM_THREADS=2" in seen["threads"]
+    assert "none" in seen["shared memory"]
+    assert "too long for sockets" in seen["temp space"]
+    assert seen["torch"] == "2.13.0, a GPU"
+
+
+@pytest.mark.processes
+def test_this_machine_can_be_looked_at() -> None:
+    facts = read_facts()
+    assert facts.cores >= 1
+    assert 0 < facts.available_bytes <= facts.total_bytes
+    assert facts.descriptors > 0
+    assert facts.start_s < float("inf"), facts.start_error
+    assert len(list(findings(facts))) == 8
+
+
+@pytest.mark.processes
+def test_actor_that_cannot_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(machine_check, "_does_nothing", fails)
+    start_s, error = machine_check._start_an_actor()
+    assert start_s == float("inf")
+    assert "no room" in error
+
+    def refuses() -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(machine_check, "LocalLauncher", refuses)
+    assert machine_check._start_an_actor() == (float("inf"), "too many processes")
