@@ -70,7 +70,7 @@ def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "400 optimisation steps" in capsys.readouterr().out
 
 
-def test_offline_learns_from_what_is_in_the_buffer() -> None:
+def test_offline_learns_from_what_a_run_has_saved() -> None:
     result = offline.main()
     assert result.best_score is not None
     assert result.best_score > 60, "random actions reach 20"
