@@ -10,6 +10,7 @@ AsyncRLError
 │   └── PeerSilent               the other side said nothing for longer than allowed
 ├── WireError                    bytes that are not a message of ours
 ├── NonFiniteModel               a parameter became NaN or infinite
+├── OutOfMemory                  the learner's device has none left for an optimisation step
 └── CheckpointError              a checkpoint could not be written, or is not whole
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "ConfigError",
     "EnvironmentFault",
     "NonFiniteModel",
+    "OutOfMemory",
     "PeerSilent",
     "Refused",
     "TransportClosed",
@@ -68,6 +70,10 @@ class WireError(AsyncRLError):
 
 class NonFiniteModel(AsyncRLError):
     """A parameter or a loss became NaN or infinite; nothing of it was published or saved."""
+
+
+class OutOfMemory(AsyncRLError):
+    """The learner's device has no memory left for an optimisation step."""
 
 
 class CheckpointError(AsyncRLError):

@@ -12,6 +12,7 @@ from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.normalize import RETURN, Normalized
 from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.errors import OutOfMemory
 from asyncrl.types import Array, Columns
 
 __all__ = ["TRAJECTORY_COLUMNS", "TRANSITION_COLUMNS", "Updates"]
@@ -39,6 +40,7 @@ class Updates:
         device: torch.device,
         columns: Sequence[str] = TRANSITION_COLUMNS,
     ) -> None:
+        self._device = device
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
         self._move = BatchMover(device, (*columns, *(RETURN,) * config.normalize_reward))
@@ -46,13 +48,20 @@ class Updates:
         self._newest: tuple[Tensor, Tensor] | None = None
 
     def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Update once, from a batch and what else the update takes; return its numbers."""
+        """Update once, from a batch and what else the update takes; return its numbers.
+
+        Raises `OutOfMemory` where there is too little; what was cached is then free, so that the
+        run can still save a checkpoint.
+        """
         if self._norm is not None:
             self._norm.check(batch)
-        data = self._move(batch)
-        if more:
-            data |= more
-        told = self._run(data)
+        try:
+            data = self._move(batch)
+            if more:
+                data |= more
+            told = self._run(data)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(batch, self._device) from error
         if "q" in told:
             self._newest = told.pop("q"), told.pop("target")
         return told
@@ -93,6 +102,22 @@ class Updates:
     def forget(self) -> None:
         """Prepare for tensors of the agent having been replaced by others."""
         self._run.forget()
+
+
+def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
+    """Say how much was asked for, free what is only cached, and say what would help."""
+    rows = len(next(iter(batch.values())))
+    size = sum(column.nbytes for column in batch.values())
+    left = ""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        left = f", {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free there now"
+    return OutOfMemory(
+        f"{device} ran out of memory in an optimisation step on a batch of {rows} rows, "
+        f"{size / 2**20:.1f} MiB{left}; lower trainer.batch_size, have the batch taken in parts "
+        "(agent.accumulate), or compute in agent.precision=bfloat16"
+    )
 
 
 def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:

@@ -14,7 +14,7 @@ from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.sac import SACAgent, SACConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, OutOfMemory
 from asyncrl.types import Array, Columns
 
 CONTEXT = PolicyContext(seed=4, n_envs=6)
@@ -242,3 +242,23 @@ def test_rows_of_larger_arrays_are_learned_from_in_place(config: Config) -> None
         part.opt({name: column[rows] for name, column in whole.items()})
         alone.opt({name: column[rows].copy() for name, column in whole.items()})
     assert np.array_equal(parameters(part), parameters(alone))
+
+
+@both
+def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_saved(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = build(config)
+    agent.opt(batch_for(config))
+    before = agent.state()
+
+    def full(_: object) -> dict[str, torch.Tensor]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(agent._updates, "_run", full)
+    with pytest.raises(OutOfMemory, match=rf"batch of {ROWS} rows.*trainer.batch_size") as raised:
+        agent.opt(batch_for(config, 1))
+    assert "20.00 GiB" in str(raised.value.__cause__)
+    after = agent.state()
+    assert after["version"] == before["version"]
+    assert all(np.array_equal(after[name], before[name]) for name in before if "noise" not in name)
