@@ -1,4 +1,4 @@
-"""Parts of a batch of trajectories: transitions for networks without memory, else trajectories."""
+"""Parts of a batch of trajectories: transitions, or stretches of them if a network remembers."""
 
 from __future__ import annotations
 
@@ -39,33 +39,59 @@ class Minibatches:
     ) -> None:
         """Let parts be taken of what was played, and of columns (B, T, ...) beside it."""
         self._net = net
-        self._mask = played.mask
-        self._memory, self._begins = played.memory, played.begins
-        self._obs, self._columns = played.obs, dict(columns)
-        self._whole = net.memory_size > 0
-        if not self._whole:
-            self._obs = _each(played.obs, lambda field: field[:, :-1][played.mask])
-            self._columns = {name: column[played.mask] for name, column in columns.items()}
+        self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
+        mask = torch.ones_like(played.mask) if self._stretches else played.mask
+        self._obs = _each(played.obs, lambda field: field[:, :-1][mask])
+        self._columns = {name: column[mask] for name, column in columns.items()}
+
+    def __len__(self) -> int:
+        if self._stretches:
+            return len(self._stretches.rows)
+        return len(next(iter(self._columns.values())))
 
     def shuffled(self, parts: int, order: torch.Generator) -> list[Tensor]:
         """Return the indices of so many parts, or fewer, of about the same size, in random order.
 
-        Each trajectory, or each transition, is in exactly one of them.
+        Each transition, or each stretch, is in exactly one of them.
         """
-        count = len(next(iter(self._columns.values())))
-        index = torch.randperm(count, generator=order, device=order.device)
-        return list(index.tensor_split(min(parts, count)))
+        index = torch.randperm(len(self), generator=order, device=order.device)
+        return list(index.tensor_split(min(parts, len(self))))
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the network's outputs and values, and the columns, of the transitions there."""
-        obs = _each(self._obs, lambda field: field[index])
-        columns = {name: column[index] for name, column in self._columns.items()}
-        if not self._whole:
-            return *self._net(obs), columns
-        outputs, values = self._net.unroll(obs, self._memory[index], self._begins[index])
-        mask = self._mask[index]
-        columns = {name: column[mask] for name, column in columns.items()}
-        return outputs[:, :-1][mask], values[:, :-1][mask], columns
+        if self._stretches is None:
+            obs = _each(self._obs, lambda field: field[index])
+            return *self._net(obs), {name: column[index] for name, column in self._columns.items()}
+        rows, inside, memory = self._stretches.take(index)
+        obs = _each(self._obs, lambda field: field[rows])
+        outputs, values = self._net.unroll(obs, memory)
+        columns = {name: column[rows[inside]] for name, column in self._columns.items()}
+        return outputs[inside], values[inside], columns
+
+
+class _Stretches:
+    """Transitions of one episode, one after the other; all stretches are unrolled side by side.
+
+    Whole trajectories, with an episode beginning here in one and there in another, would have to be
+    unrolled from one beginning to the next, which takes an LSTM five times as long.
+    """
+
+    def __init__(self, mask: Tensor, memory: Tensor) -> None:
+        gap = torch.zeros_like(mask[:, :1])
+        which, first = (mask & ~torch.cat([gap, mask[:, :-1]], dim=1)).nonzero().unbind(dim=1)
+        last = (mask & ~torch.cat([mask[:, 1:], gap], dim=1)).nonzero()[:, 1]
+        length = (last - first + 1)[:, None]
+        step = torch.arange(mask.shape[1], device=mask.device)
+        self.inside = step < length
+        self.rows = (which * mask.shape[1] + first)[:, None] + torch.minimum(step, length - 1)
+        # Only what a trajectory begins with goes on from a memory.
+        self.memory = torch.where((first == 0)[:, None], memory[which], 0.0)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows (S, L) of all trajectories, which of them count, and memories before them."""
+        inside = self.inside[index]
+        longest = int(inside.sum(dim=1).max())
+        return self.rows[index, :longest], inside[:, :longest], self.memory[index]
 
 
 def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:

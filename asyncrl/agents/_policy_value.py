@@ -76,8 +76,13 @@ class PolicyValueNet(nn.Module):
             features, memory = self.core.step(features, memory)
         return self.policy(features), memory
 
-    def unroll(self, obs: NetworkInput, memory: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs (B, T, n_outputs) and values (B, T) of trajectories."""
+    def unroll(
+        self, obs: NetworkInput, memory: Tensor, begins: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs (B, T, n_outputs) and values (B, T) of trajectories.
+
+        `begins` (B, T) is where episodes begin, or None if none do.
+        """
         features = each_row(self.torsos[0], obs)
         others = features if len(self.torsos) == 1 else each_row(self.torsos[1], obs)
         if self.core is not None:
