@@ -191,7 +191,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(algorithm="sac", task="halfcheetah", preset="sac-mujoco"),
     Case(algorithm="td3", task="halfcheetah", preset="td3-mujoco"),
-    Case(algorithm="crossq", task="halfcheetah"),
+    Case(algorithm="crossq", task="halfcheetah", preset="crossq-mujoco"),
     Case(algorithm="rainbow", task="breakout"),
     Case(algorithm="dqn", task="pong", preset="dqn-atari"),
 )

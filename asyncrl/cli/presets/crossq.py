@@ -1,4 +1,4 @@
-"""CrossQ for robots in MuJoCo; HalfCheetah in a minute or two."""
+"""CrossQ for small problems with continuous actions; Pendulum in few steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ __all__ = ["preset"]
 def preset() -> RunConfig:
     """Return the settings: one optimisation step for each environment step."""
     return RunConfig(
-        agent=CrossQConfig(),
-        env="HalfCheetah-v5",
-        envs_per_actor=4,
+        agent=CrossQConfig(hidden=(64, 64), critic_hidden=(64, 64)),
+        env="Pendulum-v1",
         segment=SegmentConfig(length=16),
-        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=1000),
         trainer=AsyncTrainerConfig(
-            batch_size=256,
-            sync_interval_opt_steps=10,
-            books=BookkeepingConfig(eval_interval_opt_steps=2500),
+            sync_interval_opt_steps=10, books=BookkeepingConfig(eval_interval_opt_steps=250)
         ),
     )

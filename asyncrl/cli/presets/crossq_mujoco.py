@@ -1,0 +1,28 @@
+"""CrossQ for robots in MuJoCo; HalfCheetah in a minute or two."""
+
+from __future__ import annotations
+
+from asyncrl.agents.crossq import CrossQConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.segment import SegmentConfig
+
+__all__ = ["preset"]
+
+
+def preset() -> RunConfig:
+    """Return the settings: one optimisation step for each environment step."""
+    return RunConfig(
+        agent=CrossQConfig(),
+        env="HalfCheetah-v5",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+            books=BookkeepingConfig(eval_interval_opt_steps=2500),
+        ),
+    )

@@ -1,0 +1,33 @@
+"""TD3 for robots in MuJoCo; HalfCheetah in minutes."""
+
+from __future__ import annotations
+
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.segment import SegmentConfig
+
+__all__ = ["preset"]
+
+
+def preset() -> RunConfig:
+    """Return the settings: one optimisation step for each environment step."""
+    return RunConfig(
+        agent=TD3Config(
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            random_env_steps=5000,
+            noise_ladder=2.0,
+        ),
+        env="HalfCheetah-v5",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+            books=BookkeepingConfig(eval_interval_opt_steps=5000),
+        ),
+    )
