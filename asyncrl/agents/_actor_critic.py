@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
-from asyncrl.agents._checks import check_answer, check_not_negative, check_positive
+from asyncrl.agents._checks import check_answer, check_not_negative
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accelerate import Acceleration
@@ -26,7 +26,7 @@ from asyncrl.agents.networks import (
     observation_reader,
 )
 from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
@@ -87,8 +87,8 @@ class ActorCriticConfig(TorchConfig):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
         if self.n_critics < 1:
             raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        check_schedule("actor_learning_rate", self.actor_learning_rate, check_positive)
-        check_schedule("critic_learning_rate", self.critic_learning_rate, check_positive)
+        check_learning_rate("actor_learning_rate", self.actor_learning_rate)
+        check_learning_rate("critic_learning_rate", self.critic_learning_rate)
         check_not_negative("random_env_steps", self.random_env_steps)
         check_not_negative("noise_correlation_env_steps", self.noise_correlation_env_steps)
         check_not_negative("max_grad_norm", self.max_grad_norm)
@@ -205,7 +205,8 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         with self._matmul():
             told = self._updates.step(batch, more)
         self.version = ModelVersion(self.version + 1)
-        return told
+        told |= self._actor_adam.tell("actor_learning_rate")
+        return told | self._critic_adam.tell("critic_learning_rate")
 
     def _normal(self, *shape: int) -> Tensor:
         """Draw from N(0, 1); before an update, since one that was recorded would repeat itself."""

@@ -28,7 +28,7 @@ from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader
 from asyncrl.agents.noisy import Perturbation
 from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.schedules import Schedule, check_schedule
+from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
@@ -88,10 +88,7 @@ class QConfig(TorchConfig):
         if any(units < 1 for units in self.hidden):
             raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
         check_not_negative("noisy_sigma", self.noisy_sigma)
-        check_rate = (
-            check_not_negative if isinstance(self.learning_rate, Schedule) else check_positive
-        )
-        check_schedule("learning_rate", self.learning_rate, check_rate)
+        check_learning_rate("learning_rate", self.learning_rate)
         check_positive("adam_eps", self.adam_eps)
         check_not_negative("max_grad_norm", self.max_grad_norm)
         check_probability("tau", self.tau)
@@ -223,6 +220,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
         self.optimizer.follow(self.env_steps)
         told = self._updates.step(batch, self._draw(len(batch["reward"])))
+        told |= self.optimizer.tell("learning_rate")
         self._priorities = told.pop("priority", None)
         self.version = ModelVersion(self.version + 1)
         if not self._tau and self.version % self._interval == 0:

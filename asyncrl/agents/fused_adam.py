@@ -29,7 +29,7 @@ class FusedAdam(torch.optim.Adam):
         self, params: Iterable[Tensor], learning_rate: float | Schedule, eps: float = 1e-8
     ) -> None:
         self._learning_rate = learning_rate
-        first = value_at(learning_rate, 0)
+        self._newest_rate = first = value_at(learning_rate, 0)
         super().__init__(params, lr=first, eps=eps, fused=True)
         self._slots: list[list[Tensor]] = []
         self._rate: Tensor | None = None
@@ -41,12 +41,17 @@ class FusedAdam(torch.optim.Adam):
 
     def follow(self, env_steps: int) -> float:
         """Take the learning rate that the schedule, if there is one, has by now; return it."""
-        value = value_at(self._learning_rate, env_steps)
+        self._newest_rate = value = value_at(self._learning_rate, env_steps)
         if self._rate is not None:
             self._rate.fill_(value)
         elif isinstance(self._learning_rate, Schedule):
             self.param_groups[0]["lr"] = value
         return value
+
+    def tell(self, name: str) -> dict[str, Tensor]:
+        """Return the learning rate under that name, if it is one that changes."""
+        is_schedule = isinstance(self._learning_rate, Schedule)
+        return {name: torch.tensor(self._newest_rate)} if is_schedule else {}
 
     @torch.no_grad()
     def descend(self) -> None:

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.errors import ConfigError
 
-__all__ = ["Schedule", "check_schedule", "value_at"]
+__all__ = ["Schedule", "check_learning_rate", "check_schedule", "value_at"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +81,9 @@ def check_schedule(
         return
     for env_steps, value in setting.points:
         check(f"{name} at {env_steps} environment steps", value)
+
+
+def check_learning_rate(name: str, setting: float | Schedule) -> None:
+    """Refuse a learning rate that is not positive; a schedule may come to 0."""
+    check = check_not_negative if isinstance(setting, Schedule) else check_positive
+    check_schedule(name, setting, check)

@@ -83,6 +83,7 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
         for tensors in (expected, params):
             give_gradients(tensors, seed)
         assert adam.follow(env_steps) == schedule.at(env_steps)
+        assert float(adam.tell("rate")["rate"]) == pytest.approx(schedule.at(env_steps))
         reference.param_groups[0]["lr"] = schedule.at(env_steps)
         adam.descend()
         reference.step()
@@ -97,6 +98,7 @@ def test_a_number_follows_nothing() -> None:
     adam.param_groups[0]["lr"] = 0.3
     assert adam.follow(1000) == 0.1
     assert adam.param_groups[0]["lr"] == 0.3
+    assert adam.tell("rate") == {}
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.cli.main import main
 from asyncrl.cli.schedule_flags import read_setting, show_setting
@@ -54,6 +55,16 @@ def test_flags_take_schedules() -> None:
     assert exploration_of(greedy) == EpsilonGreedy()
     softmax = exploration_of("agent.exploration:softmax", "--agent.exploration.temperature", "2")
     assert softmax == Softmax(temperature=2.0)
+
+
+def test_learning_rates_are_numbers_or_schedules() -> None:
+    for text, expected in (("0:3e-4,1e6:0", LINE), ("0.01", 0.01)):
+        agent = parse(["dqn", "--agent.learning-rate", text]).config.agent
+        assert isinstance(agent, DQNConfig)
+        assert agent.learning_rate == expected
+    agent = parse(["sac", "--agent.critic-learning-rate", "steps,0:1,500:0.1"]).config.agent
+    assert isinstance(agent, SACConfig)
+    assert agent.critic_learning_rate == STEPS
 
 
 def test_the_user_reads_what_is_wrong_with_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
