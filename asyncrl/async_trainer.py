@@ -107,7 +107,9 @@ class AsyncTrainer:
         strategy: Strategy | None = None,
         setup: Setup | None = None,
         run_config: Mapping[str, object] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
+        """Make a trainer; with a `checkpoint`, one that goes on from there."""
         check_priorities(agent, proxy.buffer)
         self.agent = agent
         self.proxy = proxy
@@ -134,6 +136,8 @@ class AsyncTrainer:
             setup=setup,
             state=self._state,
         )
+        if checkpoint:
+            self._restore(checkpoint)
 
     @property
     def should_stop(self) -> bool:
@@ -156,8 +160,8 @@ class AsyncTrainer:
         self.interrupter.raise_if_failed()
         return self.result()
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint; before `train`.
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
 
         Counters, the ledger, schedules and, if it was saved, the replay go on; actors begin new
         episodes, which no life of an actor has played before.

@@ -151,7 +151,8 @@ class Bookkeeper:
         if self._record_every_s.due(self._clock()) or by_steps:
             self._record(agent_record())
             self.watch.lap("record")
-        if self._save_every.due(opt_steps) or self._interrupter.take_save_request():
+        if self._save_every.due(opt_steps) or self._interrupter.save_requested:
+            self._interrupter.save_requested = False
             self.save()
         self._check_stop(self._axes())
 

@@ -31,7 +31,8 @@ class Interrupter:
         self._reasons: list[str] = []
         self._errors: list[BaseException] = []
         self._urgent = False
-        self._save_requested = False
+        self.save_requested = False
+        """Set it to have a checkpoint saved soon; the run goes on."""
         self._noted = 0
         self._token: SimpleQueue[None] = SimpleQueue()
 
@@ -49,15 +50,6 @@ class Interrupter:
         if not any(error is known for known in self._errors):
             self._errors.append(error)
         self._set(f"{type(error).__name__}: {error}")
-
-    def request_save(self) -> None:
-        """Ask for a checkpoint now, and for going on; may be called from anywhere, as `stop`."""
-        self._save_requested = True
-
-    def take_save_request(self) -> bool:
-        """Return whether a checkpoint was asked for since the last call; asks may have joined."""
-        requested, self._save_requested = self._save_requested, False
-        return requested
 
     @property
     def is_set(self) -> bool:

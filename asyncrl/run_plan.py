@@ -27,30 +27,14 @@ from asyncrl.launcher import ActorBody
 from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import ColumnSpec, SegmentConfig, SegmentSchema, make_schema
-from asyncrl.step_processor import StepProcessor, make_one_step
+from asyncrl.segment import SegmentSchema
+from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.transport import Transport
 from asyncrl.types import ActorId
 
-__all__ = ["RunPlan", "schema_of"]
-
-
-def schema_of(
-    processor: StepProcessor,
-    spec: EnvSpec,
-    extras: tuple[ColumnSpec, ...],
-    segment: SegmentConfig,
-    replay: ReplayBufferConfig,
-) -> SegmentSchema:
-    """Return the schema of the segments that a processor fills for a replay buffer."""
-    return make_schema(
-        processor.columns(spec, extras),
-        length=segment.length,
-        lookahead=replay.lookahead,
-        frame_stack=segment.frame_stack,
-    )
+__all__ = ["RunPlan"]
 
 
 class RunPlan:
@@ -78,8 +62,12 @@ class RunPlan:
         self._spec, self._n_envs = _look_at(make_env)
         extras = agent.extra_columns(self._spec)
         self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
-        self.schema = schema_of(
-            self._make_processor(), self._spec, extras, config.segment, config.replay
+        self.schema: SegmentSchema = schema_of(
+            self._make_processor(),
+            self._spec,
+            extras,
+            config.segment,
+            lookahead=config.replay.lookahead,
         )
         self.limiter = self._build_limiter()
         # Batches of trajectories differ in size, so several cannot be cut out of one.

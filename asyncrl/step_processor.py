@@ -12,10 +12,17 @@ from asyncrl.agent import Act
 from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.recorder import Record
-from asyncrl.segment import END, TRUNCATED, ColumnSpec, SegmentConfig
+from asyncrl.segment import (
+    END,
+    TRUNCATED,
+    ColumnSpec,
+    SegmentConfig,
+    SegmentSchema,
+    make_schema,
+)
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
-__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "make_one_step"]
+__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "make_one_step", "schema_of"]
 
 
 _RETURN_GAMMA = 0.99
@@ -134,6 +141,23 @@ def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneSte
     """Return the processor that fits how segments are cut, and what columns an agent asks for."""
     asked = any(column.name == "discounted_return" for column in extras)
     return OneStep(frame_stack=config.frame_stack, return_gamma=_RETURN_GAMMA if asked else None)
+
+
+def schema_of(
+    processor: StepProcessor,
+    spec: EnvSpec,
+    extras: tuple[ColumnSpec, ...],
+    segment: SegmentConfig,
+    *,
+    lookahead: int,
+) -> SegmentSchema:
+    """Return the schema of the segments that a processor's rows fill."""
+    return make_schema(
+        processor.columns(spec, extras),
+        length=segment.length,
+        lookahead=lookahead,
+        frame_stack=segment.frame_stack,
+    )
 
 
 class _Stacks:

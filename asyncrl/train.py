@@ -149,9 +149,8 @@ def build_async_trainer(
             strategy=strategy,
             setup=plan.setup,
             run_config=run_config,
+            checkpoint=checkpoint,
         )
-        if checkpoint:
-            trainer.restore(checkpoint)
         undo.pop_all()
     return trainer
 

@@ -16,9 +16,8 @@ from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
-from asyncrl.run_plan import schema_of
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.step_processor import make_one_step
+from asyncrl.step_processor import make_one_step, schema_of
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig
@@ -80,12 +79,9 @@ def train_sync(
         closing.callback(env.close)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
         extras = agent.extra_columns(env.spec)
-        segment = config.trainer.segment
+        segment, lookahead = config.trainer.segment, config.replay.lookahead
         processor = make_one_step(segment, extras)
-        schema = schema_of(processor, env.spec, extras, segment, config.replay)
-        evaluator = _make_evaluator(config, make_eval_env or make_env)
-        if evaluator:
-            closing.callback(evaluator.close)
+        schema = schema_of(processor, env.spec, extras, segment, lookahead=lookahead)
         trainer = Trainer(
             agent.build(env.spec, context),
             env,
@@ -94,19 +90,22 @@ def train_sync(
             schema=schema,
             processor=processor,
             seed=config.seed,
-            evaluator=evaluator,
+            evaluator=_make_evaluator(config, make_eval_env or make_env, closing),
             recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             run_config=run_config,
+            checkpoint=checkpoint,
         )
-        if checkpoint:
-            trainer.restore(checkpoint)
         return trainer.train()
 
 
-def _make_evaluator(config: SyncConfig, make_env: MakeBatchEnv) -> EpisodeEvaluator | None:
+def _make_evaluator(
+    config: SyncConfig, make_env: MakeBatchEnv, closing: ExitStack
+) -> EpisodeEvaluator | None:
     if config.play is None:
         return None
-    return EpisodeEvaluator(make_env(), config.play, config.evaluation_seed)
+    evaluator = EpisodeEvaluator(make_env(), config.play, config.evaluation_seed)
+    closing.callback(evaluator.close)
+    return evaluator

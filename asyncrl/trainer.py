@@ -97,7 +97,9 @@ class Trainer:
         stop: StopCondition | None = None,
         interrupter: Interrupter | None = None,
         run_config: Mapping[str, object] | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
+        """Make a trainer; with a `checkpoint`, one that goes on from there."""
         _check(agent, buffer, config)
         self.agent = agent
         self.buffer = buffer
@@ -126,6 +128,8 @@ class Trainer:
             stop=stop,
             state=self._state,
         )
+        if checkpoint:
+            self._restore(checkpoint)
 
     def train(self) -> TrainResult:
         """Train until a stop condition holds."""
@@ -162,8 +166,8 @@ class Trainer:
         """Return the agent's numbers of the newest optimisation step."""
         return {f"agent/{name}": value for name, value in self._agent_record.items()}
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint; before `train`.
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
 
         What follows is, bit for bit, what followed in the run that saved it, if it saved its
         replay too.

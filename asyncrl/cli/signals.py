@@ -50,7 +50,7 @@ def interrupting(interrupter: Interrupter) -> Iterator[Interrupted]:
             os._exit(seen.exit_code)
 
     def on_save(number: int, frame: FrameType | None) -> None:
-        interrupter.request_save()
+        interrupter.save_requested = True
         if callable(others):
             others(number, frame)
 
