@@ -1,4 +1,4 @@
-"""IMPALA for small problems, with discrete or continuous actions; CartPole in seconds."""
+"""IMPALA for small problems with discrete actions; CartPole in seconds."""
 
 from __future__ import annotations
 
