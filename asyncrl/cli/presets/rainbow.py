@@ -1,0 +1,29 @@
+"""Rainbow for small problems with discrete actions: all that improved DQN, put together."""
+
+from __future__ import annotations
+
+from asyncrl.agents.rainbow import RainbowConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.segment import SegmentConfig
+
+__all__ = ["preset"]
+
+
+def preset() -> RunConfig:
+    """Return the settings; for other environments, v_min and v_max are those of their returns."""
+    return RunConfig(
+        agent=RainbowConfig(v_min=0.0, v_max=100.0),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=PrioritizedReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
