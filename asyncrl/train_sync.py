@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
-from asyncrl.step_processor import make_one_step, schema_of
+from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig
@@ -56,6 +56,7 @@ def train_sync(
     *,
     stop: StopCondition | None = None,
     make_eval_env: MakeBatchEnv | None = None,
+    make_processor: Callable[[], StepProcessor] | None = None,
     recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
@@ -68,9 +69,8 @@ def train_sync(
     parts of your own.
     """
     config = config or SyncConfig()
-    keep = config.trainer.books.keep_checkpoints
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=keep, resume=resume, config=run_config
+        checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config
     )
     with ExitStack() as closing:
         if checkpointer:
@@ -80,7 +80,7 @@ def train_sync(
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
         extras = agent.extra_columns(env.spec)
         segment, lookahead = config.trainer.segment, config.replay.lookahead
-        processor = make_one_step(segment, extras)
+        processor = make_processor() if make_processor else make_one_step(segment, extras)
         schema = schema_of(processor, env.spec, extras, segment, lookahead=lookahead)
         trainer = Trainer(
             agent.build(env.spec, context),

@@ -28,7 +28,6 @@ LARGER: dict[str, str] = {
 }
 
 WITHOUT_TWIN = {
-    "asyncrl/actor_process.py": "wiring; integration/test_train_async.py runs all of it",
     "asyncrl/agent.py": "protocols; tests/contracts covers implementations",
     "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
     "asyncrl/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",

@@ -18,6 +18,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
+from asyncrl.trajectory_processor import ReturnToGo, Trajectories
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -55,6 +56,19 @@ def test_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
     assert all(same)
     assert not any(other)
+
+
+def test_rows_come_from_the_processor_that_is_asked_for() -> None:
+    recorder = MemoryRecorder()
+    train_sync(
+        AGENT,
+        MAKE_ENV,
+        CONFIG,
+        make_processor=lambda: Trajectories(post_process=ReturnToGo()),
+        recorder=recorder,
+        stop=MaxEnvSteps(120),
+    )
+    assert recorder.last("actor/0/trajectories_stored") >= 1
 
 
 def test_evaluates_never_if_asked() -> None:
