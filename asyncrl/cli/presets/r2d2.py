@@ -18,7 +18,7 @@ _BURN_IN = 8
 def preset() -> RunConfig:
     """Return the settings."""
     return RunConfig(
-        agent=R2D2Config(memory="gru", burn_in=_BURN_IN),
+        agent=R2D2Config(burn_in=_BURN_IN),
         envs_per_actor=4,
         segment=SegmentConfig(length=16),
         replay=PrioritizedSequenceReplayConfig(
@@ -29,7 +29,7 @@ def preset() -> RunConfig:
             n_step=3,
             start_columns=("memory",),
         ),
-        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=200),
+        limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=200),
         trainer=AsyncTrainerConfig(
             batch_size=32,
             sync_interval_opt_steps=20,
