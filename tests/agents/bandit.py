@@ -14,16 +14,19 @@ __all__ = ["best_action", "mixed_data", "value_of"]
 def best_action(obs: Array, spec: EnvSpec) -> Array:
     """Return what is worth 1: the largest of three numbers, or a point on a line between bounds."""
     if isinstance(spec.action, DiscreteSpec):
-        return obs.argmax(axis=1)
+        choice: Array = obs.argmax(axis=1)
+        return choice
     side = 0.8 * np.sign(obs[:, :2])
-    return (side * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
+    point: Array = (side * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
+    return point
 
 
 def rewards(obs: Array, action: Array, spec: EnvSpec) -> Array:
     """Return 1 for the best action, and less for worse ones."""
     best = best_action(obs, spec)
     if isinstance(spec.action, DiscreteSpec):
-        return (action == best).astype(np.float32)
+        right: Array = (action == best).astype(np.float32)
+        return right
     distance = np.abs(action - best) / [1.0, 2.5]
     worth: Array = np.clip(1.0 - distance.mean(axis=1), 0.0, 1.0).astype(np.float32)
     return worth

@@ -113,10 +113,11 @@ def log_prob(outputs: Array, action: Array) -> float:
     if not action.shape:
         return float(outputs[action] - math.log(sum(math.exp(z) for z in outputs)))
     std = math.exp(LOG_STD)
-    return sum(
+    logs = [
         -((a - m) ** 2) / (2 * std**2) - math.log(std) - math.log(2 * math.pi) / 2
         for a, m in zip(units(action), outputs, strict=True)
-    )
+    ]
+    return float(sum(logs))
 
 
 def critics_of(networks: Any) -> list[Array]:

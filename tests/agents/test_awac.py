@@ -142,7 +142,7 @@ def test_slow_critics_follow_by_tau(spec: EnvSpec) -> None:
 
 @every_spec
 @pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
-def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, bool]) -> None:
+def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, Any]) -> None:
     agent = AWACConfig(
         hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
     ).build(spec, CONTEXT)
@@ -180,6 +180,31 @@ def test_actions_drawn_differ_from_step_to_step() -> None:
 def test_network_of_ones_own_is_checked() -> None:
     with pytest.raises(ConfigError, match=r"agent\.critic_network must answer"):
         replace(CONFIG, critic_network=linear_value).build(CHOICES, CONTEXT)
+
+
+def test_bfloat16_learns_much_the_same() -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        agent = AWACConfig(hidden=(32,), device="cpu", precision=precision).build(
+            CONTINUOUS, CONTEXT
+        )
+        losses.append([float(agent.opt(batch_of(CONTINUOUS))["critic_loss"]) for _ in range(10)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
+    plain, recorded = (
+        AWACConfig(hidden=(32,), device="cuda", accelerate=how).build(spec, CONTEXT)
+        for how in ("off", "graphs")
+    )
+    for _ in range(8):
+        told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
+        for name, value in told.items():
+            assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.bc import BCConfig
@@ -86,7 +87,8 @@ LEARNS = BCConfig(hidden=(32,), device="cpu", learning_rate=1e-2)
 
 def test_learns_which_choice_is_made_where() -> None:
     def largest(obs: Array) -> Array:
-        return obs.argmax(axis=1)
+        choice: Array = obs.argmax(axis=1)
+        return choice
 
     agent = learned(LEARNS, CHOICES, largest)
     obs = np.random.default_rng(1).normal(size=(500, 3)).astype(np.float32)
@@ -100,7 +102,8 @@ def test_learns_quantities_and_their_spread() -> None:
 
     def noisy(obs: Array) -> Array:
         unit = np.tanh(obs[:, :2]) * 0.5 + 0.1 * random.normal(size=(len(obs), 2))
-        return (unit * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
+        action: Array = (unit * [1.0, 2.5] + [0.0, 2.5]).astype(np.float32)
+        return action
 
     agent = learned(LEARNS, CONTINUOUS, noisy, 800)
     obs = random.normal(size=(500, 3)).astype(np.float32)
@@ -124,7 +127,7 @@ def test_several_choices_at_once_and_fields_are_learned() -> None:
     spec = EnvSpec(observation, BoxSpec((2,), "int64", low, high, categorical=True))
     agent = BCConfig(hidden=(16,), device="cpu", learning_rate=1e-2).build(spec, CONTEXT)
     random = np.random.default_rng(0)
-    fields = {
+    fields: dict[str, Array] = {
         "a": random.normal(size=(64, 3)).astype(np.float32),
         "b": random.integers(9, size=(64, 2)).astype(np.uint8),
     }
@@ -157,6 +160,29 @@ def test_network_of_ones_own_must_answer_with_an_output_for_each_choice() -> Non
     with pytest.raises(ConfigError, match=r"actor_network .*\(2, 4\), got \(2, 1\)"):
         config.build(CHOICES, CONTEXT)
     assert isinstance(CONFIG.build(CHOICES, PolicyContext(seed=1)).actor.network, Linear)
+
+
+def test_bfloat16_learns_much_the_same() -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        agent = BCConfig(hidden=(32,), device="cpu", precision=precision).build(CONTINUOUS, CONTEXT)
+        losses.append([float(agent.opt(batch_of(CONTINUOUS))["loss"]) for _ in range(10)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
+    plain, recorded = (
+        BCConfig(hidden=(32,), device="cuda", accelerate=how).build(spec, CONTEXT)
+        for how in ("off", "graphs")
+    )
+    for _ in range(8):
+        told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
+        for name, value in told.items():
+            assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.agents.iql import IQLAgent, IQLConfig
 from asyncrl.env import BoxSpec, EnvSpec
@@ -161,7 +162,7 @@ def test_value_of_a_state_is_the_expectile_of_its_actions() -> None:
 
 @every_spec
 @pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
-def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, bool]) -> None:
+def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, Any]) -> None:
     agent = IQLConfig(
         hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
     ).build(spec, CONTEXT)
@@ -183,9 +184,34 @@ def test_several_choices_at_once_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["critic_network", "value_network"])
 def test_networks_of_ones_own_are_checked(name: str) -> None:
-    wrong = linear_value if name == "critic_network" else linear_actor
+    wrong: dict[str, Any] = {name: linear_value if name == "critic_network" else linear_actor}
     with pytest.raises(ConfigError, match=rf"agent\.{name} must answer"):
-        replace(CONFIG, **{name: wrong}).build(CHOICES, CONTEXT)
+        replace(CONFIG, **wrong).build(CHOICES, CONTEXT)
+
+
+def test_bfloat16_learns_much_the_same() -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        agent = IQLConfig(hidden=(32,), device="cpu", precision=precision).build(
+            CONTINUOUS, CONTEXT
+        )
+        losses.append([float(agent.opt(batch_of(CONTINUOUS))["critic_loss"]) for _ in range(10)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
+    plain, recorded = (
+        IQLConfig(hidden=(32,), device="cuda", accelerate=how).build(spec, CONTEXT)
+        for how in ("off", "graphs")
+    )
+    for _ in range(8):
+        told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
+        for name, value in told.items():
+            assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize(

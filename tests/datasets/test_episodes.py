@@ -90,14 +90,18 @@ def test_fields_are_packed_by_name_whatever_their_nesting() -> None:
     spec = EnvSpec(
         PackedSpec((("camera/left", box(2, dtype="uint8")), ("goal/1", box(1)))), DiscreteSpec(3)
     )
-    observations = {
+    observations: Any = {
         "goal": (np.zeros((4, 7)), np.arange(4, dtype=np.float64)[:, None]),
         "camera": {"left": np.arange(8, dtype=np.uint8).reshape(4, 2)},
     }
-    steps = {"actions": np.array([0, 1, 2]), "rewards": np.ones(3), "terminated": False}
+    steps: dict[str, Any] = {
+        "actions": np.array([0, 1, 2]),
+        "rewards": np.ones(3),
+        "terminated": False,
+    }
     with pytest.raises(ConfigError, match=r"\['camera/left', 'goal/1'\], got .*'goal/0'"):
         fill(Episode(observations=observations, **steps), spec)
-    observations["goal"] = {"1": observations["goal"][1]}  # type: ignore[assignment]
+    observations["goal"] = {"1": observations["goal"][1]}
     buffer = fill(Episode(observations=observations, **steps), spec)
     assert isinstance(spec.observation, PackedSpec)
     batch = buffer.sample(50)
