@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from asyncrl.agents.bc import BCConfig
 from asyncrl.cli.run_config import RunConfig, preset_lines
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
@@ -18,6 +19,7 @@ from asyncrl.train import build_async_trainer
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.duels import DUELS, OURS
 from benchmarks.learning.environments import cartpole_hidden
+from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
 from benchmarks.learning.table import BEGIN, END, no_worse, render
@@ -246,10 +248,11 @@ def test_failed_run_is_told_of_and_does_not_end_the_others(tmp_path: Path, capsy
 
 def test_pieces_begin_with_one_seed_of_everything():
     pieces = pieces_of_cases(seeds=2)
-    assert [(p.name, p.mode, p.seed) for p in pieces[: len(CASES)]] == [
-        (case.name, "async", 0) for case in CASES
-    ]
-    assert {(p.mode, p.seed) for p in pieces} == {("async", 0), ("async", 1), ("sync", 0)}
+    n = len(CASES) + len(OFFLINE_CASES)
+    assert {p.name for p in pieces[:n]} == {case.name for case in (*CASES, *OFFLINE_CASES)}
+    assert {p.seed for p in pieces[:n]} == {0}
+    modes = {(p.mode, p.seed) for p in pieces}
+    assert modes == {("async", 0), ("async", 1), ("sync", 0), ("offline", 0), ("offline", 1)}
     sides = {(p.name, p.mode) for p in pieces_of_duels(seeds=1)}
     assert len(sides) == 3 * len(DUELS)
 
@@ -273,6 +276,34 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     assert (sync.mode, sync.env_steps) == ("sync", 3008)
     assert [score for _, _, score in sync.curve]
     assert sync.lag_opt_steps is None
+
+
+@pytest.mark.filterwarnings("ignore")  # Minari warns of metadata that nobody needs
+def test_recorded_episodes_are_learned_from(monkeypatch: Any):
+    pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", "")  # so that it is as before, afterwards
+    player = {"max_env_steps": 600, "limiter.min_size": 200, "evaluation.play.episodes": 2}
+    case = OfflineCase(
+        algorithm="bc",
+        agent=BCConfig(hidden=(8,)),
+        settings=player,
+        episodes=3,
+        max_opt_steps=30,
+    )
+    learned = learn(case, seed=0)
+    assert (learned["env_steps"], learned["opt_steps"]) == (3 * 200, 30)
+    assert -2000.0 < learned["details"]["recorded_score"] < 0.0
+    run = Run(
+        algorithm="bc",
+        task="pendulum",
+        mode="offline",
+        seed=0,
+        settings=case.plain(0),
+        origin=a_run().origin,
+        **learned,
+    )
+    row = next(line for line in render([run], []).splitlines() if "bc, from data" in line)
+    assert f"| {learned['score']:.1f} (1) | 0 of 1 | 600 |" in row
 
 
 def test_nothing_of_that_name_is_an_error(tmp_path: Path, capsys: Any):

@@ -12,6 +12,8 @@ from typing import Any
 
 from benchmarks.common import ROOT
 from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
+from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
+from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
 from benchmarks.learning.tasks import CASES, TASKS, Case, missing
 from benchmarks.learning.training import FINAL_SEED, settings_of
@@ -91,7 +93,12 @@ def pieces_of_cases(seeds: int, max_env_steps: int = 0) -> list[Piece]:
         max_env_steps: A smaller budget than the tasks' own, to try things out.
     """
     turns = [("async", 0), ("sync", 0), *(("async", seed) for seed in range(1, seeds))]
-    return [_of_case(case, mode, seed, max_env_steps) for mode, seed in turns for case in CASES]
+    pieces = []
+    for mode, seed in turns:
+        pieces += [_of_case(case, mode, seed, max_env_steps) for case in CASES]
+        if mode == "async":
+            pieces += [_of_offline_case(case, seed) for case in OFFLINE_CASES]
+    return pieces
 
 
 def pieces_of_duels(seeds: int) -> list[Piece]:
@@ -113,6 +120,18 @@ def _of_case(case: Case, mode: str, seed: int, max_env_steps: int) -> Piece:
         reason=missing(case),
         settings=lambda: settings_of(case.config(seed, max_env_steps), mode),
         command=_command(sys.executable, "training", arguments),
+        limit_s=TASKS[case.task].max_seconds + _SLACK_S,
+    )
+
+
+def _of_offline_case(case: OfflineCase, seed: int) -> Piece:
+    return Piece(
+        name=case.name,
+        mode="offline",
+        seed=seed,
+        reason=missing_offline(case),
+        settings=partial(case.plain, seed),
+        command=_command(sys.executable, "offline", [case.name, "--seed", seed]),
         limit_s=TASKS[case.task].max_seconds + _SLACK_S,
     )
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.benchmarking.machine import title
 from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
+from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
+from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES, TASKS, Case, missing
 
@@ -34,7 +36,9 @@ _DUELS_HEAD = (
 
 def render(runs: Sequence[Run], duels: Sequence[Run]) -> str:
     """Return both tables, and what they were measured with."""
-    lines = ["", *_CASES_HEAD, *(_case_row(case, runs) for case in CASES), ""]
+    rows = [_case_row(case, runs) for case in CASES]
+    rows += [_offline_row(case, runs) for case in OFFLINE_CASES]
+    lines = ["", *_CASES_HEAD, *rows, ""]
     lines += [*_DUELS_HEAD]
     lines += [_duel_row(duel, peer, duels) for duel in DUELS for peer in PEERS]
     return "\n".join([*lines, "", *_origins([*runs, *duels])])
@@ -57,6 +61,14 @@ def _case_row(case: Case, runs: Iterable[Run]) -> str:
     cells = [f"{task.title}, {task.bar:g}", case.algorithm]
     cells += _async_cells([run for run in own if run.mode == "async"], missing(case))
     cells += _sync_cells([run for run in own if run.mode == "sync"], missing(case))
+    return f"| {' | '.join(cells)} |"
+
+
+def _offline_row(case: OfflineCase, runs: Iterable[Run]) -> str:
+    task = TASKS[case.task]
+    own = [run for run in runs if (run.name, run.mode) == (case.name, "offline")]
+    cells = [f"{task.title}, {task.bar:g}", f"{case.algorithm}, from data"]
+    cells += [*_async_cells(own, missing_offline(case)), "", "", ""]
     return f"| {' | '.join(cells)} |"
 
 

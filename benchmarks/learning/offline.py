@@ -1,0 +1,200 @@
+"""Who learns from data alone? Episodes of a trained agent, kept as a data set of Minari.
+
+    python -m benchmarks.learning.offline ALGORITHM/TASK --seed 0
+
+The player is trained first, in one process, until it is at the task's bar; then it plays with as
+much chance as in training. Who learns from that never steps the environment but to be evaluated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from asyncrl.agent import AgentConfig, Policy, PolicyContext
+from asyncrl.agents.awac import AWACConfig
+from asyncrl.agents.bc import BCConfig
+from asyncrl.agents.iql import IQLConfig
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import to_plain
+from asyncrl.datasets.minari import load_minari
+from asyncrl.messages import ModelInfo
+from asyncrl.offline import OfflineConfig, train_from_data
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.stop_conditions import AnyOf, MaxOptSteps
+from asyncrl.types import ModelVersion
+from benchmarks.learning.tasks import TASKS, case_of
+from benchmarks.learning.tasks import missing as missing_player
+from benchmarks.learning.training import MODES, InARow, evaluated
+
+__all__ = ["OFFLINE_CASES", "OfflineCase", "learn", "missing"]
+
+_DATASET = "pendulum/asyncrl-v0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineCase:
+    """An algorithm on recorded episodes of a task."""
+
+    algorithm: str
+    agent: AgentConfig
+    player: str = "sac/pendulum"
+    """The case whose best model plays."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the player, as in `Case`."""
+
+    episodes: int = 100
+    """That are recorded."""
+
+    max_opt_steps: int = 10_000
+
+    @property
+    def task(self) -> str:
+        """Return what is played."""
+        return self.player.partition("/")[2]
+
+    @property
+    def name(self) -> str:
+        """Return what the command line calls it."""
+        return f"{self.algorithm}/{self.task}"
+
+    def config(self, seed: int) -> RunConfig:
+        """Return the player's settings."""
+        case = case_of(self.player)
+        return replace(case, settings={**case.settings, **self.settings}).config(seed)
+
+    def plain(self, seed: int) -> dict[str, Any]:
+        """Return all settings as plain values that come back from JSON."""
+        agent: Any = self.agent
+        player = to_plain(self.config(seed))
+        plain = {"agent": to_plain(agent), "player": player, "episodes": self.episodes}
+        whole: dict[str, Any] = json.loads(
+            json.dumps({**plain, "max_opt_steps": self.max_opt_steps})
+        )
+        return whole
+
+
+OFFLINE_CASES: tuple[OfflineCase, ...] = (
+    OfflineCase(algorithm="bc", agent=BCConfig()),
+    OfflineCase(algorithm="awac", agent=AWACConfig()),
+    OfflineCase(algorithm="iql", agent=IQLConfig()),
+)
+
+
+def missing(case: OfflineCase) -> str:
+    """Say why a case cannot be run here; nothing if it can."""
+    if importlib.util.find_spec("minari") is None:
+        return "package minari missing"
+    return missing_player(case_of(case.player))
+
+
+def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
+    """Record episodes, learn from them, and return fields of `Run`; the steps are theirs."""
+    config, task, recorder = case.config(seed), TASKS[case.task], MemoryRecorder()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        MODES["sync"](config, MemoryRecorder(), directory / "player")
+        returns = _record(config, _best(directory / "player"), case.episodes, directory, seed)
+        buffer, _ = load_minari(_DATASET, UniformReplayConfig(capacity=200_000), seed=seed)
+        result = train_from_data(
+            case.agent,
+            buffer,
+            lambda: config.env_config().build_for(task.episodes),
+            OfflineConfig(seed=seed, play=config.evaluation.play),
+            stop=AnyOf(InARow(task.bar), MaxOptSteps(case.max_opt_steps)),
+            recorder=recorder,
+            checkpoint_dir=directory / "learner",
+        )
+        model = _best(directory / "learner")
+    score, record = evaluated(replace(config, agent=case.agent), model, task.episodes)
+    bar_s = result.seconds_to_stop_bar
+    return {
+        "score": score,
+        "score_std": record["eval/return_std"],
+        "reached": bar_s is not None,
+        "wall_s": result.wall_s if bar_s is None else bar_s,
+        "env_steps": len(buffer),
+        "opt_steps": result.opt_steps,
+        "stop_reason": result.stop_reason,
+        "details": {"recorded_score": float(np.mean(returns))},
+    }
+
+
+def _best(directory: Path) -> Checkpoint:
+    checkpointer = Checkpointer(directory)
+    found = "best" in checkpointer.names()
+    return checkpointer.load("best") if found else checkpointer.load_latest()
+
+
+def _record(
+    config: RunConfig, model: Checkpoint, episodes: int, directory: Path, seed: int
+) -> list[float]:
+    """Play, keep the episodes as a data set under `directory`, and return their returns."""
+    os.environ["MINARI_DATASETS_PATH"] = str(directory / "data")
+    import minari  # noqa: PLC0415  # reads that variable, and nothing else needs the package
+    from minari.data_collector import EpisodeBuffer  # noqa: PLC0415  # the same
+
+    env = gym.make(config.env)
+    policy = _player(config, model, seed)
+    played = [_play(env, policy, seed * episodes + i) for i in range(episodes)]
+    minari.create_dataset_from_buffers(
+        _DATASET,
+        [EpisodeBuffer(id=i, **episode) for i, episode in enumerate(played)],
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        algorithm_name=type(config.agent).__name__,
+    )
+    env.close()
+    return [sum(episode["rewards"]) for episode in played]
+
+
+def _player(config: RunConfig, model: Checkpoint, seed: int) -> Policy:
+    batch = replace(config.env_config(), n_envs=1).build()
+    policy = config.agent.build_policy(batch.spec, PolicyContext(seed=seed))
+    batch.close()
+    version = ModelVersion(int(model.meta["opt_steps"]))
+    policy.sync_model(ModelInfo(version=version, params=model.groups["model"]))
+    policy.train(True)
+    return policy
+
+
+def _play(env: gym.Env[Any, Any], policy: Policy, seed: int) -> dict[str, list[Any]]:
+    """Return an episode as Minari keeps it; its own collector does so too, but needs jax."""
+    obs, _ = env.reset(seed=seed)
+    episode: dict[str, list[Any]] = {"observations": [obs]}
+    episode |= {name: [] for name in ("actions", "rewards", "terminations", "truncations")}
+    over = False
+    while not over:
+        action = policy.act(np.asarray(obs)[None]).action[0]
+        obs, *rest, _ = env.step(action)
+        for name, value in zip(episode, (obs, action, *rest), strict=True):
+            episode[name].append(value)
+        over = any(rest[1:])
+    return episode
+
+
+def main() -> None:
+    """Learn as the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("case", choices=[case.name for case in OFFLINE_CASES])
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    (case,) = (case for case in OFFLINE_CASES if case.name == args.case)
+    print(json.dumps(learn(case, args.seed), allow_nan=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
