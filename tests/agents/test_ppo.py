@@ -379,6 +379,17 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
 
+@with_and_without_memory
+def test_networks_start_orthogonal_and_policies_nearly_uniform(memory: dict[str, Any]) -> None:
+    agent = agent_for(hidden=(16, 8), **memory)
+    for torso in agent._net.torsos:
+        rows = torso.state_dict()["hidden.1.weight"]
+        assert torch.allclose(rows @ rows.T, 2.0 * torch.eye(8), atol=1e-5)
+    assert len(agent._net.torsos) == (1 if memory else 2)
+    entropy = float(agent.opt(batch_for(agent))["entropy"])
+    assert entropy == pytest.approx(math.log(2.0), abs=1e-3)
+
+
 def test_policy_moves_towards_what_was_good() -> None:
     agent = agent_for(epochs=10, learning_rate=1e-2)
     obs = np.random.default_rng(5).normal(size=(500, 3)).astype(np.float32)
