@@ -61,7 +61,8 @@ __all__ = [
 class SequenceReplayConfig(RingConfig):
     """Size of the replay, and how sequences are cut out of it.
 
-    Batch sizes, and with them the limiter's samples per insert, count sequences. Every segment
+    Batch sizes count sequences, and what is inserted is counted in transitions, so that the limiter
+    lets each be learned from `samples_per_insert` times `sequence_length` times. Every segment
     carries a whole sequence beyond its own rows, so segments should be several times as long.
     """
 

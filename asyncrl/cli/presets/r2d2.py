@@ -29,7 +29,7 @@ def preset() -> RunConfig:
             n_step=3,
             start_columns=("memory",),
         ),
-        limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=200),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
         trainer=AsyncTrainerConfig(
             batch_size=32,
             sync_interval_opt_steps=20,
