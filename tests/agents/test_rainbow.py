@@ -191,12 +191,11 @@ def test_chain_is_solved_from_prioritized_replay() -> None:
     assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5
 
 
-@the_family
-def test_a_run_with_prioritized_replay_and_everything_normalized(config: AgentConfig) -> None:
-    everything = dataclasses.replace(config, normalize_obs=True, normalize_reward=True)  # type: ignore[type-var]
+def told_in_a_run(config: AgentConfig) -> dict[str, float]:
+    """Return what the agent told at the end of a short run with prioritized replay."""
     recorder = MemoryRecorder()
     result = train_sync(
-        everything,
+        config,
         EnvConfig(id="CartPole-v1", n_envs=4).build,
         SyncConfig(
             play=None,
@@ -207,6 +206,14 @@ def test_a_run_with_prioritized_replay_and_everything_normalized(config: AgentCo
         recorder=recorder,
     )
     assert result.opt_steps == 60
-    told = [value for name, value in recorder.records[-1].items() if name.startswith("agent/")]
-    assert told
-    assert np.isfinite(np.array(told, float)).all()
+    last = recorder.records[-1].items()
+    return {name: float(value) for name, value in last if name.startswith("agent/")}
+
+
+@the_family
+def test_runs_with_everything_on_stay_finite_and_repeat_themselves(config: AgentConfig) -> None:
+    everything = dataclasses.replace(config, normalize_obs=True, normalize_reward=True)  # type: ignore[type-var]
+    told = told_in_a_run(everything)
+    assert {"agent/loss", "agent/q_mean", "agent/grad_norm"} <= set(told)
+    assert np.isfinite(list(told.values())).all()
+    assert told_in_a_run(everything) == told
