@@ -68,8 +68,9 @@ class AWACConfig(CloningConfig):
     bounds are -1 and 1 -> (B, 1) or (B,)."""
 
     temperature: float = 1.0
-    """Advantage, in units of returns, that makes an action e times as likely to be cloned; the
-    paper's lambda."""
+    """Advantage, in units of rewards, that makes an action e times as likely to be cloned; the
+    paper's lambda. With `normalize_reward`, 0.1 is a start; much less clones only the few actions
+    that critics overrate most."""
 
     max_weight: float = 100.0
     """No action is cloned more than that many times as strongly as an average one."""
