@@ -17,18 +17,18 @@ def preset() -> RunConfig:
     """Return the settings."""
     return RunConfig(
         agent=DiscreteSACConfig(
-            actor_learning_rate=1e-3,
-            critic_learning_rate=1e-3,
-            alpha_learning_rate=1e-3,
-            tau=0.02,
+            target_entropy_share=0.8,
             initial_alpha=0.1,
+            actor_learning_rate=5e-4,
+            critic_learning_rate=2e-3,
+            alpha_learning_rate=1e-3,
+            tau=0.05,
         ),
-        envs_per_actor=16,
+        envs_per_actor=4,
         segment=SegmentConfig(length=16),
         replay=UniformReplayConfig(n_step=3),
-        limiter=RateLimiterConfig(samples_per_insert=8.0),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
-            batch_size=256,
             sync_interval_opt_steps=20,
             books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
