@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from asyncrl import policy_numpy
 from asyncrl.agent import PolicyContext
+from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.ppo import PPOConfig
@@ -51,6 +53,8 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "c51": (C51Config(dueling=True), EnvSpec(VECTOR, FOUR)),
     "sac": (SACConfig(hidden=(32, 32), normalize_obs=True), EnvSpec(VECTOR, BOUNDED)),
     "sac, fields": (SACConfig(hidden=(32,)), EnvSpec(FIELDS, BOUNDED)),
+    "crossq": (CrossQConfig(hidden=(32,), critic_hidden=(8,)), EnvSpec(VECTOR, BOUNDED)),
+    "awac": (AWACConfig(hidden=(32,)), EnvSpec(VECTOR, BOUNDED)),
     "td3": (TD3Config(hidden=(32, 32)), EnvSpec(VECTOR, BOUNDED)),
     "ppo": (PPOConfig(), EnvSpec(VECTOR, FOUR)),
     "ppo, quantities": (PPOConfig(normalize_obs=True), EnvSpec(VECTOR, UNBOUNDED)),
@@ -76,7 +80,7 @@ def trained_a_little(policy: Any) -> Any:
         for param in policy.model.parameters():
             param.add_(0.1 * torch.randn(param.shape, generator=generator))
         for name, buffer in policy.model.named_buffers():
-            if name.endswith((".mean", ".var")):
+            if name.endswith((".mean", ".var", "running_mean", "running_var")):
                 buffer.add_(torch.rand(buffer.shape, generator=generator))
     return policy.train(False)
 
