@@ -8,6 +8,7 @@ from typing import Literal
 
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
+from asyncrl.agents._stochastic_policy import own_columns
 from asyncrl.agents.distributions import ActionHead, action_head
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import seeded
@@ -131,12 +132,8 @@ class PPOSettings(TorchConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what tells how likely each action was, and what was remembered before it."""
-        own = (ColumnSpec("log_prob", "float32"), *self._head(spec).columns)
-        if self.memory != "none":
-            with seeded(0):
-                size = self.make_network(spec).memory_size
-            own += (ColumnSpec("memory", "float32", (size,)),)
-        return (*own, *self.norm_columns)
+        with seeded(0):
+            return (*own_columns(self.make_network(spec)), *self.norm_columns)
 
     def make_network(self, spec: EnvSpec) -> PolicyValueNet:
         """Make the network, from torch's global generator."""

@@ -22,11 +22,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agent import Act, PolicyContext
+from asyncrl.agent import PolicyContext
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Minibatches, Trajectories
 from asyncrl.agents._ppo_losses import (
@@ -39,23 +38,20 @@ from asyncrl.agents._ppo_losses import (
     value_errors,
 )
 from asyncrl.agents._ppo_settings import PPOSettings
+from asyncrl.agents._stochastic_policy import StochasticPolicy, check_batch, read_columns
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import observation_reader
-from asyncrl.agents.normalize import Normalized, RunningNorm
-from asyncrl.agents.recurrent import Memories
+from asyncrl.agents.normalize import RunningNorm
 from asyncrl.agents.schedules import value_at
 from asyncrl.agents.torch_agent import (
     TorchAgent,
-    TorchPolicy,
     flatten_parameters,
     pick_device,
     seeded,
     use_threads,
 )
-from asyncrl.agents.updates import TRAJECTORY_COLUMNS, Updates
+from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, BoolArray, Columns, ModelVersion
+from asyncrl.types import Columns, ModelVersion
 
 __all__ = ["PPOAgent", "PPOConfig", "PPOPolicy"]
 
@@ -74,43 +70,16 @@ class PPOConfig(PPOSettings):
         return PPOPolicy(self, spec, context, torch.device("cpu"))
 
 
-class PPOPolicy(TorchPolicy):
+class PPOPolicy(StochasticPolicy):
     """The part that acts."""
 
     def __init__(
         self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         with seeded(context.seed):
-            self._net = config.make_network(spec)
-        super().__init__(config.with_norms(self._net, spec.observation), device)
+            net = config.make_network(spec)
+        super().__init__(net, config, spec, context, device)
         self.config = config
-        self.read_obs = observation_reader(spec.observation)
-        self.random = np.random.default_rng(context.seed)
-        self._head = self._net.head
-        self._memories = Memories(self._net.memory_size, device)
-
-    def act(self, obs: Array) -> Act:
-        """Draw actions from the policy in training; take the likeliest ones otherwise."""
-        memory = self._memories.recall(len(obs), training=self.training)
-        with torch.inference_mode():
-            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
-            if isinstance(self.model, Normalized):
-                seen = self.model.see(seen)
-            outputs, after = self._net.step(seen, memory)
-        if self._net.memory_size:
-            self._memories.keep(after, training=self.training)
-        if not self.training:
-            return Act(self._head.mode(outputs))
-        self.env_steps += len(obs)
-        drawn = self._head.sample(outputs, self.random)
-        extras = {"log_prob": drawn.log_prob, **drawn.extras}
-        if self._net.memory_size:
-            extras["memory"] = memory.cpu().numpy()
-        return Act(drawn.action, extras)
-
-    def forget(self, where: BoolArray) -> None:
-        """Empty the memory of environments in which an episode begins."""
-        self._memories.forget(where, training=self.training)
 
 
 class PPOAgent(PPOPolicy, TorchAgent):
@@ -121,15 +90,14 @@ class PPOAgent(PPOPolicy, TorchAgent):
     ) -> None:
         super().__init__(config, spec, context, device)
         self._value_norm = RunningNorm(()).to(device)
-        self._flat, self._gradient = flatten_parameters(self._net)
+        self._flat, self._gradient = flatten_parameters(self.net)
         self._adam = FusedAdam([self._flat], value_at(config.learning_rate, 0), config.adam_eps)
         self._order = torch.Generator(device).manual_seed(context.seed)
         standard = config.network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
-        columns = (*TRAJECTORY_COLUMNS, "log_prob", self._head.column, "memory")
         self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, tuple(dict.fromkeys(columns))
+            self._update, config, self.model, self.read_obs, device, read_columns(self.net)
         )
         self.parts |= {
             "value_norm": self._value_norm,
@@ -140,7 +108,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories, several times."""
-        _check_batch(batch, self._net.memory_size)
+        check_batch(batch, self.net, "PPO")
         self.version = ModelVersion(self.version + 1)
         if not batch["mask"].any():  # a stream that was cut right behind an episode's end
             return {}
@@ -153,7 +121,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = Trajectories(obs, data["mask"], data.get("memory", nothing))
         columns, told = self._look_back(played, reward, data)
-        return told | self._learn(Minibatches(self._net, played, columns))
+        return told | self._learn(Minibatches(self.net, played, columns))
 
     @torch.no_grad()
     def _look_back(
@@ -161,9 +129,9 @@ class PPOAgent(PPOPolicy, TorchAgent):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate, with the network as it is now, what was good; return columns and numbers."""
         with self._precision():
-            outputs, values = self._net.unroll(played.obs, played.memory, played.begins)
-        mask, drawn, log_mu = played.mask, data[self._head.column], data["log_prob"]
-        log_ratio = torch.where(mask, self._head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
+            outputs, values = self.net.unroll(played.obs, played.memory, played.begins)
+        mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
+        log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
         advantages, targets = self._estimate(log_ratio, reward, data, self._in_rewards(values))
         told = {"lag_kl": divergence(log_ratio)[mask].mean()}
         if self.config.normalize_values:
@@ -230,10 +198,10 @@ class PPOAgent(PPOPolicy, TorchAgent):
         """Take one step on a minibatch."""
         config = self.config
         clip = value_at(config.clip, self.env_steps)
-        log_ratio = self._head.log_prob(outputs, rows["drawn"]) - rows["log_mu"]
+        log_ratio = self.net.head.log_prob(outputs, rows["drawn"]) - rows["log_mu"]
         gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
-        entropy = self._head.entropy(outputs).mean()
+        entropy = self.net.head.entropy(outputs).mean()
         # L = -objective + c_1 (V - y)^2 - c_2 H; Schulman et al. (2017), equation 9
         loss = config.value_weight * errors - gain
         loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
@@ -263,17 +231,3 @@ class PPOAgent(PPOPolicy, TorchAgent):
 def _mean(told: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
     mean: Tensor = torch.stack([numbers[name] for numbers in told]).mean()
     return mean
-
-
-def _check_batch(batch: Columns, memory_size: int) -> None:
-    """Refuse what another kind of replay hands over."""
-    if missing := {"mask", "log_prob"} - set(batch):
-        raise ConfigError(
-            f"PPO learns from trajectories, each once, but this batch has no {sorted(missing)}; "
-            "use TrajectoryQueueConfig as replay"
-        )
-    if memory_size and batch["memory"].ndim != 2:
-        raise ConfigError(
-            "PPO with a memory needs the one that each trajectory starts from, but this batch has "
-            f'memories of shape {batch["memory"].shape}; set replay.start_columns to ("memory",)'
-        )

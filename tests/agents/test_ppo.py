@@ -209,9 +209,9 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
     batch = batch_for(agent)
     mask = torch.from_numpy(batch["mask"])
     number = torch.arange(mask.numel()).reshape(mask.shape)
-    start = torch.zeros(len(mask), agent._net.memory_size)
+    start = torch.zeros(len(mask), agent.net.memory_size)
     minibatches = Minibatches(
-        agent._net, Trajectories(torch.from_numpy(batch["obs"]), mask, start), {"number": number}
+        agent.net, Trajectories(torch.from_numpy(batch["obs"]), mask, start), {"number": number}
     )
     order = torch.Generator().manual_seed(0)
     epochs = []
@@ -231,9 +231,9 @@ def test_minibatches_are_answered_as_whole_trajectories_are(memory: dict[str, An
     batch = {name: torch.from_numpy(column) for name, column in batch_for(agent, n=5).items()}
     start = batch.get("memory", torch.zeros(5, 0))
     whole = Trajectories(batch["obs"], batch["mask"], start)
-    outputs, values = agent._net.unroll(whole.obs, whole.memory, whole.begins)
+    outputs, values = agent.net.unroll(whole.obs, whole.memory, whole.begins)
     number = torch.arange(batch["mask"].numel()).reshape(batch["mask"].shape)
-    minibatches = Minibatches(agent._net, whole, {"number": number})
+    minibatches = Minibatches(agent.net, whole, {"number": number})
     for index in minibatches.shuffled(2, torch.Generator().manual_seed(0)):
         some_outputs, some_values, columns = minibatches.take(index)
         assert len(some_outputs) == len(some_values) == len(columns["number"]) > 0
@@ -272,12 +272,12 @@ def test_update_starts_from_the_loss_of_a_naive_implementation(
     agent = agent_for(**memory, normalize_values=False, clip=0.1, dual_clip=dual_clip)
     batch = batch_for(agent, seed=1, n=4, length=8)
     with torch.no_grad():  # now it is another policy than the one that has played
-        agent._net.policy.weight.normal_(std=0.6, generator=torch.Generator().manual_seed(0))
+        agent.net.policy.weight.normal_(std=0.6, generator=torch.Generator().manual_seed(0))
     tensors = {name: torch.from_numpy(column) for name, column in batch.items()}
     begins = np.concatenate([np.zeros((4, 1), bool), ~batch["mask"]], axis=1)
     start = tensors.get("memory", torch.zeros(4, 0))
     with torch.no_grad():
-        outputs, v = agent._net.unroll(tensors["obs"], start, torch.from_numpy(begins))
+        outputs, v = agent.net.unroll(tensors["obs"], start, torch.from_numpy(begins))
     told = agent.opt(batch)
 
     values, mask = v.numpy().astype(float), batch["mask"]
@@ -357,7 +357,7 @@ def test_entropy_bonus_keeps_choices_open(weight: float, sign: int) -> None:
     # From a policy that has become certain, the bonus leads back; rewards alone do not.
     agent = agent_for(epochs=20, entropy_weight=weight, learning_rate=1e-2)
     with torch.no_grad():
-        agent._net.policy.bias.copy_(torch.tensor([1.5, -1.5]))
+        agent.net.policy.bias.copy_(torch.tensor([1.5, -1.5]))
     batch = batch_for(agent, n=8, length=20)
     reward = np.where(batch["action"] == 0, 1.0, -1.0) * batch["mask"]
     batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
@@ -374,7 +374,7 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
     agent.opt(batch)
     with torch.no_grad():
-        told = agent._in_rewards(agent._net(torch.from_numpy(batch["obs"][:, :-1]))[1])
+        told = agent._in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
     errors = told.numpy() - reward
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
@@ -382,10 +382,10 @@ def test_values_are_learned_in_units_of_rewards() -> None:
 @with_and_without_memory
 def test_networks_start_orthogonal_and_policies_nearly_uniform(memory: dict[str, Any]) -> None:
     agent = agent_for(hidden=(16, 8), **memory)
-    for torso in agent._net.torsos:
+    for torso in agent.net.torsos:
         rows = torso.state_dict()["hidden.1.weight"]
         assert torch.allclose(rows @ rows.T, 2.0 * torch.eye(8), atol=1e-5)
-    assert len(agent._net.torsos) == (1 if memory else 2)
+    assert len(agent.net.torsos) == (1 if memory else 2)
     entropy = float(agent.opt(batch_for(agent))["entropy"])
     assert entropy == pytest.approx(math.log(2.0), abs=1e-3)
 
@@ -478,7 +478,7 @@ class Doubled(nn.Module):
 @with_and_without_memory
 def test_torso_of_ones_own(memory: dict[str, Any]) -> None:
     agent = agent_for(network=Doubled, **memory)
-    assert agent._net.policy.in_features == 6
+    assert agent.net.policy.in_features == 6
     before = weights(agent)
     agent.opt(batch_for(agent))
     assert not np.array_equal(before, weights(agent))
