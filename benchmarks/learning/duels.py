@@ -62,7 +62,12 @@ DUELS: tuple[Duel, ...] = (
         algorithm="dqn",
         task="cartpole",
         env_steps=50_000,
-        settings={"limiter.samples_per_insert": 64.0, "trainer.sync_interval_opt_steps": 10},
+        settings={
+            "limiter.samples_per_insert": 64.0,
+            "trainer.sync_interval_opt_steps": 10,
+            "agent.tau": 0.02,
+            "agent.learning_rate": 1e-3,
+        },
     ),
     Duel(algorithm="ppo", task="cartpole", env_steps=100_000),
     Duel(algorithm="sac", task="pendulum", env_steps=20_000),
