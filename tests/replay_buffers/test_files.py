@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpointer
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
@@ -170,7 +171,8 @@ def test_checkpoint_of_a_run_is_a_data_set(tmp_path: Path) -> None:
     run(tmp_path, save=True)
     newest = load_replay(tmp_path, UniformReplayConfig(capacity=500), seed=0)
     assert len(newest) >= 190, "of 200 steps; the newest wait for their successors"
-    earlier = load_replay(tmp_path / "20", UniformReplayConfig(capacity=500), seed=0)
+    first = Checkpointer(tmp_path).names()[0]
+    earlier = load_replay(tmp_path / first, UniformReplayConfig(capacity=500), seed=0)
     assert 0 < len(earlier) < len(newest)
 
 
@@ -178,6 +180,14 @@ def test_checkpoint_without_a_replay_says_so(tmp_path: Path) -> None:
     run(tmp_path, save=False)
     with pytest.raises(CheckpointError, match="save_replay"):
         load_replay(tmp_path, UNIFORM, seed=0)
+
+
+def test_saving_deletes_no_other_data(tmp_path: Path) -> None:
+    buffer = filled(UNIFORM)
+    names = [str(number) for number in range(1, 6)]
+    for name in names:
+        save_replay(buffer, tmp_path / name)
+    assert Checkpointer(tmp_path).names() == names
 
 
 def test_replay_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:
