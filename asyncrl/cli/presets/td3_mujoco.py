@@ -1,4 +1,4 @@
-"""TD3 for robots in MuJoCo; HalfCheetah in minutes."""
+"""TD3 for robots in MuJoCo, such as HalfCheetah."""
 
 from __future__ import annotations
 
