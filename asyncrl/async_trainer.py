@@ -308,6 +308,7 @@ class AsyncTrainer:
 
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""
+        self.books.watch.lap("other")  # what came before is the end's, not the checkpoint's
         if not isinstance(self.interrupter.error, NonFiniteModel) and self.books.counts.opt_steps:
             self.books.save()
 
