@@ -183,6 +183,7 @@ def test_whole_life_in_order() -> None:
     assert sum(message.transitions for message in life.link.experience) == 10
 
 
+@pytest.mark.fault("F31")
 def test_nothing_acts_before_the_first_model() -> None:
     life = Life()
     waits = 0
@@ -220,6 +221,7 @@ def test_policy_explores() -> None:
     assert life.policy.training
 
 
+@pytest.mark.fault("F31")
 def test_newest_model_acts_and_is_told_with_the_rows() -> None:
     life = Life(3)
     life.actor.start(seed=1)
@@ -256,6 +258,7 @@ def test_messages_count_what_is_behind_them() -> None:
     assert life.actor.env_steps == 8
 
 
+@pytest.mark.fault("F30")
 def test_actor_without_credit_waits_for_it() -> None:
     life = Life(0)
     life.link.credit = 1
@@ -372,6 +375,7 @@ def test_columns_of_the_policy_travel_with_its_actions() -> None:
     assert [columns["value"].tolist() for columns in pushed] == [[0, 0], [2, 2]]
 
 
+@pytest.mark.fault("F4")
 def test_error_of_the_environment_comes_through() -> None:
     class Exploding(CountingBatch):
         def step(self, action: Array) -> EnvStep:

@@ -166,6 +166,7 @@ def test_every_slot_is_filled_with_its_own_body() -> None:
         assert not stage.interrupter.is_set
 
 
+@pytest.mark.fault("F1")
 def test_actor_that_died_is_started_again_after_a_while() -> None:
     with started() as stage:
         stage.all_work()
@@ -185,6 +186,7 @@ def test_actor_that_died_is_started_again_after_a_while() -> None:
         assert not stage.interrupter.is_set
 
 
+@pytest.mark.fault("F1")
 def test_actors_that_die_together_are_all_started_again() -> None:
     with started() as stage:
         stage.all_work()
@@ -196,6 +198,7 @@ def test_actors_that_die_together_are_all_started_again() -> None:
         assert stage.interrupter.error is None
 
 
+@pytest.mark.fault("F7")
 def test_second_death_of_a_slot_waits_longer() -> None:
     with started() as stage:
         stage.all_work()
@@ -209,6 +212,7 @@ def test_second_death_of_a_slot_waits_longer() -> None:
             stage.wait_for(peer(0, death + 1))
 
 
+@pytest.mark.fault("F7")
 def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
     with started(max_restarts=2) as stage:
         stage.all_work()
@@ -228,6 +232,7 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
         assert peer(0, 3) not in stage.launcher.launched
 
 
+@pytest.mark.fault("F7")
 def test_deaths_of_long_ago_do_not_count() -> None:
     with started(max_restarts=1, window_s=100.0) as stage:
         stage.all_work()
@@ -240,6 +245,7 @@ def test_deaths_of_long_ago_do_not_count() -> None:
         assert stage.interrupter.error is None
 
 
+@pytest.mark.fault("F4")
 def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None:
     with started() as stage:
         stage.all_work()
@@ -254,6 +260,7 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None
         assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts nobody"
 
 
+@pytest.mark.fault("F5")
 def test_death_before_anybody_has_made_a_step_fails_the_run() -> None:
     with started() as stage:
         stage.launcher.end(peer(0), KILLED)
@@ -264,6 +271,7 @@ def test_death_before_anybody_has_made_a_step_fails_the_run() -> None:
 # --- actors that hang ----------------------------------------------------------------------------
 
 
+@pytest.mark.fault("F6")
 def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -293,6 +301,7 @@ def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None
         assert stage.launcher.killed == [(peer(0), True)]
 
 
+@pytest.mark.fault("F16", "F30")
 def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
     with started(1, step_timeout_s=60.0) as stage:
         stage.launcher.works(peer(0), turns=5, waiting=True)
@@ -426,6 +435,7 @@ def test_stop_may_be_called_again_and_without_start() -> None:
     assert idle.launcher.launched == []
 
 
+@pytest.mark.fault("F10")
 def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     error = ActorFailed("the process that starts actors has gone")
     stage = Stage(1, ActorManagerConfig())

@@ -447,6 +447,7 @@ def trip(stage: Stage, word: str) -> None:
         part.log = wire  # type: ignore[union-attr]
 
 
+@pytest.mark.fault("F10")
 @pytest.mark.parametrize("word", ENDING)
 def test_step_of_the_end_that_fails_does_not_keep_the_others_from_happening(word: str) -> None:
     stage = Stage(strategy=Steps(2))
@@ -467,6 +468,7 @@ def test_beginning_that_fails_is_an_end_too(word: str) -> None:
     assert stage.agent.opt_steps == 0
 
 
+@pytest.mark.fault("F10")
 def test_first_error_is_raised_and_later_ones_are_its_notes() -> None:
     def fail() -> None:
         raise ArithmeticError("in the loop")
@@ -481,6 +483,7 @@ def test_first_error_is_raised_and_later_ones_are_its_notes() -> None:
 # --- failures ------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("F10")
 def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
     class Failing(ConstantAgent):
         def opt(self, batch: Columns) -> Mapping[str, float]:
@@ -496,6 +499,7 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
     assert stage.recorder.failed is True
 
 
+@pytest.mark.fault("F10")
 def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
     error = ActorFailed("actor 0 failed: ValueError: no such joint")
     stage = Stage()
@@ -510,6 +514,7 @@ def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
     assert stage.recorder.failed is True
 
 
+@pytest.mark.fault("F12")
 def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     stage = Stage(
         strategy=Steps(3, after=lambda: stage.interrupter.stop("a signal", urgent=True)),
@@ -537,6 +542,7 @@ class Diverging(ConstantAgent):
         return ModelInfo(version=info.version, params={**info.params, "weights": weights})
 
 
+@pytest.mark.fault("F9")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -> None:
     stage = Stage(agent=Diverging(8, value), strategy=Steps(30))
@@ -578,6 +584,7 @@ def test_own_loop_may_use_the_parts_by_hand() -> None:
     assert result.opt_steps == 3
 
 
+@pytest.mark.fault("F13")
 def test_second_interruption_leaves_no_time_to_actors() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

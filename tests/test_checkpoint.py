@@ -85,6 +85,7 @@ def test_only_the_owner_may_read(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(FILES, 0o600)
 
 
+@pytest.mark.fault("F9")
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_never_reach_the_disk(tmp_path: Path, bad: float) -> None:
     wrong = groups()
@@ -162,6 +163,7 @@ def test_keep_last_deletes_old_numbers_only(tmp_path: Path) -> None:
         Checkpointer(tmp_path, keep_last=-1)
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_found_and_the_one_before_is_loaded(
@@ -177,6 +179,7 @@ def test_damage_is_found_and_the_one_before_is_loaded(
     assert file in caplog.text
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.parametrize("file", FILES)
 def test_any_flipped_bit_is_found(tmp_path: Path, file: str) -> None:
     checkpointer = Checkpointer(tmp_path)
@@ -192,6 +195,7 @@ def test_any_flipped_bit_is_found(tmp_path: Path, file: str) -> None:
 FORGED = [_pack_manifest({}, files) for files in ({"../x": {"size": 1, "sha256": ""}}, {"x": 1})]
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", *FORGED])
 def test_manifest_of_any_other_kind_is_a_sentence(tmp_path: Path, raw: bytes) -> None:
     path = Checkpointer(tmp_path).save("1", groups(), {})
@@ -200,6 +204,7 @@ def test_manifest_of_any_other_kind_is_a_sentence(tmp_path: Path, raw: bytes) ->
         Checkpointer(tmp_path).load("1")
 
 
+@pytest.mark.fault("F37")
 def test_format_of_the_future_is_named(tmp_path: Path) -> None:
     manifest = Checkpointer(tmp_path).save("1", groups(), {}) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 2}))
@@ -227,6 +232,7 @@ class FailsAt:
 CALLS = ["fsync", "replace", "symlink", "open", "fdopen", "mkdir", "unlink", "rmdir"]
 
 
+@pytest.mark.fault("F17", "F18")
 @pytest.mark.parametrize("error", [Killed("at once"), OSError(28, "No space left on device")])
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ["best", "6"])
@@ -253,6 +259,7 @@ def test_wherever_a_save_ends_there_is_a_whole_checkpoint(
     assert index > 1, "this call is never made, so the test shows nothing"
 
 
+@pytest.mark.fault("F17")
 def test_full_disk_is_a_sentence_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +277,7 @@ def test_full_disk_is_a_sentence_and_leaves_nothing(
         Checkpointer(tmp_path / "file").save("1", groups(), {})
 
 
+@pytest.mark.fault("F19")
 def test_the_data_is_on_disk_before_the_link_is_switched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.fault("F36")
 def test_second_is_told_who_was_first(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"run is in use by another run, process {os.getpid()} "):
@@ -43,6 +44,7 @@ def test_nothing_is_left_but_what_others_have_put_there(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["of"]
 
 
+@pytest.mark.fault("F36")
 @pytest.mark.processes
 def test_killed_holder_lets_go_at_once(tmp_path: Path) -> None:
     with subprocess.Popen(
@@ -60,6 +62,7 @@ def test_killed_holder_lets_go_at_once(tmp_path: Path) -> None:
     DirectoryLock(tmp_path).release()
 
 
+@pytest.mark.fault("F36")
 def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
     def race(_: int) -> DirectoryLock | None:
         try:

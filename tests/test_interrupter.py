@@ -172,6 +172,7 @@ def test_a_handler_may_interrupt_every_line_of_every_method() -> None:
         run(i)
 
 
+@pytest.mark.fault("F10")
 def test_a_thread_forwards_what_it_raises() -> None:
     interrupter = Interrupter()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from asyncrl.ledger import Ledger
 from asyncrl.messages import Peer
 from asyncrl.types import ActorId
@@ -25,6 +27,7 @@ def test_normal_life_ends_with_nothing_in_flight() -> None:
     assert ledger.env_steps == 14
 
 
+@pytest.mark.fault("F1")
 def test_what_a_dead_actor_never_sent_is_lost() -> None:
     ledger = Ledger()
     ledger.on_received(peer(), transitions=10, produced=10, env_steps=10)
@@ -34,6 +37,7 @@ def test_what_a_dead_actor_never_sent_is_lost() -> None:
     assert (balance.produced, balance.lost, balance.in_flight) == (17, 7, 0)
 
 
+@pytest.mark.fault("F1")
 def test_message_that_arrives_after_the_death_is_not_lost() -> None:
     ledger = Ledger()
     ledger.on_ended(peer(), produced=17)

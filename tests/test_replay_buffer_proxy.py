@@ -202,6 +202,7 @@ def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> Non
     station.stored(1, 2, 3, 4, 5, 6)
 
 
+@pytest.mark.fault("F30")
 def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
     station = Station(samples_per_insert=8.0, overflow="drop")
     station.proxy.start()
@@ -369,6 +370,7 @@ def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
     assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
 
 
+@pytest.mark.fault("F10")
 def test_failure_of_the_buffer_ends_the_run() -> None:
     station = Station()
     station.buffer.error = MemoryError("no room for the ring")
@@ -397,6 +399,7 @@ def test_close_without_start_is_harmless() -> None:
     Station().proxy.close()
 
 
+@pytest.mark.fault("F30")
 def test_actor_is_held_by_its_credit_alone() -> None:
     """Over a real link: the actor may send as much as its window, and all of it once draining."""
     transport = LocalTransport(SCHEMA, window=3)

@@ -35,6 +35,7 @@ def waits(config: RestartPolicyConfig, exits: int, every_s: float = 0.0) -> list
     return [decision.after_s for decision in decisions if isinstance(decision, Restart)]
 
 
+@pytest.mark.fault("F7")
 def test_backoff_grows_to_its_limit() -> None:
     config = replace(STEADY, backoff_s=1.0, backoff_factor=3.0, backoff_max_s=5.0)
     assert waits(config, 4) == [1.0, 3.0, 5.0, 5.0]
@@ -52,6 +53,7 @@ def test_deaths_long_past_do_not_count() -> None:
     assert waits(config, 20, every_s=10.0) == [config.backoff_s] * 20
 
 
+@pytest.mark.fault("F7")
 def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
     policy = RestartPolicy(replace(STEADY, max_restarts=2, window_s=60.0), seed=0)
     assert isinstance(policy.on_exit(KILLED, now=0.0), Restart)
@@ -63,11 +65,13 @@ def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
     assert "SIGKILL" in given_up.reason
 
 
+@pytest.mark.fault("F7")
 def test_a_budget_of_none_ends_at_the_first_death() -> None:
     policy = RestartPolicy(replace(STEADY, max_restarts=0), seed=0)
     assert isinstance(policy.on_exit(KILLED, now=0.0), GiveUp)
 
 
+@pytest.mark.fault("F5")
 def test_no_restart_before_anything_ever_worked() -> None:
     stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
     policy = RestartPolicy(STEADY, seed=0)
@@ -89,6 +93,7 @@ def test_a_first_death_is_restarted_while_others_work() -> None:
     assert isinstance(decision, Restart)
 
 
+@pytest.mark.fault("F4")
 def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
     assert RestartPolicy(STEADY, seed=0).on_exit(RAISED, now=0.0) == GiveUp(
         "failed: ValueError: no"
@@ -111,6 +116,7 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
         assert 0.0 <= decision.after_s <= config.backoff_max_s
 
 
+@pytest.mark.fault("F2")
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [

@@ -83,6 +83,7 @@ def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Sta
     assert sorted(stage.checkpointer.written[1:]) == ["4", "best"]
 
 
+@pytest.mark.fault("F17")
 def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,6 +101,7 @@ def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
     assert stage.checkpointer.written == ["2"]
 
 
+@pytest.mark.fault("F17")
 def test_last_checkpoint_that_could_not_be_written_is_the_runs_error(stage: Stage) -> None:
     stage.checkpointer.may_write.set()
     stage.save("1")
@@ -116,6 +118,7 @@ def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
         stage.saver.close(0.05)
 
 
+@pytest.mark.fault("F10")
 def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
     def mistake() -> None:
         raise TypeError("a mistake")

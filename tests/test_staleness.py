@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from asyncrl.staleness import Staleness
 
 
+@pytest.mark.fault("F31")
 def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
     now = [100.0]
     staleness = Staleness(clock=lambda: now[0])

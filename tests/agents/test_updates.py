@@ -244,6 +244,7 @@ def test_rows_of_larger_arrays_are_learned_from_in_place(config: Config) -> None
     assert np.array_equal(parameters(part), parameters(alone))
 
 
+@pytest.mark.fault("F34")
 @both
 def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_saved(
     config: Config, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
 
 
+@pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     args = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "100"]

@@ -24,6 +24,7 @@ def send_to_oneself(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.mark.fault("F12", "F14")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_first_signal_stops_the_run_and_gives_the_exit_code(number: signal.Signals) -> None:
     interrupter = Interrupter()
@@ -35,6 +36,7 @@ def test_first_signal_stops_the_run_and_gives_the_exit_code(number: signal.Signa
     assert interrupted.exit_code == 128 + number
 
 
+@pytest.mark.fault("F13")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_second_signal_ends_what_the_main_thread_does(number: signal.Signals) -> None:
     with interrupting(Interrupter()) as interrupted:
@@ -44,6 +46,7 @@ def test_second_signal_ends_what_the_main_thread_does(number: signal.Signals) ->
     assert interrupted.exit_code == 128 + number
 
 
+@pytest.mark.fault("F13")
 def test_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(signals, "os", SimpleNamespace(_exit=codes.append))
@@ -62,6 +65,7 @@ def test_handlers_are_as_before_afterwards() -> None:
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
+@pytest.mark.fault("F14")
 def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
     """`nohup` does so with SIGHUP, before the program starts."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -76,6 +80,7 @@ def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.fault("F15")
 def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_goes_on() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
@@ -108,6 +113,7 @@ def wait_for_a_record(run_dir: Path) -> None:
     wait_until(learned, 40, "a record of the run")
 
 
+@pytest.mark.fault("F12", "F14")
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
@@ -150,6 +156,7 @@ class HangsWhenTold(gymnasium.Env):
 """
 
 
+@pytest.mark.fault("F13")
 @pytest.mark.processes
 def test_second_signal_does_not_wait_for_an_actor_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
@@ -169,6 +176,7 @@ def test_second_signal_does_not_wait_for_an_actor_that_hangs(tmp_path: Path) -> 
     assert err == "asyncrl: interrupted twice, so ended without a summary\n"
 
 
+@pytest.mark.fault("F15")
 @pytest.mark.processes
 def test_run_that_is_asked_to_saves_and_goes_on(tmp_path: Path) -> None:
     with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:

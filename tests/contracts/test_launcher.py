@@ -57,6 +57,7 @@ def test_an_actor_that_returns_ends_with_0(launcher: Launcher) -> None:
     assert ended.last == ProgressReport(turns=2, produced=9, waiting=False)
 
 
+@pytest.mark.fault("F4")
 def test_an_exception_is_told_whole(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.raises)
     ended = end_of(launcher)
@@ -66,17 +67,20 @@ def test_an_exception_is_told_whole(launcher: Launcher) -> None:
     assert ended.last.produced == 3
 
 
+@pytest.mark.fault("F2")
 def test_sys_exit_is_no_quiet_end(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.exits_system)
     ended = end_of(launcher)
     assert (ended.code, ended.error) == (1, "SystemExit: enough")
 
 
+@pytest.mark.fault("F2")
 def test_an_exit_past_python_tells_its_code(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.leaves)
     assert end_of(launcher).code == 3
 
 
+@pytest.mark.fault("F2")
 def test_a_crash_tells_signal_and_stack(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.crashes)
     ended = end_of(launcher)
@@ -105,6 +109,7 @@ def test_a_slot_can_be_filled_again(launcher: Launcher) -> None:
         assert end_of(launcher).peer == peer(0, incarnation)
 
 
+@pytest.mark.fault("F6")
 @pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
 def test_kill_ends_any_actor(launcher: Launcher, body: ActorBody) -> None:
     launcher.launch(peer(), body)
@@ -115,6 +120,7 @@ def test_kill_ends_any_actor(launcher: Launcher, body: ActorBody) -> None:
     assert ended.last.turns == 1
 
 
+@pytest.mark.fault("F6")
 def test_kill_can_ask_for_stacks_first(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.waits)
     wait_until(lambda: runs(launcher, peer()), DEADLINE_S, "a first turn")
@@ -131,6 +137,7 @@ def test_kill_of_one_that_has_ended_does_nothing(launcher: Launcher) -> None:
     assert launcher.exits(0.0) == []
 
 
+@pytest.mark.fault("F11")
 def test_close_leaves_no_process_of_any_generation(launcher: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     launcher.launch(peer(), bodies.StartsHelpers(notes))
@@ -141,6 +148,7 @@ def test_close_leaves_no_process_of_any_generation(launcher: Launcher, tmp_path:
     wait_until(lambda: not any(map(alive, pids)), DEADLINE_S, "all of them gone")
 
 
+@pytest.mark.fault("F1")
 def test_an_end_takes_the_actors_own_helpers_along(launcher: Launcher, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     launcher.launch(peer(), bodies.StartsHelpers(notes))
@@ -157,6 +165,7 @@ def test_closing_twice_is_fine(launcher: Launcher) -> None:
     launcher.close()
 
 
+@pytest.mark.fault("F5")
 def test_what_cannot_be_sent_is_refused_before_anything_starts(launcher: Launcher) -> None:
     lock = threading.Lock()
     with pytest.raises(ConfigError, match=r"cannot be sent.*lock"):

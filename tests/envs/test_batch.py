@@ -85,6 +85,7 @@ def test_spec_is_that_of_one_environment() -> None:
     assert spec.action == DiscreteSpec(5)
 
 
+@pytest.mark.fault("F4")
 @pytest.mark.parametrize("at_step", [0, 2])
 def test_error_of_an_environment_says_whose_it_is(at_step: int) -> None:
     error = RuntimeError("the physics exploded")
@@ -106,6 +107,7 @@ def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
     assert caught.value.__notes__ == ["asyncrl: in reset of environment 1 of 3 (TellingEnv)"]
 
 
+@pytest.mark.fault("F8", "F25")
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -167,6 +169,7 @@ class SpoiltNested(NestedEnv):
         return self._spoil(told) if observation[2] else told
 
 
+@pytest.mark.fault("F8", "F25")
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -40,6 +40,7 @@ def test_stack_is_numpys_stack(
     assert not any(np.shares_memory(stacked, row) for row in rows)
 
 
+@pytest.mark.fault("F25")
 @given(SHAPES, st.lists(SHAPES, min_size=1, max_size=4))
 @settings(max_examples=200, deadline=None)
 def test_stack_takes_rows_of_the_right_shape_and_no_others(
@@ -62,6 +63,7 @@ def test_stack_of_some_environments_blames_by_their_own_number() -> None:
         checks(9).stack([np.zeros(2), np.zeros(3)], [4, 7], None)
 
 
+@pytest.mark.fault("F8")
 @pytest.mark.parametrize(
     ("dtype", "given_dtype", "fits"),
     [
@@ -100,6 +102,7 @@ def test_rewards_become_new_float32(reward: Any) -> None:
     assert not np.shares_memory(array, np.asarray(reward))
 
 
+@pytest.mark.fault("F8")
 def test_finite_names_the_environment_the_value_and_its_action() -> None:
     values = np.array([[0, 0], [0, 0], [1, math.nan]], np.float32)
     action = np.array([[0.5], [0.25]])
@@ -112,6 +115,7 @@ def test_finite_names_the_environment_the_value_and_its_action() -> None:
         checks(8).finite("observation", values, None, np.array([3, 5, 7]))
 
 
+@pytest.mark.fault("F8")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_finite_finds_every_kind(dtype: str, wrong: float) -> None:

@@ -94,6 +94,7 @@ def sync_run(case: str, directory: Path, *, resume: bool = False) -> Checkpoint:
     return Checkpointer(directory).load(str(LAST))
 
 
+@pytest.mark.fault("F21")
 @pytest.mark.parametrize("case", CASES)
 def test_synchronous_run_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> None:
     unbroken = sync_run(case, tmp_path / "unbroken")
@@ -125,6 +126,7 @@ def cartpole() -> MakeBatchEnv:
     return EnvConfig(id="CartPole-v1", n_envs=2).build
 
 
+@pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
     first = train_async(
@@ -159,6 +161,7 @@ def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
     assert Checkpointer(tmp_path).load_latest().meta["run"]["incarnation"] == 2
 
 
+@pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_replay_may_be_left_out_and_is_then_filled_anew(tmp_path: Path) -> None:
     config = async_config(save_replay=False)
@@ -170,6 +173,7 @@ def test_replay_may_be_left_out_and_is_then_filled_anew(tmp_path: Path) -> None:
     assert resumed.opt_steps == 150
 
 
+@pytest.mark.fault("F21")
 def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None:
     sync_run("dqn", tmp_path)
     agent, env, replay = CASES["dqn"]
@@ -201,6 +205,7 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     assert len(names) == 3, "those between may have been overtaken while another was written"
 
 
+@pytest.mark.fault("F36")
 @pytest.mark.processes
 def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
     trainer = build_async_trainer(
@@ -215,6 +220,7 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
     assert train_async(DQN, cartpole(), async_config(), **resumed).opt_steps == 40  # type: ignore[arg-type]
 
 
+@pytest.mark.fault("F35")
 @pytest.mark.processes
 def test_trainer_that_never_trains_leaves_nothing(tmp_path: Path) -> None:
     build_async_trainer(DQN, cartpole(), async_config(), checkpoint_dir=tmp_path / "x").close()

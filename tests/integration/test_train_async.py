@@ -174,6 +174,7 @@ def test_global_generators_differ_from_actor_to_actor_and_repeat(tmp_path: Path)
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.fault("F1")
 def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -> None:
     killed: list[int] = []
 
@@ -197,6 +198,7 @@ def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -
     assert killed[0] not in psutil.pids()
 
 
+@pytest.mark.fault("F4")
 def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> None:
     with pytest.raises(ActorFailed) as failure:
         run(make_env=partial(FailingBatch, after=30))
@@ -206,6 +208,7 @@ def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> 
     assert "actor" in text
 
 
+@pytest.mark.fault("F5")
 def test_environment_that_cannot_be_built_fails_before_a_process_starts() -> None:
     def make() -> CountingBatch:
         raise RuntimeError("no such track")
@@ -214,6 +217,7 @@ def test_environment_that_cannot_be_built_fails_before_a_process_starts() -> Non
         run(make_env=make)
 
 
+@pytest.mark.fault("F5", "F7")
 def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
     with pytest.raises(ActorFailed):
         run(
@@ -243,12 +247,14 @@ def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
     assert result.ledger["in_flight"] == 0
 
 
+@pytest.mark.fault("F9")
 def test_model_that_is_not_finite_is_neither_published_nor_saved(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteModel, match="weight"):
         run(agent=ExplodingConfig(), checkpoint_dir=tmp_path)
     assert not [p.name for p in tmp_path.iterdir() if p.name.isdigit() and int(p.name) > 20]
 
 
+@pytest.mark.fault("F10")
 def test_error_of_the_learner_ends_the_run_and_leaves_nothing() -> None:
     def fail(trainer: AsyncTrainer) -> None:
         if trainer.books.counts.opt_steps == 20:
@@ -295,6 +301,7 @@ def test_trainer_that_is_never_trained_lets_go_of_everything() -> None:
         closed.train()
 
 
+@pytest.mark.fault("F1")
 def test_killed_evaluator_comes_back_while_actors_work() -> None:
     killed: list[int] = []
 

@@ -28,6 +28,7 @@ def its_server() -> psutil.Process:
     return server
 
 
+@pytest.mark.fault("F35")
 def test_its_directory_is_private_and_goes_with_it() -> None:
     with LocalLauncher() as launcher:
         assert stat.S_IMODE(launcher.directory.stat().st_mode) == 0o700
@@ -35,6 +36,7 @@ def test_its_directory_is_private_and_goes_with_it() -> None:
     assert not launcher.directory.exists()
 
 
+@pytest.mark.fault("F35")
 def test_files_of_a_life_go_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
@@ -60,6 +62,7 @@ def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() 
         assert launcher.exits(DEADLINE_S)[0].code == 0
 
 
+@pytest.mark.fault("F11")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
 def test_without_its_helper_process_it_says_so_and_kills_all(
@@ -92,6 +95,7 @@ LEARNER = textwrap.dedent("""\
 """)
 
 
+@pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method: str) -> None:
     notes = tmp_path / "notes"
@@ -111,6 +115,7 @@ def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method:
     wait_until(lambda: not directory.exists(), DEADLINE_S, "the directory gone")
 
 
+@pytest.mark.fault("F12")
 def test_ctrl_c_does_not_reach_actors() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), bodies.waits)
