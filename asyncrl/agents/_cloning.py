@@ -179,7 +179,8 @@ class SlowCopy:
     def __init__(self, network: nn.Module, tau: float) -> None:
         self.network = copy.deepcopy(network).requires_grad_(False)
         self._tau = tau
-        self._slow, self._fast = [*self.network.parameters()], [*network.parameters()]
+        self._slow: list[Tensor] = [*self.network.parameters()]
+        self._fast: list[Tensor] = [*network.parameters()]
         buffers = zip(self.network.buffers(), network.buffers(), strict=True)
         self._buffers = [*buffers]
 
@@ -213,8 +214,8 @@ def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
 
 
 def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionHead:
-    settings = {"state_std": config.state_std, "initial_log_std": config.initial_log_std}
-    head = action_head(action, **settings)  # refuses what has no head
+    state_std, log_std = config.state_std, config.initial_log_std
+    head = action_head(action, state_std=state_std, initial_log_std=log_std)
     if isinstance(action, BoxSpec) and isinstance(head, GaussianHead):
-        return UnitGaussianHead(action, **settings)
+        return UnitGaussianHead(action, state_std=state_std, initial_log_std=log_std)
     return head
