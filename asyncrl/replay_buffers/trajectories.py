@@ -119,9 +119,9 @@ class TrajectoryQueue:
         copies["flags"][np.arange(self._schema.rows) >= rows[:, None]] = END
         real = copies["flags"] < END
         counts = np.count_nonzero(real[:, sampled], axis=1)
-        for i, count in enumerate(counts.tolist()):
+        for i in counts.nonzero()[0]:
             segment = {name: column[i] for name, column in copies.items()}
-            self._segments.append(_Segment(segment, real[i], count))
+            self._segments.append(_Segment(segment, real[i], int(counts[i])))
         pushed = int(counts.sum())
         self._len += pushed
         while self._len > self._config.capacity and len(self._segments) > 1:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asyncrl.errors import ConfigError
 from asyncrl.messages import Experience
 from asyncrl.replay_buffers.trajectories import TrajectoryQueue, TrajectoryQueueConfig
-from asyncrl.segment import ColumnSpec, make_schema
+from asyncrl.segment import END, ColumnSpec, make_schema
 from asyncrl.types import Columns
 from tests.streams import Transition, make_outbox, play, schema
 
@@ -135,6 +135,18 @@ def test_rows_that_are_no_transitions_repeat_one_that_is() -> None:
     assert {int(a) for a in batch["action"][~batch["mask"]]} <= actions
     assert not batch["reward"][~batch["mask"]].any()
     assert not batch["discount"][~batch["mask"]].any()
+
+
+def test_segment_without_a_transition_is_no_trajectory() -> None:
+    buffer = queue()
+    (message,) = played([["", ""]])[1]
+    nothing = {name: column.copy() for name, column in message.columns.items()}
+    nothing["flags"][:] = END
+    assert buffer.push(nothing, message.rows) == len(buffer) == 0
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+    buffer.push(message.columns, message.rows)
+    assert len(buffer.sample(1)["mask"]) == 1
 
 
 def test_start_columns_are_those_of_the_first_row() -> None:
