@@ -83,8 +83,8 @@ class Actor:
         """Wait for a first real model, then reset the environments: nothing acts before it."""
         self._watch.start()
         self._policy.train()
-        self._progress.waiting(True)
         while self._version < 0 and not self._link.stopping():
+            self._progress.waiting(True)
             self._sync_model(timeout_s=_WAIT_S)
         self._progress.waiting(False)
         self._watch.lap("wait")
@@ -161,6 +161,7 @@ class Actor:
         """
         self._progress.waiting(True)
         while not (sent := self._link.send(message, timeout_s=_WAIT_S)):
+            self._progress.waiting(True)
             if self._link.stopping() and self._time_left_s() <= 0:
                 break
         self._progress.waiting(False)

@@ -32,6 +32,9 @@ MakeBody = Callable[[Peer], ActorBody]
 """Makes what one life of an actor runs."""
 
 _WATCH_S = 0.05
+_LONGEST_LOOK_S = 1.0
+"""Of the time between two looks at the actors, so much at most counts as theirs. More than that,
+and this process did not run either: it was stopped, or the machine slept, and so did they."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,8 @@ class _Slot:
     incarnation: int = -1
     alive: bool = False
     restart_at: float | None = 0.0
-    turns: int = 0
-    turned_at: float = 0.0
+    signs: tuple[int, int] = (0, 0)
+    silent_s: float = 0.0
     killed_because: str = ""
 
 
@@ -97,6 +100,7 @@ class ActorManager:
         self._first_incarnation = first_incarnation
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
+        self._looked_at = clock()
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
 
     def start(self) -> None:
@@ -152,7 +156,7 @@ class ActorManager:
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
                 slot.alive, slot.restart_at = True, None
-                slot.turns, slot.turned_at, slot.killed_because = 0, now, ""
+                slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, ""
                 if slot.incarnation > self._first_incarnation:
                     self._on_restart(actor_id)
 
@@ -190,22 +194,22 @@ class ActorManager:
         )
 
     def _end_hanging(self) -> None:
-        """Kill actors that have made no turn for too long and are not waiting for the learner."""
+        """Kill actors that have given no sign of life, neither a step nor a wait, for too long."""
+        now = self._clock()
+        passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         if not self._config.step_timeout_s or self._finishing.is_set():
             return
-        now = self._clock()
         for actor_id, slot in self._slots.items():
             if not slot.alive:
                 continue
             peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
             progress = self._launcher.progress(peer)
-            if progress.waiting or progress.turns != slot.turns:
-                slot.turns, slot.turned_at = progress.turns, now
-            elif now - slot.turned_at > self._config.step_timeout_s:
-                slot.killed_because = (
-                    f"made no step for {now - slot.turned_at:.0f} s and was killed"
-                )
-                slot.turned_at = now
+            signs = (progress.turns, progress.waits)
+            slot.silent_s = slot.silent_s + passed_s if signs == slot.signs else 0.0
+            slot.signs = signs
+            if slot.silent_s > self._config.step_timeout_s:
+                slot.killed_because = f"made no step for {slot.silent_s:.0f} s and was killed"
+                slot.silent_s = 0.0
                 self._launcher.kill(peer, with_stacks=True)
 
     def _kill_remaining(self) -> None:

@@ -105,8 +105,8 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     try:
         link.hello(Hello(peer=peer, schema_hash=""))
         version = ModelVersion(-1)
-        progress.waiting(True)
         while not link.stopping():
+            progress.waiting(True)
             info = link.latest_model("evaluate", version, _WAIT_S)
             if info is None:
                 continue
@@ -120,8 +120,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
                 peer=peer, model_version=version, score=score, record=dict(record)
             )
             while not link.send(report, _SEND_S) and not link.stopping():
-                continue
-            progress.waiting(True)
+                progress.waiting(True)
     finally:
         link.close()
         evaluator.close()

@@ -19,7 +19,10 @@ class Progress(Protocol):
         ...
 
     def waiting(self, waiting: bool) -> None:
-        """Note that the actor waits for the learner, and so makes no turns; or no longer does."""
+        """Note that the actor waits for the learner, and so makes no turns; or no longer does.
+
+        Said again and again while it waits: an actor that is stopped says nothing.
+        """
         ...
 
 
@@ -30,6 +33,8 @@ class ProgressReport:
     turns: int
     produced: int
     waiting: bool
+    waits: int = 0
+    """How often it has said whether it waits; with `turns`, its signs of life."""
 
 
 ActorBody = Callable[[Progress], None]
@@ -51,6 +56,9 @@ class ActorExit:
     """Class and message of the exception that the body raised, in one line; else empty."""
 
     last: ProgressReport = ProgressReport(0, 0, waiting=False)
+
+    peak_bytes: int = 0
+    """The most memory that it held at once; 0 if that is not known."""
 
 
 class Launcher(Protocol):

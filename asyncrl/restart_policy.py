@@ -133,13 +133,14 @@ class RestartPolicy:
 
 def describe_exit(ended: ActorExit) -> str:
     """Say in words how an actor ended, to follow its name in a sentence."""
-    if ended.code < 0:
-        return f"was ended by {_signal_name(-ended.code)}{_guess(-ended.code)}"
     if ended.error:
         return f"failed: {ended.error}"
+    when = f" after {ended.last.turns} steps" if ended.last.turns else ""
+    if ended.code < 0:
+        return f"was ended by {_signal_name(-ended.code)}{when}{_guess(ended)}"
     if ended.code == 0:
-        return "ended without being asked to"
-    return f"exited with code {ended.code}, which none of asyncrl does: look for os._exit"
+        return f"ended{when} without being asked to; look for os._exit"
+    return f"exited with code {ended.code}{when}, which none of asyncrl does; look for os._exit"
 
 
 def _signal_name(number: int) -> str:
@@ -149,10 +150,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _guess(number: int) -> str:
-    match number:
+def _guess(ended: ActorExit) -> str:
+    match -ended.code:
         case signal.SIGKILL:
-            return " (killed from outside; the system does so when memory runs out)"
+            peak = f"; it held up to {ended.peak_bytes / 2**20:.0f} MiB" if ended.peak_bytes else ""
+            return f" (killed from outside; the system does so when memory runs out{peak})"
         case signal.SIGSEGV | signal.SIGBUS | signal.SIGILL | signal.SIGABRT | signal.SIGFPE:
             return " (a crash in native code)"
         case _:

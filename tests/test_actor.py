@@ -192,14 +192,14 @@ def test_nothing_acts_before_the_first_model() -> None:
         nonlocal waits
         waits += 1
         assert life.env.seeds == []
-        assert life.progress.waits == [True]
+        assert life.progress.waits == [True] * waits, "said again with each slice of the wait"
         if waits == 3:
             life.link.models = FakeLink(0).models
 
     life.link.on_wait = publish_on_the_third_wait
     life.actor.start(seed=1)
     assert waits == 3
-    assert life.progress.waits == [True, False]
+    assert life.progress.waits == [True] * 4 + [False]
     life.actor.run_step()
     assert life.env.actions == [[0, 0]]
 
@@ -275,7 +275,8 @@ def test_actor_without_credit_waits_for_it() -> None:
     life.stop_after(12)
     life.actor.run(HELLO, seed=1)
     assert waits == 5
-    assert life.progress.waits == [True, False, True, False], "for the model, and for credit"
+    model, credit = [True, False], [True] * 6 + [False]
+    assert life.progress.waits == model + credit
     assert [message.seq for message in life.link.experience] == list(
         range(1, len(life.link.experience) + 1)
     )

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,10 +30,13 @@ class FakeLauncher:
     The manager's thread calls the contract's methods, the test the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.left_s = 0.0
         self.launched: list[Peer] = []
         self.alive: list[Peer] = []
         self.killed: list[tuple[Peer, bool]] = []
+        self.stopped: set[Peer] = set()
         self.closed = 0
         self.rounds = 0
         self.dies_of_kill = True
@@ -48,6 +52,9 @@ class FakeLauncher:
         self.alive.append(peer)
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
+        step_s = min(1.0, self.left_s)
+        self.clock.now += step_s
+        self.left_s -= step_s
         with self._changed:
             self.rounds += 1
             self._changed.wait_for(lambda: self._ended or self.error, min(timeout_s, 0.001))
@@ -58,7 +65,9 @@ class FakeLauncher:
 
     def progress(self, peer: Peer) -> ProgressReport:
         assert peer in self.alive, "a launcher knows the progress of living actors only"
-        return self._reports[peer]
+        report = self._reports[peer]
+        says_so = report.waiting and peer not in self.stopped
+        return replace(report, waits=self.rounds) if says_so else report
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         self.killed.append((peer, with_stacks))
@@ -85,6 +94,12 @@ class FakeLauncher:
         """Let an actor leave word of its progress."""
         self._reports[peer] = ProgressReport(turns, 10 * turns, waiting=waiting)
 
+    def watch_for(self, seconds: float) -> None:
+        """Let the manager see so much time pass."""
+        self.left_s = seconds
+        wait_until(lambda: not self.left_s, DEADLINE_S, "the time to pass")
+        self.wait_rounds()
+
     def wait_rounds(self, count: int = 3) -> None:
         """Return when the manager has seen everything that is there now."""
         target = self.rounds + count
@@ -109,8 +124,8 @@ class Stage:
     """A manager with all that it was given, and what it has told."""
 
     def __init__(self, n_actors: int, config: ActorManagerConfig) -> None:
-        self.launcher = FakeLauncher()
         self.clock = Clock()
+        self.launcher = FakeLauncher(self.clock)
         self.interrupter = Interrupter()
         self.ran: list[Peer] = []
         self.exits: list[ActorExit] = []
@@ -277,13 +292,11 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
 ) -> None:
     with started(step_timeout_s=60.0) as stage:
         stage.all_work()
-        stage.clock.now += 59.0
+        stage.launcher.watch_for(59.0)
         stage.launcher.works(peer(0), turns=2)
         stage.launcher.wait_rounds()
         assert stage.launcher.killed == []
-        stage.clock.now += 2.0
-        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 1 to be killed")
-        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(2.0)
         stage.clock.now += 1.0
         stage.wait_for(peer(1, 1))
         assert stage.launcher.killed == [(peer(1), True)]
@@ -296,7 +309,7 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
 def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None:
     with started(1, step_timeout_s=60.0) as stage:
         stage.launcher.dies_of_kill = False
-        stage.clock.now += 61.0
+        stage.launcher.watch_for(61.0)
         stage.launcher.wait_rounds(10)
         assert stage.launcher.killed == [(peer(0), True)]
 
@@ -305,28 +318,46 @@ def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None
 def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
     with started(1, step_timeout_s=60.0) as stage:
         stage.launcher.works(peer(0), turns=5, waiting=True)
-        stage.launcher.wait_rounds()
-        stage.clock.now += 1000.0
-        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(1000.0)
         stage.launcher.works(peer(0), turns=5, waiting=False)
-        stage.clock.now += 59.0
-        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(59.0)
         assert stage.launcher.killed == [], "time counts from the end of its wait"
-        stage.clock.now += 2.0
-        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "it to be killed after all")
+        stage.launcher.watch_for(2.0)
+        assert stage.launcher.killed, "after all"
+
+
+@pytest.mark.fault("F6")
+def test_actor_that_is_stopped_while_it_waits_hangs() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(0), turns=5, waiting=True)
+        stage.launcher.watch_for(100.0)
+        assert stage.launcher.killed == []
+        stage.launcher.stopped.add(peer(0))
+        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(61.0)
+        assert stage.launcher.killed == [(peer(0), True)]
+
+
+@pytest.mark.fault("F16", "F33")
+def test_time_in_which_nobody_watched_is_no_hang() -> None:
+    """As after a learner, or the whole machine, was stopped and went on."""
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        for _ in range(20):
+            stage.clock.now += 1e6
+            stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
 
 
 def test_new_life_has_all_the_time_again() -> None:
     with started(step_timeout_s=60.0) as stage:
         stage.launcher.works(peer(1), turns=7, waiting=True)
         stage.launcher.end(peer(1), KILLED)
-        stage.launcher.wait_rounds()
-        stage.clock.now += 50.0
+        stage.launcher.watch_for(50.0)
         stage.wait_for(peer(1, 1))
         stage.launcher.works(peer(1, 1), turns=1, waiting=True)
         stage.launcher.end(peer(0), KILLED)  # which has never made a step
-        stage.launcher.wait_rounds()
-        stage.clock.now += 50.0
+        stage.launcher.watch_for(50.0)
         stage.wait_for(peer(0, 1))
         stage.launcher.wait_rounds()
         assert stage.launcher.killed == []
@@ -334,8 +365,7 @@ def test_new_life_has_all_the_time_again() -> None:
 
 def test_timeout_of_0_never_looks() -> None:
     with started(1, step_timeout_s=0.0) as stage:
-        stage.clock.now += 1e6
-        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(1000.0)
         assert stage.launcher.killed == []
 
 
@@ -372,8 +402,7 @@ def test_actor_that_is_to_end_is_left_to_the_deadline_of_stop() -> None:
     with started(step_timeout_s=60.0) as stage:
         stage.all_work()
         stage.manager.expect_ends()
-        stage.clock.now += 61.0
-        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(61.0)
         assert stage.launcher.killed == []
 
 

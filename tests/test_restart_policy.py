@@ -120,17 +120,30 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
 @pytest.mark.parametrize(
     ("code", "error", "words"),
     [
-        (-signal.SIGKILL, "", "was ended by SIGKILL (killed from outside"),
-        (-signal.SIGSEGV, "", "was ended by SIGSEGV (a crash in native code)"),
-        (-signal.SIGTERM, "", "was ended by SIGTERM"),
-        (-63, "", "was ended by signal 63"),
-        (0, "", "ended without being asked to"),
+        (-signal.SIGKILL, "", "was ended by SIGKILL after 100 steps (killed from outside"),
+        (-signal.SIGSEGV, "", "was ended by SIGSEGV after 100 steps (a crash in native code)"),
+        (-signal.SIGTERM, "", "was ended by SIGTERM after 100 steps"),
+        (-63, "", "was ended by signal 63 after 100 steps"),
+        (0, "", "ended after 100 steps without being asked to"),
         (1, "KeyError: 'x'", "failed: KeyError: 'x'"),
-        (3, "", "exited with code 3"),
+        (3, "", "exited with code 3 after 100 steps"),
     ],
 )
 def test_ends_in_words(code: int, error: str, words: str) -> None:
     assert describe_exit(replace(KILLED, code=code, error=error)).startswith(words)
+
+
+@pytest.mark.fault("F2")
+def test_end_before_the_first_step_counts_none() -> None:
+    stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
+    assert describe_exit(stillborn).startswith("was ended by SIGKILL (killed from outside")
+
+
+@pytest.mark.fault("F3")
+def test_kill_that_may_be_for_memory_says_how_much_there_was() -> None:
+    text = describe_exit(replace(KILLED, peak_bytes=1536 << 20))
+    assert text.endswith("when memory runs out; it held up to 1536 MiB)")
+    assert "held" not in describe_exit(KILLED), "not known"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def _tell(files: LifeFiles, error: BaseException) -> None:
     text = traceback.format_exc()
     try:
         words = f"{type(error).__name__}: {error}"
-    except Exception:  # the user's own class may fail to say what it is
+    except BaseException:  # the user's own class may fail to say what it is, in any way
         words = type(error).__name__
     try:
         files.write_error(" ".join(words.split()), text)

@@ -1,7 +1,7 @@
 """The files that one life of an actor leaves in the launcher's private directory.
 
     0-3.body       what to run, pickled; written by the launcher
-    0-3.progress   three counters, mapped into memory by both sides
+    0-3.progress   its counters, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
     0-3.stacks     where its threads stood when it crashed, or when it was asked
 
@@ -20,7 +20,7 @@ from asyncrl.messages import Peer
 
 __all__ = ["LifeFiles", "ProgressBoard"]
 
-_CELLS = 3
+_CELLS = 4
 _BYTES = 8 * _CELLS
 _ENDINGS = ("body", "progress", "error", "stacks")
 
@@ -63,7 +63,7 @@ class LifeFiles:
 
 
 class ProgressBoard:
-    """Three numbers of 8 bytes that one process writes and another one reads.
+    """A few numbers of 8 bytes that one process writes and another one reads.
 
     Aligned numbers of 8 bytes are read and written in one piece, so there is no lock.
     """
@@ -83,11 +83,12 @@ class ProgressBoard:
     def waiting(self, waiting: bool) -> None:
         """Note that the actor waits for the learner, or no longer does."""
         self._cells[2] = waiting
+        self._cells[3] += 1
 
     def read(self) -> ProgressReport:
         """Return what was noted."""
-        turns, produced, waiting = self._cells
-        return ProgressReport(turns, produced, bool(waiting))
+        turns, produced, waiting, waits = self._cells
+        return ProgressReport(turns, produced, bool(waiting), waits)
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -5,7 +5,7 @@ session of its own it sees the learner's end, however that comes, and then kills
 all that they have started, and removes the private directory.
 
 One line of JSON each, from the learner `{"launch": NAME}` and `{"kill": NAME, "stacks": BOOL}`,
-to it `{"started": NAME, "pid": PID}` and `{"ended": NAME, "code": CODE}`.
+to it `{"started": NAME, "pid": PID}` and `{"ended": NAME, "code": CODE, "peak_bytes": BYTES}`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ a process that it has forked."""
 
 _STACKS_S = 0.5
 _PR_SET_CHILD_SUBREAPER = 36
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
+"""In which the system tells how much memory a process held."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -133,7 +135,7 @@ class _Server:
         except OSError as error:
             text = traceback.format_exc()
             LifeFiles(self._directory, name).write_error(f"no process was started: {error}", text)
-            self._tell({"ended": name, "code": 1})
+            self._tell({"ended": name, "code": 1, "peak_bytes": 0})
             return
         self._pids[name] = pid
         self._tell({"started": name, "pid": pid})
@@ -174,10 +176,11 @@ class _Server:
 
     def _reap(self) -> None:
         for name, pid in list(self._pids.items()):
-            code = _reap(pid)
-            if code is not None:
+            ended = _reap(pid)
+            if ended is not None:
                 del self._pids[name]
-                self._tell({"ended": name, "code": code})
+                code, peak_bytes = ended
+                self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes})
         for pid in self._strays():
             os.waitpid(pid, os.WNOHANG)
 
@@ -190,16 +193,16 @@ class _Server:
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _reap(pid: int) -> int | None:
-    """Return an ended process's code, after killing what is left of its group."""
+def _reap(pid: int) -> tuple[int, int] | None:
+    """Return an ended process's code and peak memory, after killing what is left of its group."""
     if hasattr(os, "waitid"):
         # While the dead process is not yet waited for, nobody else can get its number.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, pid, flags) is None:
             return None
         _kill_group(pid)
-    ended, status = os.waitpid(pid, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if ended else None
+    ended, status, used = os.wait4(pid, os.WNOHANG)
+    return (os.waitstatus_to_exitcode(status), _RSS_UNIT_BYTES * used.ru_maxrss) if ended else None
 
 
 def _kill_group(pid: int) -> None:

@@ -157,8 +157,8 @@ class LocalLauncher:
         match message:
             case {"started": str(name), "pid": int(pid)}:
                 self._lives[name].pid = pid
-            case {"ended": str(name), "code": int(code)}:
-                return [_exit_of(self._lives.pop(name), code)]
+            case {"ended": str(name), "code": int(code), "peak_bytes": int(peak_bytes)}:
+                return [_exit_of(self._lives.pop(name), code, peak_bytes)]
         return []
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
@@ -213,9 +213,11 @@ def pickled(body: object) -> bytes:
     return data
 
 
-def _exit_of(life: _Life, code: int) -> ActorExit:
+def _exit_of(life: _Life, code: int, peak_bytes: int) -> ActorExit:
     error, text = life.files.read_error()
     last = life.board.read()
     life.board.close()
     life.files.remove()
-    return ActorExit(peer=life.peer, code=code, text=text, error=error, last=last)
+    return ActorExit(
+        peer=life.peer, code=code, text=text, error=error, last=last, peak_bytes=peak_bytes
+    )

@@ -90,7 +90,7 @@ def test_a_crash_tells_signal_and_stack(launcher: Launcher) -> None:
 
 def test_progress_is_seen_while_it_lives(launcher: Launcher) -> None:
     launcher.launch(peer(), bodies.waits)
-    expected = ProgressReport(turns=1, produced=5, waiting=True)
+    expected = ProgressReport(turns=1, produced=5, waiting=True, waits=1)
     wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
 
 
