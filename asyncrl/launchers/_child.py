@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ def live(files: LifeFiles, lifeline: int) -> int:
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)
+    with contextlib.suppress(OSError):
+        _have_ended_with(lifeline)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     try:
         body: Callable[[Progress], None] = cloudpickle.loads(files.path("body").read_bytes())
@@ -47,6 +50,20 @@ def live(files: LifeFiles, lifeline: int) -> int:
     finally:
         _flush()
     return 0
+
+
+def _have_ended_with(lifeline: int) -> None:
+    """Have the system do what `_end_with` does, also to a process that is stopped or held up.
+
+    As a thread cannot run while native code holds the interpreter's lock. Asynchronous I/O signals
+    what happens to a pipe, its end included; here to the whole group, and in no uncertain way.
+    """
+    if sys.platform == "linux":
+        # Opened anew, since the settings belong to an opening, and actors share the other one.
+        own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(own, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
 
 
 def _end_with(lifeline: int) -> None:

@@ -54,11 +54,12 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the learner is gone."""
-    control, directory, start_method, learner, preload = arguments
+    control, alive, directory, start_method, learner, preload = arguments
     _adopt_orphans()
     if start_method == "forkserver":
         _preload(json.loads(preload))
-    os.set_inheritable(int(control), False)
+    for descriptor in (control, alive):
+        os.set_inheritable(int(descriptor), False)
     server = _Server(socket.socket(fileno=int(control)), Path(directory), start_method)
     try:
         server.run(int(learner))

@@ -1,7 +1,7 @@
 """Actors as processes of this machine, which cannot outlive the learner.
 
 `LocalLauncher` is the learner's side; `_server.py` is the helper process that starts actors,
-`_child.py` what runs in an actor, `_lives.py` the files between them.
+`_child.py` what runs in an actor, `_lives.py` the files between them, in a `_directory.py`.
 
 Why not `multiprocessing`: its children import the user's main script again, its fork server takes
 a signal meant for the learner, and its children outlive a learner that is killed.
@@ -18,7 +18,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ import cloudpickle
 
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.launchers._directory import make_directory
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
 from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
@@ -44,7 +44,6 @@ _ONE_THREAD = dict.fromkeys(
 """Actors share the cores by being several; threads of their own would only be in the way."""
 
 _CLOSE_S = 10.0
-_LONGEST_TEMP = 70
 
 
 @dataclass(slots=True)
@@ -74,12 +73,15 @@ class LocalLauncher:
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._lives: dict[str, _Life] = {}
         self._pending = b""
-        self._directory = Path(tempfile.mkdtemp(prefix="asyncrl-", dir=_short_directory()))
+        self._directory, self._alive = make_directory()
         self._control, theirs = socket.socketpair()
         with theirs, ExitStack() as undo:
+            undo.callback(os.close, self._alive)
             undo.callback(shutil.rmtree, self._directory)
             undo.callback(self._control.close)
-            self._server = _start_server(theirs, self._directory, start_method, preload)
+            self._server = _start_server(
+                theirs, self._alive, self._directory, start_method, preload
+            )
             undo.pop_all()
 
     @property
@@ -129,7 +131,10 @@ class LocalLauncher:
         for life in self._lives.values():
             life.board.close()
         self._lives.clear()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._alive >= 0:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            os.close(self._alive)
+            self._alive = -1
 
     def __enter__(self) -> Self:
         return self
@@ -179,19 +184,18 @@ class LocalLauncher:
                     os.killpg(life.pid, signal.SIGKILL)
 
 
-def _short_directory() -> str | None:
-    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
-    return "/tmp" if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_TEMP else None  # noqa: S108
-
-
 def _start_server(
-    control: socket.socket, directory: Path, start_method: str, preload: Sequence[str]
+    control: socket.socket,
+    alive: int,
+    directory: Path,
+    start_method: str,
+    preload: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     arguments = (str(directory), start_method, str(os.getpid()), json.dumps(list(preload)))
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        command("_server", str(control.fileno()), *arguments),
+        command("_server", str(control.fileno()), str(alive), *arguments),
         stdin=subprocess.DEVNULL,
-        pass_fds=[control.fileno()],
+        pass_fds=[control.fileno(), alive],
         env={**os.environ, **_ONE_THREAD},
         start_new_session=True,
     )

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.launchers._directory import ALIVE
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
 from asyncrl.types import ActorId
@@ -41,7 +42,7 @@ def test_files_of_a_life_go_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
         launcher.exits(DEADLINE_S)
-        assert list(launcher.directory.iterdir()) == []
+        assert [path.name for path in launcher.directory.iterdir()] == [ALIVE]
 
 
 def test_an_unknown_start_method_is_refused() -> None:
@@ -113,6 +114,37 @@ def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method:
         learner.kill()
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
     wait_until(lambda: not directory.exists(), DEADLINE_S, "the directory gone")
+
+
+@pytest.mark.fault("F11", "F35")
+def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEARNER, str(tmp_path / "notes"), "forkserver"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as learner:
+        assert learner.stdout
+        directory = Path(learner.stdout.readline().strip())
+        wait_until((tmp_path / "notes").is_file, DEADLINE_S, "the actor's helpers")
+        family = psutil.Process(learner.pid).children(recursive=True)
+        far = psutil.Process(int((tmp_path / "notes").read_text().split()[-1]))
+        with LocalLauncher():
+            assert directory.is_dir(), "somebody uses it"
+        learner.send_signal(signal.SIGSTOP)  # so that it cannot tidy up after its helper
+        psutil.Process(learner.pid).children()[0].kill()
+        learner.kill()
+    family.remove(far)  # in a session of its own, where nobody but the helper finds it
+    wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    far.kill()
+    assert directory.is_dir(), "nobody was left to remove it"
+    foreign = directory.with_name("asyncrl-of-somebody-else")
+    foreign.mkdir()
+    with LocalLauncher() as launcher:
+        assert not directory.exists()
+        assert foreign.is_dir(), "not one of ours"
+        assert launcher.directory.is_dir()
+    foreign.rmdir()
 
 
 @pytest.mark.fault("F12")

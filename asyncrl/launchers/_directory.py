@@ -1,0 +1,52 @@
+"""A launcher's private directory, and the removal of those that their launchers left behind.
+
+A launcher's helper process removes the directory when the learner is killed. Should both have been
+killed at once, the next launcher of the same user finds that nobody holds the directory's lock,
+and removes it. The system holds the lock for as long as one of the processes lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["ALIVE", "make_directory"]
+
+ALIVE = ".alive"
+"""The file whose lock says that somebody uses the directory; it also marks it as one of ours."""
+
+_PREFIX = "asyncrl-"
+_LONGEST_TEMP = 70
+
+
+def make_directory() -> tuple[Path, int]:
+    """Return a new directory that only this user can read, and a descriptor that holds its lock."""
+    parent = _short_parent()
+    for path in parent.glob(f"{_PREFIX}*/{ALIVE}"):
+        with suppress(OSError):  # it has gone meanwhile, or somebody else may remove it
+            _remove_if_abandoned(path)
+    # It gets the name under which others look only when the lock is taken.
+    draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+    descriptor = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return draft.rename(draft.with_name(draft.name.removeprefix("."))), descriptor
+
+
+def _short_parent() -> Path:
+    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
+    usual = tempfile.gettempdir()
+    return Path("/tmp" if len(os.fsencode(usual)) > _LONGEST_TEMP else usual)  # noqa: S108
+
+
+def _remove_if_abandoned(alive: Path) -> None:
+    descriptor = os.open(alive, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_uid == os.getuid():
+            shutil.rmtree(alive.parent, ignore_errors=True)
+    finally:
+        os.close(descriptor)
