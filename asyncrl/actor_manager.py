@@ -44,6 +44,9 @@ class ActorManagerConfig:
     step_timeout_s: float = 300.0
     """An actor that makes no turn for so long hangs, and is replaced; 0 never looks."""
 
+    start_timeout_s: float = 300.0
+    """The same for its start: modules are loaded then, and environments built."""
+
     stop_timeout_s: float = 15.0
     """Time for actors to send their tails and end, before they are killed."""
 
@@ -55,10 +58,9 @@ class ActorManagerConfig:
             raise ConfigError(
                 f"supervision.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
             )
-        if self.stop_timeout_s <= 0:
-            raise ConfigError(
-                f"supervision.stop_timeout_s must be positive, got {self.stop_timeout_s}"
-            )
+        for name in ("start_timeout_s", "stop_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"supervision.{name} must be positive, got {getattr(self, name)}")
 
 
 @dataclass(slots=True)
@@ -207,8 +209,11 @@ class ActorManager:
             signs = (progress.turns, progress.waits)
             slot.silent_s = slot.silent_s + passed_s if signs == slot.signs else 0.0
             slot.signs = signs
-            if slot.silent_s > self._config.step_timeout_s:
-                slot.killed_because = f"made no step for {slot.silent_s:.0f} s and was killed"
+            starts = signs == (0, 0)
+            limit_s = self._config.start_timeout_s if starts else self._config.step_timeout_s
+            if slot.silent_s > limit_s:
+                what = "first step" if starts else "step"
+                slot.killed_because = f"made no {what} for {slot.silent_s:.0f} s and was killed"
                 slot.silent_s = 0.0
                 self._launcher.kill(peer, with_stacks=True)
 

@@ -308,6 +308,7 @@ def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
 
 def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None:
     with started(1, step_timeout_s=60.0) as stage:
+        stage.all_work()
         stage.launcher.dies_of_kill = False
         stage.launcher.watch_for(61.0)
         stage.launcher.wait_rounds(10)
@@ -336,6 +337,17 @@ def test_actor_that_is_stopped_while_it_waits_hangs() -> None:
         stage.launcher.wait_rounds()
         stage.launcher.watch_for(61.0)
         assert stage.launcher.killed == [(peer(0), True)]
+
+
+@pytest.mark.fault("F5", "F6")
+def test_start_has_a_limit_of_its_own() -> None:
+    with started(1, step_timeout_s=1.0, start_timeout_s=60.0) as stage:
+        stage.launcher.watch_for(59.0)
+        assert stage.launcher.killed == []
+        stage.launcher.watch_for(2.0)
+        assert stage.launcher.killed == [(peer(0), True)]
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert "made no first step for 61 s" in str(stage.interrupter.error)
 
 
 @pytest.mark.fault("F16", "F33")
@@ -481,6 +493,7 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     [
         ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
         ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
+        ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, float], words: str) -> None:

@@ -1,0 +1,57 @@
+"""Runs that bear faults, and what the tests of them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from asyncrl.actor_manager import ActorManagerConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.types import ActorId
+from tests.integration.test_train_async import Loop, config
+
+__all__ = ["CameBack", "adds_up", "until", "with_restarts"]
+
+
+def with_restarts(actors: int, *, step_timeout_s: float = 300.0) -> AsyncConfig:
+    """Return settings under which actors may die as often as they like."""
+    restart = RestartPolicyConfig(on_exception="restart", max_restarts=1000, backoff_max_s=0.2)
+    return config(
+        actors=actors,
+        supervision=ActorManagerConfig(step_timeout_s=step_timeout_s, restart=restart),
+        evaluation=EvaluationConfig(where="off"),
+    )
+
+
+def until(condition: Callable[[AsyncTrainer], bool]) -> Loop:
+    """Train until something holds."""
+
+    def look(trainer: AsyncTrainer) -> None:
+        if condition(trainer):
+            trainer.interrupter.stop("seen")
+
+    return Loop(look)
+
+
+def adds_up(trainer: AsyncTrainer) -> bool:
+    balance = trainer.proxy.ledger.balance()
+    parts = balance.stored + balance.dropped + balance.lost
+    return balance.in_flight == 0 and balance.produced == parts > 0
+
+
+class CameBack:
+    """Holds once each of so many actors was started again, and has made steps since."""
+
+    def __init__(self, actors: int) -> None:
+        self._actors = actors
+        self._steps_before: dict[int, int] = {}
+
+    def __call__(self, trainer: AsyncTrainer) -> bool:
+        rows = trainer.proxy.actors.rows()
+        for actor_id, row in rows.items():
+            if row.restarts:
+                self._steps_before.setdefault(actor_id, row.env_steps)
+        return len(self._steps_before) == self._actors and all(
+            rows[ActorId(i)].env_steps > steps for i, steps in self._steps_before.items()
+        )

@@ -1,0 +1,282 @@
+"""Actors that die, fail or hang in every way: they come back, and the user reads why."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.launcher import ActorExit, Progress
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.messages import Peer
+from asyncrl.restart_policy import describe_exit
+from asyncrl.stop_conditions import MaxSeconds
+from asyncrl.types import ActorId
+from tests.cli import console
+from tests.faults.runs import CameBack, adds_up, until, with_restarts
+from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne
+from tests.integration.test_train_async import run
+
+pytestmark = pytest.mark.processes
+
+PEER = Peer(actor_id=ActorId(0), incarnation=0)
+
+
+def end_of(body: Callable[[Progress], None]) -> ActorExit:
+    with LocalLauncher() as launcher:
+        launcher.launch(PEER, body)
+        (ended,) = launcher.exits(DEADLINE_S)
+        return ended
+
+
+# --- ends that nobody asked for ------------------------------------------------------------------
+
+ENDS = {
+    "segfault": r"actor \d was ended by SIGSEGV after \d+ steps \(a crash in native code\)",
+    "abort": r"actor \d was ended by SIGABRT after \d+ steps \(a crash in native code\)",
+    "exit 0": r"actor \d ended after \d+ steps without being asked to",
+    "exit 3": r"actor \d exited with code 3 after \d+ steps",
+    "sys.exit": r"actor \d failed: SystemExit: 0",
+}
+
+
+@pytest.mark.fault("F1", "F2")
+def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result, trainer = run(
+        with_restarts(len(ENDS)),
+        make_env=FallsInActors(tmp_path, tuple(ENDS)),
+        strategy=until(CameBack(len(ENDS))),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert adds_up(trainer)
+    for words in ENDS.values():
+        assert re.search(words, caplog.text), words
+    crashes = [message for message in caplog.messages if "native code" in message]
+    assert len(crashes) == 2
+    assert all("in step" in message for message in crashes), "where they stood"
+
+
+# --- exceptions ----------------------------------------------------------------------------------
+
+ERRORS = {
+    "plain": "ValueError: the wheel came off",
+    "two arguments": "TwoArguments: rust at the hub",
+    "base": "KeyboardInterrupt: no one's",
+    "speechless": "_Speechless",
+    "deadly": "_Deadly",
+    "group": "ExceptionGroup: both (2 sub-exceptions)",
+    "bytes": "ValueError: half a \udcff letter",
+}
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("way", ERRORS)
+def test_exception_of_any_kind_is_told_by_class_message_and_traceback(way: str) -> None:
+    ended = end_of(partial(falls, way))
+    assert (ended.code, ended.error) == (1, ERRORS[way])
+    assert "Traceback" in ended.text
+    assert "in _raises" in ended.text
+
+
+@pytest.mark.fault("F4")
+def test_episode_that_an_exception_cut_off_never_counts_as_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    result, trainer = run(
+        with_restarts(2),
+        make_env=partial(Falling, "two arguments", after=40, length=10**9),
+        strategy=until(CameBack(2)),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert "failed: TwoArguments: rust at the hub" in caplog.text
+    assert sum(actor["episodes"] for actor in result.actors.values()) == 0
+    assert adds_up(trainer)
+    batch = trainer.proxy.buffer.sample(1000)
+    assert np.all(batch["discount"] > 0), "nowhere in replay did an episode end"
+    steps_apart = batch["next_obs"][:, 1] - batch["obs"][:, 1]
+    assert set(steps_apart) <= {1, 2}, "and no transition leads from one life to the next"
+
+
+RAISING = """
+import gymnasium
+import numpy
+
+class TwoArguments(Exception):
+    def __init__(self, where, why):
+        super().__init__(f"{why} at {where}")
+
+class Raising(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, **_):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 50:
+            raise TwoArguments("the hub", "rust")
+        return numpy.zeros(2, numpy.float32), 0.0, False, False, {}
+"""
+
+
+@pytest.mark.fault("F4")
+def test_command_line_ends_with_the_environments_own_words(tmp_path: Path) -> None:
+    (tmp_path / "raising.py").write_text(RAISING)
+    args = ["--env", "raising:Raising", "--evaluation.where", "off", "--run-dir", "x"]
+    done = console.run("train", "dqn", *console.TINY, *args, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "actor 0 failed: TwoArguments: rust at the hub" in done.stderr
+    assert 'raise TwoArguments("the hub", "rust")' in (tmp_path / "x/error.txt").read_text()
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def falls(way: str, _: Progress) -> None:
+    FALLS[way]()
+
+
+def eats(megabytes: int) -> list[bytes]:
+    return [b"x" * (1 << 20) for _ in range(megabytes)]
+
+
+def eats_and_is_killed(_: Progress) -> None:
+    held = eats(200)
+    os.kill(os.getpid(), signal.SIGKILL)
+    del held
+
+
+class EatsWithin:
+    """Eats more than a group of processes may have, as one of that group."""
+
+    def __init__(self, group: Path) -> None:
+        self._group = group
+
+    def __call__(self, progress: Progress) -> None:
+        (self._group / "cgroup.procs").write_text(str(os.getpid()))
+        progress.turn(0)
+        eats(1000)
+
+
+def eats_within_its_limit(_: Progress) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    eats(2000)
+
+
+@pytest.mark.fault("F3")
+def test_kill_says_how_much_memory_the_actor_held() -> None:
+    ended = end_of(eats_and_is_killed)
+    assert ended.code == -signal.SIGKILL
+    assert ended.peak_bytes > 200 << 20
+    assert f"it held up to {ended.peak_bytes >> 20} MiB" in describe_exit(ended)
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group that may have 100 MiB."""
+    for root, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = root / f"asyncrl-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(100 << 20))
+        except OSError:
+            with suppress(OSError):
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("no control group with a memory limit can be made here")
+
+
+@pytest.mark.fault("F3")
+def test_actor_that_the_system_kills_for_memory_is_told_apart_by_its_peak(
+    memory_group: Path,
+) -> None:
+    ended = end_of(EatsWithin(memory_group))
+    assert ended.code == -signal.SIGKILL
+    assert ended.last.turns == 1
+    assert 50 << 20 < ended.peak_bytes < 300 << 20
+    assert "the system does so when memory runs out; it held up to" in describe_exit(ended)
+
+
+@pytest.mark.fault("F3")
+def test_actor_without_memory_ends_with_an_error() -> None:
+    ended = end_of(eats_within_its_limit)
+    assert ended.code == 1
+    assert ended.error.startswith("MemoryError")
+    assert "in eats" in ended.text
+
+
+# --- hangs and stragglers ------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F6")
+def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ways = {
+        "sleep": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in wait\n",
+        "holds the lock": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in match\n",
+        "stopped": r"made no step for \d+ s and was killed; it is started again in \S+ s$",
+    }
+    came_back = CameBack(len(ways))
+
+    def all_told(trainer: AsyncTrainer) -> bool:
+        told = [any(re.search(words, m) for m in caplog.messages) for words in ways.values()]
+        return all(told) and came_back(trainer)
+
+    result, trainer = run(
+        with_restarts(len(ways), step_timeout_s=3.0),
+        make_env=FallsInActors(tmp_path, tuple(ways)),
+        strategy=until(all_told),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen", caplog.text
+    assert adds_up(trainer)
+
+
+@pytest.mark.fault("F29")
+def test_actor_that_is_slow_keeps_nobody_waiting(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def others_went_on(trainer: AsyncTrainer) -> bool:
+        """Let the slow one go when the other has made thousands of steps during one of its own."""
+        if not (tmp_path / "slow").exists():
+            return False
+        rows = trainer.proxy.actors.rows()
+        steps = max((row.env_steps for row in rows.values()), default=0)
+        seen[:] = seen or [steps, trainer.books.counts.opt_steps]
+        went_on = steps > seen[0] + 2000 and trainer.books.counts.opt_steps > seen[1] + 100
+        if went_on:
+            (tmp_path / "release").touch()
+        return went_on
+
+    result, trainer = run(
+        with_restarts(2),
+        make_env=SlowInOne(tmp_path),
+        strategy=until(others_went_on),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert adds_up(trainer)
+    assert trainer.proxy.ledger.balance().lost == 0, "the slow one ends well, too"
+    assert not any(actor["restarts"] for actor in result.actors.values())

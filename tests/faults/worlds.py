@@ -1,0 +1,128 @@
+"""Environments that fail in one way or another. Little is imported here: actors load it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from asyncrl.env import EnvStep
+from asyncrl.types import Array
+from tests.fakes import CountingBatch
+from tests.helpers import wait_until
+
+__all__ = ["DEADLINE_S", "FALLS", "Falling", "FallsInActors", "SlowInOne"]
+
+DEADLINE_S = 60.0
+
+
+class TwoArguments(Exception):
+    """Cannot be made from its message alone, and not be pickled either."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{why} at {where}")
+        self.lock = threading.Lock()
+
+
+class _Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class _Deadly(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("even that")
+
+
+def _stops() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _raises(error: BaseException) -> NoReturn:
+    raise error
+
+
+FALLS: Mapping[str, Callable[[], object]] = {
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exit 0": lambda: os._exit(0),
+    "exit 3": lambda: os._exit(3),
+    "sys.exit": lambda: sys.exit(0),
+    "sleep": lambda: threading.Event().wait(),
+    "holds the lock": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
+    "stopped": _stops,
+    "plain": lambda: _raises(ValueError("the wheel\ncame off")),
+    "two arguments": lambda: _raises(TwoArguments("the hub", "rust")),
+    "base": lambda: _raises(KeyboardInterrupt("no one's")),
+    "speechless": lambda: _raises(_Speechless()),
+    "deadly": lambda: _raises(_Deadly()),
+    "group": lambda: _raises(ExceptionGroup("both", [ValueError("a"), OSError("b")])),
+    "bytes": lambda: _raises(ValueError("half a \udcff letter")),
+}
+
+
+class Falling(CountingBatch):
+    """Falls in a way of its own after some steps; its episodes may be without an end."""
+
+    def __init__(self, way: str, after: int = 30, *, length: int = 3) -> None:
+        super().__init__(length=length)
+        self.way, self._left = way, after
+
+    def step(self, action: Array) -> EnvStep:
+        self._left -= 1
+        if self._left < 0:
+            FALLS[self.way]()
+        return super().step(action)
+
+
+@dataclass
+class FallsInActors:
+    """Makes environments that fall, each in one way of several and each way once.
+
+    Never in the process where this was made, and no more once all ways have been taken.
+    """
+
+    notes: Path
+    ways: tuple[str, ...]
+    parent: int = field(default_factory=os.getpid)
+
+    def __call__(self) -> CountingBatch:
+        if os.getpid() != self.parent:
+            for way in self.ways:
+                try:
+                    (self.notes / way).touch(exist_ok=False)
+                except FileExistsError:
+                    continue
+                return Falling(way)
+        return CountingBatch()
+
+
+class SlowInOne(FallsInActors):
+    """Makes one environment whose tenth step lasts until it is released, and quick ones."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__(notes, ("claimed",))
+
+    def __call__(self) -> CountingBatch:
+        made = super().__call__()
+        return _Slow(self.notes) if isinstance(made, Falling) else made
+
+
+class _Slow(CountingBatch):
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self._notes, self._made = notes, 0
+
+    def step(self, action: Array) -> EnvStep:
+        self._made += 1
+        if self._made == 10:
+            (self._notes / "slow").touch()
+            wait_until((self._notes / "release").exists, DEADLINE_S, "the others to go on")
+        return super().step(action)
