@@ -19,6 +19,7 @@ from asyncrl.protocol import (
     Finish,
     ModelRequest,
     Refusal,
+    Resend,
     Sync,
     Welcome,
 )
@@ -52,6 +53,7 @@ WireMessage = (
     | Finish
     | Refusal
     | Delivery
+    | Resend
 )
 """Everything that may be said on the wire, by either side."""
 
@@ -216,15 +218,15 @@ def put(m: WireMessage) -> list[Any]:
     fields: list[Any] = []
     match m:
         case Hello():
-            fields = [*put_peer(m.peer), m.schema_hash]
+            fields = [*put_peer(m.peer), m.schema_hash, m.software]
         case EvaluationReport():
             record = _put_numbers(m.record)
             fields = [*put_peer(m.peer), int(m.model_version), float(m.score), record]
         case ModelRequest():
             fields = [*put_peer(m.peer), m.topic, int(m.have)]
         case Sync():
-            fields = [*put_peer(m.peer), int(m.token)]
-        case Ack():
+            fields = [*put_peer(m.peer), int(m.token), int(m.sent)]
+        case Ack() | Resend():
             fields = [int(m.seq)]
         case Refusal():
             fields = [m.reason[:MAX_REASON]]
@@ -242,12 +244,15 @@ def _take_evaluation_report(fields: Fields) -> EvaluationReport:
 
 # Arguments are evaluated from left to right, which is the order of the fields.
 TAKE: dict[str, Callable[[Fields], WireMessage]] = {
-    "Hello": lambda f: Hello(peer=f.peer(), schema_hash=f.text("schema_hash")),
+    "Hello": lambda f: Hello(
+        peer=f.peer(), schema_hash=f.text("schema_hash"), software=f.text("software")
+    ),
     "EvaluationReport": _take_evaluation_report,
     "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
-    "Sync": lambda f: Sync(f.peer(), f.integer("token")),
+    "Sync": lambda f: Sync(f.peer(), f.integer("token"), f.integer("sent")),
     "Welcome": lambda _: Welcome(),
     "Ack": lambda f: Ack(f.integer("seq")),
+    "Resend": lambda f: Resend(f.integer("seq")),
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),
 }

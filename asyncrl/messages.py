@@ -7,12 +7,15 @@ request to finish, which the transport keeps to itself.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from asyncrl import __version__
 from asyncrl.types import ActorId, Columns, IntArray, ModelVersion, Params
 
 __all__ = [
+    "SOFTWARE",
     "ActorReport",
     "EvaluationReport",
     "Experience",
@@ -21,6 +24,9 @@ __all__ = [
     "ModelInfo",
     "Peer",
 ]
+
+SOFTWARE = f"asyncrl {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}"
+"""What this process runs, as far as it matters to those it speaks with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,9 @@ class Hello:
     peer: Peer
     schema_hash: str
     """Of the segments this actor sends; empty for an evaluator, which sends none."""
+
+    software: str = SOFTWARE
+    """What it runs; only peers that run the same understand each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer
+from asyncrl.messages import SOFTWARE, Experience, Hello, Message, ModelInfo, Peer
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId
 
@@ -20,9 +20,12 @@ __all__ = [
     "ModelRequest",
     "PeerTable",
     "Refusal",
+    "Resend",
     "Sync",
     "Welcome",
 ]
+
+_MOST_PEERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,19 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Actor to learner and back: all that was sent before this has arrived."""
+    """Actor to learner and back: all that was sent before this has arrived, or is lost."""
 
     peer: Peer
     token: int
+    sent: int = 0
+    """The last message of experience before it, so that the learner sees what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Learner to actor: experience after `seq` has been lost on its way, send it again."""
+
+    seq: int
 
 
 @dataclass(slots=True)
@@ -82,6 +94,7 @@ class _Life:
     sends_experience: bool
     received: int = 0
     acknowledged: int = 0
+    asked_after: int = -1
 
 
 @dataclass(slots=True)
@@ -89,16 +102,20 @@ class PeerTable:
     """Decides whose messages count. Keeps one life for each actor id, the newest.
 
     A message counts if its sender has said a `Hello` that agrees with us, has not been turned
-    away, and is not an earlier life of an actor that has come back since. Experience counts once.
+    away, and is not an earlier life of an actor that has come back since. Experience counts once,
+    and in order: what follows a gap is left for the actor to send again.
     """
 
     schema_hash: str
     window: int
     counters: Counter[str] = field(default_factory=Counter)
-    """Messages that did not count, by reason, and `missing`: those that never arrived."""
+    """Messages that did not count, by reason."""
 
     refusals: deque[tuple[Peer, str]] = field(default_factory=deque)
     """Who is to be turned away, and why; whoever carries it out takes it off."""
+
+    resends: deque[tuple[Peer, Resend]] = field(default_factory=deque)
+    """Who is to send experience again; whoever carries it out takes it off."""
 
     _lives: dict[ActorId, _Life] = field(default_factory=dict)
     _refused: dict[ActorId, int] = field(default_factory=dict)
@@ -112,7 +129,10 @@ class PeerTable:
         """Whether this very life has been let in; counted if it has not."""
         life = self._lives.get(peer.actor_id)
         if life is None or life.peer != peer:
-            self.counters[self._why_not(peer)] += 1
+            reason = self._why_not(peer)
+            self.counters[reason] += 1
+            if life is not None and reason == "stale":
+                self.refusals.append((peer, _replaced_by(life.peer)))
             return False
         return True
 
@@ -133,13 +153,21 @@ class PeerTable:
         life.acknowledged = seq
         return True
 
+    def syncs(self, message: Sync) -> int:
+        """Return what a peer that is heard has credit for; ask it again for what never came."""
+        life = self._lives[message.peer.actor_id]
+        if life.received < message.sent:
+            self.resends.append((message.peer, Resend(life.received)))
+        return life.acknowledged
+
     def refuse(self, peer: Peer, reason: str) -> None:
         """Turn a peer away, for as long as this life of it lasts."""
         life = self._lives.get(peer.actor_id)
         if life is not None and life.peer == peer:
             del self._lives[peer.actor_id]
-        before = self._refused.get(peer.actor_id, -1)
-        self._refused[peer.actor_id] = max(before, peer.incarnation)
+        if len(self._refused) < _MOST_PEERS:
+            before = self._refused.get(peer.actor_id, -1)
+            self._refused[peer.actor_id] = max(before, peer.incarnation)
         self.refusals.append((peer, reason))
 
     def _admits_hello(self, hello: Hello) -> bool:
@@ -152,18 +180,31 @@ class PeerTable:
         if peer.incarnation <= self._refused.get(peer.actor_id, -1):
             self.counters["refused"] += 1
             return False
-        if hello.schema_hash not in {"", self.schema_hash}:
-            self.refuse(
-                peer,
-                f"actor {peer.actor_id} would send segments of schema {hello.schema_hash},"
-                f" the learner stores {self.schema_hash}: their settings or environments differ",
-            )
+        if reason := self._objection(hello):
+            self.refuse(peer, reason)
             return False
         if life is None or life.peer != peer:
             if life is not None:
                 self.refusals.append((life.peer, _replaced_by(peer)))
             self._lives[peer.actor_id] = _Life(peer, bool(hello.schema_hash))
         return True
+
+    def _objection(self, hello: Hello) -> str:
+        """Return why a peer is not let in, or nothing."""
+        actor_id = hello.peer.actor_id
+        if hello.software != SOFTWARE:
+            return (
+                f"actor {actor_id} runs {hello.software[:80]!r}, the learner runs {SOFTWARE!r}:"
+                " install the same versions on all hosts"
+            )
+        if hello.schema_hash not in {"", self.schema_hash}:
+            return (
+                f"actor {actor_id} would send segments of schema {hello.schema_hash[:80]!r},"
+                f" the learner stores {self.schema_hash}: their settings or environments differ"
+            )
+        if actor_id not in self._lives and len(self._lives) >= _MOST_PEERS:
+            return f"{len(self._lives)} actors are here already"
+        return ""
 
     def _admits_experience(self, life: _Life, message: Experience) -> bool:
         seq = message.seq
@@ -176,7 +217,11 @@ class PeerTable:
             self.refuse(life.peer, f"message {seq} of experience from a peer that {said}")
             return False
         if seq > life.received + 1:
-            self.counters["missing"] += seq - life.received - 1
+            self.counters["after_gap"] += 1
+            if life.asked_after != life.received:
+                life.asked_after = life.received
+                self.resends.append((life.peer, Resend(life.received)))
+            return False
         life.received = seq
         return True
 

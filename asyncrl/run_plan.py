@@ -36,6 +36,8 @@ from asyncrl.types import ActorId
 
 __all__ = ["RunPlan"]
 
+Admit = Callable[[Peer], Transport]
+
 
 class RunPlan:
     """What follows from the agent, the environment and the config, checked against each other."""
@@ -93,18 +95,21 @@ class RunPlan:
         """Allocate the replay buffer."""
         return self._config.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
-    def bodies(self, address: Transport, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
-        """Return what each process runs; an evaluating one's slot comes after the actors'."""
-        bodies = self._actor_bodies(address)
+    def bodies(self, admit: Admit, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
+        """Return what each process runs; an evaluating one's slot comes after the actors'.
+
+        `admit` tells each life of each of them what to connect to, as a learner's link does.
+        """
+        bodies = self._actor_bodies(admit)
         if self._config.evaluation.where == "background":
-            spec = EvaluatorSpec(
+            make_spec = partial(
+                EvaluatorSpec,
                 env_spec=self._spec,
                 make_evaluator=evaluate,
                 agent=self._agent,
-                transport=address,
                 seed=self._config.seed,
             )
-            bodies[ActorId(self._config.actors)] = partial(_evaluator_body, spec)
+            bodies[ActorId(self._config.actors)] = partial(_evaluator_body, make_spec, admit)
         return bodies
 
     def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
@@ -112,20 +117,20 @@ class RunPlan:
         seed = derive_seed(self._config.evaluation.seed, Role.EVALUATION)
         return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
 
-    def _actor_bodies(self, address: Transport) -> dict[ActorId, MakeBody]:
+    def _actor_bodies(self, admit: Admit) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}
         for i, agent in enumerate(self._actor_agents):
-            spec = ActorSpec(
+            make_spec = partial(
+                ActorSpec,
                 make_env=self._make_env,
                 agent=agent,
                 make_processor=self._make_processor,
                 schema=self.schema,
                 segment=self._config.segment,
-                transport=address,
                 n_actors=self._config.actors,
                 seed=self._config.seed,
             )
-            bodies[ActorId(i)] = partial(_actor_body, spec)
+            bodies[ActorId(i)] = partial(_actor_body, make_spec, admit)
         return bodies
 
     def _build_limiter(self) -> RateLimiter:
@@ -157,12 +162,12 @@ def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
         env.close()
 
 
-def _actor_body(spec: ActorSpec, peer: Peer) -> ActorBody:
-    return partial(run_actor, spec, peer)
+def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -> ActorBody:
+    return partial(run_actor, make_spec(transport=admit(peer)), peer)
 
 
-def _evaluator_body(spec: EvaluatorSpec, peer: Peer) -> ActorBody:
-    return partial(run_evaluator, spec, peer)
+def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:
+    return partial(run_evaluator, make_spec(transport=admit(peer)), peer)
 
 
 def _episode_evaluator(

@@ -125,21 +125,25 @@ def build_async_trainer(
         launcher = LocalLauncher(preload=_PRELOAD)
         undo.callback(launcher.close)
         learner = plan.build_learner()
-        transport = ZmqTransport.ipc(
-            launcher.directory, schema=plan.schema, config=config.transport
-        )
+        transport = ZmqTransport.of(launcher.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
         undo.callback(link.close)
         interrupter = interrupter or Interrupter()
         proxy = ReplayBufferProxy(link, buffer, plan.limiter, interrupter, config.proxy)
-        bodies = plan.bodies(link.address, evaluate)
+        bodies = plan.bodies(link.admit, evaluate)
         trainer = AsyncTrainer(
             learner,
             link,
             proxy,
             plan.trainer,
             manager=_manager(
-                launcher, bodies, config, interrupter, proxy, first_incarnation(checkpoint)
+                launcher,
+                bodies,
+                config,
+                interrupter,
+                proxy=proxy,
+                link=link,
+                first_incarnation=first_incarnation(checkpoint),
             ),
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
@@ -183,10 +187,13 @@ def _manager(
     bodies: Mapping[ActorId, MakeBody],
     config: AsyncConfig,
     interrupter: Interrupter,
+    *,
     proxy: ReplayBufferProxy,
+    link: LearnerLink,
     first_incarnation: int,
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
+        link.revoke(ended.peer)
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 

@@ -57,6 +57,14 @@ class ActorLink(Protocol):
 class LearnerLink(Protocol):
     """The learner's end; `poll` and `acknowledge` belong to the receiving thread."""
 
+    def admit(self, peer: Peer) -> Transport:
+        """Return what this life of an actor is to connect to, its key included. Any thread."""
+        ...
+
+    def revoke(self, peer: Peer) -> None:
+        """Note that this life of an actor is over: its key opens no connection more. Any thread."""
+        ...
+
     def poll(self, timeout_s: float) -> list[Message]:
         """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
         ...

@@ -36,9 +36,9 @@ from asyncrl.protocol import Delivery
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, ModelVersion
 
-__all__ = ["PROTOCOL", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
+__all__ = ["PROTOCOL", "ForeignProtocol", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview
@@ -48,9 +48,29 @@ MAX_TEXT = 4096
 MAX_ENTRIES = 1024
 _ALIGNMENT = 8
 
+# A header this small does no harm, whatever is in it. In a larger one, values must be few enough
+# for all of them to take at most eight times its bytes, and a constant.
+_SMALL_HEADER = 1024
+_BYTES_PER_VALUE = 12
+# Bytes from one value of msgpack to the next, by its first byte: small strings are in themselves,
+# the contents of lists and maps are values of their own.
+_STEP = [1] * 256
+_STEP[0xA0:0xC0] = range(1, 33)
+for _tag, _step in {
+    **dict.fromkeys((0xCC, 0xD0, 0xD9), 2),
+    **dict.fromkeys((0xCD, 0xD1, 0xDA, 0xDC, 0xDE), 3),
+    **dict.fromkeys((0xCA, 0xCE, 0xD2, 0xDB, 0xDD, 0xDF), 5),
+    **dict.fromkeys((0xCB, 0xCF, 0xD3), 9),
+}.items():
+    _STEP[_tag] = _step
+
 
 class ForeignRun(WireError):
     """A message of ours, but of another run: most often an actor that outlived its learner."""
+
+
+class ForeignProtocol(WireError):
+    """A message of another version of asyncrl, whose layout is not known here."""
 
 
 _KINDS: tuple[type[WireMessage], ...] = get_args(WireMessage)
@@ -207,6 +227,8 @@ def _unpack(header: Frame) -> Fields:
     size = memoryview(header).nbytes
     if size > MAX_HEADER_BYTES:
         raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
+    if size > _SMALL_HEADER:
+        _check_values(bytes(header))
     try:
         values = msgpack.unpackb(
             header,
@@ -224,8 +246,28 @@ def _unpack(header: Frame) -> Fields:
         raise WireError(f"a header that is not a list but {type(values).__name__}")
     fields = Fields(values)
     if (protocol := fields.integer("protocol")) != PROTOCOL:
-        raise WireError(f"protocol {protocol}, not {PROTOCOL}")
+        raise ForeignProtocol(
+            f"the other side speaks protocol {protocol}, this side {PROTOCOL}: install the same"
+            " version of asyncrl on all hosts"
+        )
     return fields
+
+
+def _check_values(header: bytes) -> None:
+    """Refuse a header of more values than its bytes justify; the smallest take 72 times as much.
+
+    Steps from value to value without building any. What is malformed is left to msgpack.
+    """
+    at = count = 0
+    most = _SMALL_HEADER + len(header) // _BYTES_PER_VALUE
+    while at < len(header):
+        tag = header[at]
+        at += _STEP[tag]
+        if 0xD9 <= tag <= 0xDB:  # a string that says its length in 1, 2 or 4 bytes
+            at += int.from_bytes(header[at - (1 << tag - 0xD9) : at])
+        count += 1
+    if count > most:
+        raise WireError(f"a header of {len(header)} bytes with {count} values, more than {most}")
 
 
 def _offsets(layout: Sequence[Entry]) -> tuple[list[int], int]:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import pytest
 
-from asyncrl.messages import Hello, Peer
-from asyncrl.protocol import PeerTable
+import asyncrl
+from asyncrl.messages import SOFTWARE, Hello, Peer
+from asyncrl.protocol import _MOST_PEERS, PeerTable, Resend, Sync
 from tests.sample_messages import (
     PEER,
     SCHEMA,
@@ -40,10 +44,27 @@ def test_experience_counts_once(table: PeerTable) -> None:
     assert table.counters == {"duplicate": 2}
 
 
-def test_messages_that_never_came_are_counted(table: PeerTable) -> None:
+@pytest.mark.fault("F32")
+def test_what_follows_a_gap_waits_until_the_gap_is_filled(table: PeerTable) -> None:
     table.admits(make_hello())
-    assert table.admits(make_experience(3))
-    assert table.counters == {"missing": 2}
+    assert table.admits(make_experience(1))
+    assert table.acknowledges(PEER, 1)
+    assert not table.admits(make_experience(3))
+    assert not table.admits(make_experience(4))
+    assert list(table.resends) == [(PEER, Resend(1))], "asked for once, not for each that follows"
+    assert [table.admits(make_experience(seq)) for seq in (2, 3, 4)] == [True, True, True]
+    assert table.counters == {"after_gap": 2}
+
+
+@pytest.mark.fault("F32")
+def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
+    table.admits(make_hello())
+    table.admits(make_experience(1))
+    table.acknowledges(PEER, 1)
+    assert table.syncs(Sync(PEER, 1, sent=1)) == 1
+    assert not table.resends
+    assert table.syncs(Sync(PEER, 2, sent=3)) == 1
+    assert list(table.resends) == [(PEER, Resend(1))]
 
 
 def test_a_peer_without_credit_is_turned_away(table: PeerTable) -> None:
@@ -77,8 +98,9 @@ def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable, s
 def test_a_new_life_replaces_the_one_before(table: PeerTable) -> None:
     table.admits(make_hello())
     assert table.admits(make_hello(NEXT_LIFE))
-    assert [peer for peer, _ in table.refusals] == [PEER]
+    assert table.refusals.popleft()[0] == PEER
     assert not table.admits(make_experience(1))
+    assert table.refusals.popleft()[0] == PEER, "told again: it may not have heard it"
     assert not table.acknowledges(PEER, 1)
     assert table.counters == {"stale": 1}
     assert table.admits(make_experience(1, NEXT_LIFE))
@@ -102,12 +124,35 @@ def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> Non
     assert table.admits(make_hello(NEXT_LIFE))
 
 
+@pytest.mark.fault("F25")
 def test_another_schema_is_turned_away_and_both_are_named(table: PeerTable) -> None:
     assert not table.admits(Hello(peer=PEER, schema_hash="another"))
     peer, reason = table.refusals.popleft()
     assert peer == PEER
     assert "another" in reason
     assert SCHEMA.hash() in reason
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize("software", ["asyncrl 9.9.9 on Python 3.11", "asyncrl", ""])
+def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, software: str) -> None:
+    hello = replace(make_hello(), software=software)
+    assert not table.admits(hello)
+    _, reason = table.refusals.popleft()
+    assert repr(software) in reason
+    assert repr(SOFTWARE) in reason
+    assert asyncrl.__version__ in SOFTWARE
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in SOFTWARE
+
+
+def test_a_crowd_of_names_takes_no_memory(table: PeerTable) -> None:
+    for actor_id in range(2 * _MOST_PEERS):
+        table.admits(make_hello(make_peer(actor_id)))
+    assert len(table.peers) == _MOST_PEERS
+    assert "already" in table.refusals[-1][1]
+    for actor_id in range(2 * _MOST_PEERS):
+        table.refuse(make_peer(actor_id), "why")
+    assert len(table._refused) <= _MOST_PEERS
 
 
 def test_who_named_no_schema_may_report_but_send_no_experience(table: PeerTable) -> None:

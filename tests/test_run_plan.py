@@ -59,7 +59,7 @@ def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
     for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
         config = replace(CONFIG, evaluation=EvaluationConfig(where=where))  # type: ignore[arg-type]
         one = plan(config)
-        bodies = one.bodies(LocalTransport(one.schema), lambda: None)  # type: ignore[arg-type,return-value]
+        bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
 
 

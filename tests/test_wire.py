@@ -17,7 +17,7 @@ from asyncrl import header, wire
 from asyncrl.errors import ConfigError, WireError
 from asyncrl.header import DTYPES, WireMessage
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
-from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Sync, Welcome
+from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
 from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.wire import PROTOCOL, ForeignRun, WireFormat
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_model, make_report, same
@@ -80,7 +80,7 @@ models = st.builds(
 messages: st.SearchStrategy[WireMessage] = st.one_of(
     experiences(),
     reports(),
-    st.builds(Hello, peer=peers, schema_hash=names),
+    st.builds(Hello, peer=peers, schema_hash=names, software=names),
     st.builds(
         EvaluationReport,
         peer=peers,
@@ -90,8 +90,9 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
     ),
     st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1)),
     st.builds(Delivery, topics, models),
-    st.builds(Sync, peers, counts),
+    st.builds(Sync, peers, counts, counts),
     st.builds(Ack, counts),
+    st.builds(Resend, counts),
     st.builds(Refusal, names),
     st.just(Welcome()),
     st.just(Finish()),
@@ -227,7 +228,8 @@ def _delivery(layout: Any, block: bytes = b"") -> list[bytes]:
         ([], "without frames"),
         ([b"\x90" * 300_000], "header of 300000 bytes"),
         ([b"\xdd\xff\xff\xff\xff"], "not msgpack"),
-        ([b"\x91" * 5000], "not msgpack"),
+        ([b"\x91" * 1000], "not msgpack"),
+        ([b"\x91" * 5000], "5000 values"),
         ([msgpack.packb({"kind": 1})], "not a list"),
         ([msgpack.packb([msgpack.ExtType(4, b"x" * 9)])], "not msgpack"),
         ([msgpack.packb([msgpack.Timestamp(0)])], "not msgpack"),

@@ -41,7 +41,7 @@ def live(files: LifeFiles, lifeline: int) -> int:
         _have_ended_with(lifeline)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     try:
-        body: Callable[[Progress], None] = cloudpickle.loads(files.path("body").read_bytes())
+        body: Callable[[Progress], None] = cloudpickle.loads(files.take_body())
         body(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment is no reason to end without a word.

@@ -1,6 +1,6 @@
 """The files that one life of an actor leaves in the launcher's private directory.
 
-    0-3.body       what to run, pickled; written by the launcher
+    0-3.body       what to run, pickled; written by the launcher, gone once the actor has read it
     0-3.progress   its counters, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
     0-3.stacks     where its threads stood when it crashed, or when it was asked
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,19 @@ class LifeFiles:
     def path(self, ending: str) -> Path:
         """Return one of the files."""
         return self.directory / f"{self.name}.{ending}"
+
+    def write_body(self, data: bytes) -> None:
+        """Leave what is to run, for this user's eyes only: an actor's key may be in it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(self.path("body"), flags, 0o600), "wb") as file:
+            file.write(data)
+
+    def take_body(self) -> bytes:
+        """Return what is to run, and delete it."""
+        path = self.path("body")
+        data = path.read_bytes()
+        path.unlink()
+        return data
 
     def write_error(self, error: str, text: str) -> None:
         """Keep what ended it; whole or not at all."""

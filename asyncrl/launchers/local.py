@@ -94,7 +94,7 @@ class LocalLauncher:
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
-        files.path("body").write_bytes(pickled(body))
+        files.write_body(pickled(body))
         board = ProgressBoard(files.path("progress"), create=True)
         self._lives[files.name] = _Life(peer, files, board)
         self._order({"launch": files.name})

@@ -1,13 +1,18 @@
 """An actor's end of the ZeroMQ transport. Decides nothing about experience or models.
 
 Every call first takes in what has arrived, which costs about a microsecond when nothing has.
+
+A connection may break, and libzmq makes a new one: what was under way then is lost without a word.
+So experience is kept until it is acknowledged, and whatever is waited for too long is asked for
+again: an answer to the `Hello`, an acknowledgement, a model.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 from typing import cast
@@ -17,11 +22,13 @@ import zmq
 from asyncrl.errors import PeerSilent, Refused, TransportClosed, TransportError, WireError
 from asyncrl.header import WireMessage
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
-from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Sync, Welcome
+from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
 from asyncrl.transport import Topic
+from asyncrl.transports._zeromq_guard import ConnectionLog
 from asyncrl.transports._zeromq_socket import (
+    Curve,
     ZmqTransportConfig,
-    connect_actor,
+    make_actor_socket,
     receive,
     routing_id,
     routing_prefix,
@@ -41,6 +48,8 @@ class ZmqActorLink:
         config: ZmqTransportConfig,
         peer: Peer,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        curve: Curve | None = None,
     ) -> None:
         self._wire = wire
         self._config = config
@@ -49,25 +58,34 @@ class ZmqActorLink:
         self._pid = os.getpid()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = routing_id(routing_prefix(wire.run_id), peer)
-        self._socket = connect_actor(self._context, endpoint, name, config)
+        self._endpoint = endpoint
+        self._socket = make_actor_socket(self._context, endpoint, name, config, curve)
+        self._connections = ConnectionLog(self._socket)
+        self._socket.connect(endpoint)
         self._events = cast(Callable[[], int], partial(self._socket.getsockopt, zmq.EVENTS))
         self._poller = zmq.Poller()
         self._welcome_by: float | None = None
         self._welcomed = False
         self._refusal: str | None = None
         self._finish = False
+        self._hello: Hello | None = None
         self._sent = 0
         self._acknowledged = 0
+        self._unacknowledged: deque[tuple[int, list[zmq.Frame]]] = deque()
         self._token = 0
+        self._token_wanted = 0
         self._token_returned = 0
         self._unsynced = False
+        self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
         self._requested_at: dict[Topic, float] = {}
 
     def hello(self, message: Hello) -> None:
         """Introduce oneself, without waiting for the answer."""
         self._take_in()
-        self._welcome_by = self._clock() + self._config.silence_timeout_s
+        self._hello = message
+        self._asked_at = self._clock()
+        self._welcome_by = self._asked_at + self._config.silence_timeout_s
         self._put(self._wire.encode(message))
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
@@ -76,20 +94,25 @@ class ZmqActorLink:
         The arrays have been copied when it returns. Raises `PeerSilent` if the learner has not
         answered the `Hello` for too long, `Refused` if it has turned this actor away.
         """
-        frames: list[Frame] = []
+        frames: list[zmq.Frame] = []
         deadline = self._clock() + timeout_s
         while True:
             self._take_in()
             credit = self._has_credit(message)
             if credit:
-                frames = frames or self._wire.encode(message)
+                # libzmq's own memory: to lend it arrays costs a thread that watches for their
+                # return, and was no faster at any size that experience has.
+                frames = frames or [zmq.Frame(f, copy=True) for f in self._wire.encode(message)]
                 if self._put(frames):
-                    self._unsynced = True
                     break
             if not self._wait(deadline, zmq.POLLIN | (zmq.POLLOUT if credit else 0)):
                 return False
+        self._unsynced = True
         if isinstance(message, Experience):
             self._sent = message.seq
+            if not self._unacknowledged:
+                self._asked_at = self._clock()
+            self._unacknowledged.append((message.seq, frames))
         return True
 
     def latest_model(
@@ -122,10 +145,10 @@ class ZmqActorLink:
         deadline = self._clock() + timeout_s
         while True:
             self._take_in()
-            if self._unsynced and self._put(self._wire.encode(Sync(self._peer, self._token + 1))):
-                self._token += 1
+            if self._unsynced and self._sync():
+                self._token_wanted = self._token
                 self._unsynced = False
-            synced = not self._unsynced and self._token_returned == self._token
+            synced = not self._unsynced and self._token_returned >= self._token_wanted
             if synced and self._acknowledged >= self._sent:
                 return True
             if not self._wait(deadline, zmq.POLLIN):
@@ -134,6 +157,7 @@ class ZmqActorLink:
     def close(self) -> None:
         """Let go of the link; what has not been drained may be lost. May be called again."""
         if not self._socket.closed and os.getpid() == self._pid:
+            self._connections.close()
             self._socket.close(0)
             self._context.term()
 
@@ -148,33 +172,85 @@ class ZmqActorLink:
             frames = receive(self._socket)
             if frames is None:
                 break
-            self._on(self._wire.decode(frames))
+            self._on(self._wire.decode([frame.buffer for frame in frames]))
         if self._refusal is not None:
             raise Refused(self._refusal)
-        if not self._welcomed and self._welcome_by and self._clock() > self._welcome_by:
-            raise PeerSilent(
-                f"the learner did not answer {self._peer} within"
-                f" {self._config.silence_timeout_s:g} s"
-            )
+        if self._hello is not None:
+            self._ask_again(self._hello)
 
     def _on(self, message: WireMessage) -> None:
         match message:
-            case Ack(seq):
-                self._acknowledged = max(self._acknowledged, seq)
+            case Ack() | Resend() | Sync():
+                self._on_progress(message)
             case Delivery(topic, model):
                 held = self._models.get(topic)
                 if held is None or model.version > held.version:
                     self._models[topic] = model
             case Welcome():
                 self._welcomed = True
+                self._connections.close()
             case Finish():
                 self._finish = True
             case Refusal(reason):
                 self._refusal = reason
-            case Sync(token=token):
-                self._token_returned = max(self._token_returned, token)
             case _:
                 raise WireError(f"a learner does not say {type(message).__name__}")
+
+    def _on_progress(self, message: Ack | Resend | Sync) -> None:
+        """Take in what the learner says of what was sent."""
+        kept = self._unacknowledged
+        match message:
+            case Ack(seq):
+                self._asked_at = self._clock() if seq > self._acknowledged else self._asked_at
+                self._acknowledged = max(self._acknowledged, seq)
+                while kept and kept[0][0] <= seq:
+                    kept.popleft()
+            case Resend(seq):
+                for frames in [frames for number, frames in kept if number > seq]:
+                    self._put(frames)
+            case Sync(token=token):
+                self._token_returned = max(self._token_returned, token)
+
+    def _ask_again(self, hello: Hello) -> None:
+        """Say the `Hello` again, or ask what has arrived, if there was no answer for too long."""
+        waits = self._unacknowledged or self._token_returned < self._token_wanted
+        if self._welcomed and not waits:
+            return
+        now = self._clock()
+        if not self._welcomed and self._welcome_by and now > self._welcome_by:
+            raise PeerSilent(self._silence())
+        if now - self._asked_at >= self._config.request_interval_s:
+            self._asked_at = now
+            if self._welcomed:
+                self._sync()
+            else:
+                self._put(self._wire.encode(hello))
+
+    def _sync(self) -> bool:
+        """Ask the learner to say that it has read all that was sent so far."""
+        done = self._put(self._wire.encode(Sync(self._peer, self._token + 1, self._sent)))
+        self._token += done
+        return done
+
+    def _silence(self) -> str:
+        """Say what is known of why the learner has not answered."""
+        self._connections.read()
+        counts = self._connections.counts
+        if counts["denied"]:
+            cause = "it does not admit this actor's key, which was revoked or is of another run"
+        elif counts["failed"]:
+            cause = (
+                "somebody else answers there, who has not this run's key: most often the learner"
+                " of another run, or another program"
+            )
+        elif counts["connected"]:
+            cause = "it can be reached: it is busy elsewhere, stopped, or too many connect to it"
+        else:
+            cause = "nobody accepts connections there: it has ended, or a firewall is in between"
+        return (
+            f"the learner at {self._endpoint} did not answer {self._peer} within"
+            f" {self._config.silence_timeout_s:g} s; {cause}"
+        )
 
     def _has_credit(self, message: Experience | ActorReport | EvaluationReport) -> bool:
         if not isinstance(message, Experience):
@@ -189,9 +265,7 @@ class ZmqActorLink:
         self._put(self._wire.encode(ModelRequest(self._peer, topic, have)))
         self._requested_at[topic] = self._clock()
 
-    def _put(self, frames: list[Frame]) -> bool:
-        # Copied into libzmq's own memory: to lend it arrays costs a thread that watches for
-        # their return, and was no faster at any size that experience has.
+    def _put(self, frames: Sequence[Frame | zmq.Frame]) -> bool:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -204,5 +278,5 @@ class ZmqActorLink:
         if left <= 0:
             return False
         self._poller.register(self._socket, events)
-        self._poller.poll(ceil(left * 1000))
+        self._poller.poll(ceil(min(left, self._config.request_interval_s) * 1000))
         return True

@@ -13,6 +13,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from math import ceil
 
 import zmq
@@ -34,24 +36,28 @@ from asyncrl.protocol import (
     ModelRequest,
     PeerTable,
     Refusal,
+    Resend,
     Sync,
     Welcome,
 )
 from asyncrl.transport import Topic, Transport
+from asyncrl.transports._zeromq_guard import Complaints, ConnectionLog, Gatekeeper
 from asyncrl.transports._zeromq_socket import (
+    Curve,
     ZmqTransportConfig,
-    bind_learner,
     ipc_path,
+    listen,
+    make_learner_socket,
     receive,
     routing_id,
     routing_prefix,
+    sender,
 )
-from asyncrl.wire import ForeignRun, Frame, WireFormat
+from asyncrl.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 
 __all__ = ["ZmqLearnerLink"]
 
 _log = logging.getLogger(__name__)
-_LOG_INTERVAL_S = 10.0
 # So that acknowledgements and models are not kept waiting by a flood.
 _MOST_AT_ONCE = 64
 
@@ -64,36 +70,44 @@ class ZmqLearnerLink:
         endpoint: str,
         wire: WireFormat,
         config: ZmqTransportConfig,
-        make_address: Callable[[str], Transport],
+        make_address: Callable[[str, Curve | None], Transport],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        curve: Curve | None = None,
     ) -> None:
         self._wire = wire
         self._clock = clock
         self._pid = os.getpid()
         self._table = PeerTable(wire.schema.hash(), config.window)
+        self._complaints = Complaints(self._table.counters, clock)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        try:
-            self._socket = bind_learner(self._context, endpoint, config)
-        except Exception:
-            self._context.term()
-            raise
         # A link that nobody closes must not wait in the garbage collection for its own sockets.
-        self._release = weakref.finalize(self, _release, self._socket, self._context)
+        self._release = weakref.finalize(self, self._context.destroy, 0)
         self._release.atexit = False
-        self._endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.address = make_address(self._endpoint)
-        """What actors connect to; can be sent to another process."""
+        try:
+            # In this order, and closed in the opposite one: nobody finds an open door unguarded.
+            self._gate = Gatekeeper(self._context, curve.server) if curve else None
+            self._socket = make_learner_socket(self._context, endpoint, config, curve)
+            self._connections = ConnectionLog(self._socket)
+            self._endpoint = listen(self._socket, endpoint)
+        except Exception:
+            self._release()
+            raise
+        self._make_address = partial(make_address, self._endpoint)
+        self.address = self._make_address(curve and replace(curve, secret=b""))
+        """Where the learner is; a key to it comes from `admit`."""
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
-        self._log_after = 0.0
         # A socket pair, because it is the one thing that a poller takes on every platform and
         # that any thread may write to.
         self._bell, self._button = socket.socketpair()
         self._bell.setblocking(False)
         self._button.setblocking(False)
         self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._bell, zmq.POLLIN)
+        for readable in (self._socket, self._bell, self._connections.socket):
+            self._poller.register(readable, zmq.POLLIN)
+        if self._gate:
+            self._poller.register(self._gate.socket, zmq.POLLIN)
         self._lock = threading.Lock()
         self._closed = False
         self._rung = False
@@ -104,8 +118,17 @@ class ZmqLearnerLink:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Messages that did not count, by reason, and `missing` ones. Any thread."""
+        """Messages and connections that did not count, by reason. Any thread."""
         return dict(self._table.counters)
+
+    def admit(self, peer: Peer) -> Transport:
+        """Return what this life of an actor is to connect to, its key included. Any thread."""
+        return self._make_address(self._gate.admit(self._name(peer).hex()) if self._gate else None)
+
+    def revoke(self, peer: Peer) -> None:
+        """Note that this life of an actor is over: its key opens no connection more. Any thread."""
+        if self._gate:
+            self._gate.revoke(self._name(peer).hex())
 
     def poll(self, timeout_s: float) -> list[Message]:
         """Return what has arrived, or nothing after `timeout_s`, a `wake` or a `publish`.
@@ -113,13 +136,16 @@ class ZmqLearnerLink:
         Malformed and unwanted messages are counted and logged, and never raise.
         """
         self._check_usable()
-        self._serve()
-        messages = self._receive()
-        if not messages and timeout_s > 0:
-            self._wait(timeout_s)
+        deadline = self._clock() + timeout_s
+        rung = False
+        while True:
             self._serve()
+            self._look_at_connections()
             messages = self._receive()
-        return messages
+            left = deadline - self._clock()
+            if messages or rung or left <= 0:
+                return messages
+            rung = self._wait(left)
 
     def acknowledge(self, peer: Peer, seq: int) -> None:
         """Give back the credit of all this peer's messages up to `seq`."""
@@ -131,7 +157,7 @@ class ZmqLearnerLink:
         """Turn a peer away."""
         self._check_usable()
         self._table.refuse(peer, reason)
-        self._carry_out_refusals()
+        self._tell_peers()
 
     def publish(self, model: ModelInfo, topic: Topic) -> None:
         """Make this the newest model of a topic, unless one as new is there. Any thread.
@@ -170,7 +196,10 @@ class ZmqLearnerLink:
             self._closed = True
             self._bell.close()
             self._button.close()
+        self._connections.close()
         self._socket.close()
+        if self._gate:
+            self._gate.close()
         self._context.term()
         self._release.detach()
         path = ipc_path(self._endpoint)
@@ -183,12 +212,21 @@ class ZmqLearnerLink:
         if os.getpid() != self._pid:
             raise TransportError(f"a link made in process {self._pid} is used in another")
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait until there is something to do; return whether `wake` was called."""
         self._poller.poll(ceil(timeout_s * 1000))
         with self._lock:
-            if self._rung:
-                self._rung = False
+            rung, self._rung = self._rung, False
+            if rung:
                 self._bell.recv(1)
+        return rung
+
+    def _look_at_connections(self) -> None:
+        """Answer those who want in, and count those who did not get in or are too many."""
+        if self._gate:
+            self._gate.answer()
+        for reason, times, what in self._connections.complaints(len(self._table.peers)):
+            self._complaints.note(reason, what, times)
 
     def _serve(self) -> None:
         """Send what other threads have asked for since the last time."""
@@ -207,17 +245,27 @@ class ZmqLearnerLink:
             frames = receive(self._socket)
             if frames is None:
                 break
-            message = self._read(bytes(frames[0]), frames[1:])
+            message = self._read(frames[0], [frame.buffer for frame in frames[1:]])
             if message is not None and (wanted := self._handle(message)) is not None:
                 messages.append(wanted)
         return messages
 
-    def _read(self, name: bytes, frames: list[memoryview]) -> _FromActor | None:
+    def _read(self, first: zmq.Frame, frames: list[memoryview]) -> _FromActor | None:
         """Decode a message; None if it is not one that its sender may send."""
+        name = first.bytes
+        if self._gate and sender(first) != name.hex():
+            self._complaints.note(
+                "impostor", f"a message from {sender(first)} in the name of {name.hex()}"
+            )
+            return None
         try:
             message = self._wire.decode(frames)
         except ForeignRun as error:
-            self._note("foreign_run", str(error))
+            self._complaints.note("foreign_run", str(error))
+        except ForeignProtocol as error:
+            self._complaints.note("foreign_protocol", str(error))
+            # It does not understand this answer, but its own error then says as much.
+            self._send_frames(name, self._wire.encode(Refusal(str(error))))
         except WireError as error:
             self._on_malformed(name, str(error))
         else:
@@ -227,7 +275,7 @@ class ZmqLearnerLink:
         return None
 
     def _on_malformed(self, name: bytes, error: str) -> None:
-        self._note("malformed", error)
+        self._complaints.note("malformed", error)
         for peer in self._table.peers:
             if self._name(peer) == name:
                 self.refuse(peer, f"the learner could not read a message: {error}")
@@ -237,16 +285,21 @@ class ZmqLearnerLink:
         if isinstance(message, ModelRequest | Sync):
             if self._table.hears(message.peer):
                 self._respond(message)
+            self._tell_peers()
             return None
         admitted = self._table.admits(message)
-        self._carry_out_refusals()
+        self._tell_peers()
         if admitted and isinstance(message, Hello):
             self._send(message.peer, Welcome())
             self._finish_if_asked(message.peer)
         return message if admitted else None
 
     def _respond(self, message: ModelRequest | Sync) -> None:
+        """Answer, and say again what may have been lost since this peer was last heard."""
+        if self._finish:
+            self._send(message.peer, Finish())
         if isinstance(message, Sync):
+            self._send(message.peer, Ack(self._table.syncs(message)))
             self._send(message.peer, message)
         else:
             self._requests[message.peer, message.topic] = message.have
@@ -258,28 +311,30 @@ class ZmqLearnerLink:
             version, frames = self._models.get(topic, (have, []))
         if version > have:
             del self._requests[peer, topic]
-            self._send_frames(peer, frames)
+            self._send_frames(self._name(peer), frames)
 
     def _finish_if_asked(self, peer: Peer) -> None:
         if self._finish and peer not in self._told_to_finish:
             self._told_to_finish.add(peer)
             self._send(peer, Finish())
 
-    def _carry_out_refusals(self) -> None:
-        refusals = self._table.refusals
-        while refusals:
-            peer, reason = refusals.popleft()
+    def _tell_peers(self) -> None:
+        """Carry out what the table has decided."""
+        while self._table.resends:
+            self._send(*self._table.resends.popleft())
+        while self._table.refusals:
+            peer, reason = self._table.refusals.popleft()
             _log.info("turning %s away: %s", peer, reason)
             self._send(peer, Refusal(reason))
             for key in [key for key in self._requests if key[0] == peer]:
                 del self._requests[key]
 
-    def _send(self, peer: Peer, message: Ack | Finish | Refusal | Sync | Welcome) -> None:
-        self._send_frames(peer, self._wire.encode(message))
+    def _send(self, peer: Peer, message: _ToActor) -> None:
+        self._send_frames(self._name(peer), self._wire.encode(message))
 
-    def _send_frames(self, peer: Peer, frames: Sequence[Frame | zmq.Frame]) -> None:
+    def _send_frames(self, name: bytes, frames: Sequence[Frame | zmq.Frame]) -> None:
         try:
-            self._socket.send_multipart([self._name(peer), *frames], zmq.NOBLOCK)
+            self._socket.send_multipart([name, *frames], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             # Gone, or deaf for a thousand messages; an actor that comes back asks again.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
@@ -289,17 +344,6 @@ class ZmqLearnerLink:
     def _name(self, peer: Peer) -> bytes:
         return routing_id(self._prefix, peer)
 
-    def _note(self, reason: str, error: str) -> None:
-        self._table.counters[reason] += 1
-        if (now := self._clock()) >= self._log_after:
-            self._log_after = now + _LOG_INTERVAL_S
-            count = self._table.counters[reason]
-            _log.warning("dropped a message, %s number %d: %s", reason, count, error)
-
 
 _FromActor = Hello | Experience | ActorReport | EvaluationReport | ModelRequest | Sync
-
-
-def _release(socket: zmq.Socket[bytes], context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    socket.close(0)
-    context.term()
+_ToActor = Ack | Finish | Refusal | Resend | Sync | Welcome

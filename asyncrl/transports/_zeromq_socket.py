@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from struct import pack
+from typing import Self
 
 import zmq
 
@@ -17,14 +21,25 @@ from asyncrl.messages import Peer
 
 __all__ = [
     "MAX_FRAMES",
+    "ZAP_DOMAIN",
+    "Curve",
     "ZmqTransportConfig",
-    "bind_learner",
-    "connect_actor",
+    "check_libzmq",
     "ipc_path",
+    "listen",
+    "make_actor_socket",
+    "make_learner_socket",
+    "open_gate",
+    "open_monitor",
     "receive",
     "routing_id",
     "routing_prefix",
+    "sender",
+    "tcp_endpoint",
 ]
+
+ZAP_DOMAIN = b"asyncrl"
+"""What the learner's socket tells its gatekeeper that it guards."""
 
 MAX_FRAMES = 256
 """Frames of one message; what lies beyond is thrown away unread, with the message."""
@@ -34,11 +49,39 @@ _HIGH_WATER_MARK = 1000
 _LEARNER_LINGER_MS = 200
 # sun_path has 104 bytes on the BSDs and macOS, 108 on Linux, with the closing zero.
 _MAX_IPC_PATH = 103
+# Events that nobody has read. Beyond that libzmq waits, which is still better than no bound.
+_MAX_EVENTS = 20_000
+_SPARE_DESCRIPTORS = 16
+_OLDEST_LIBZMQ = (4, 3, 5)
+
+
+def check_libzmq(version: tuple[int, ...]) -> None:
+    """Refuse a libzmq that the advice on its security holes tells to replace."""
+    if version < _OLDEST_LIBZMQ:
+        raise ImportError(
+            f"libzmq {'.'.join(map(str, version))} is too old: asyncrl needs"
+            f" {'.'.join(map(str, _OLDEST_LIBZMQ))} or newer, because peers can do harm to older"
+            " ones. Install a newer pyzmq, whose wheels contain it"
+        )
+
+
+check_libzmq(zmq.zmq_version_info())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZmqTransportConfig:
-    """Limits and patience of a `ZmqTransport`."""
+    """Where a `ZmqTransport` listens, its limits and its patience."""
+
+    bind: str = "ipc"
+    """`ipc` is a socket file that nobody but this user can reach. `tcp://ADDRESS` or
+    `tcp://ADDRESS:PORT` listens on that address of this host; all is then encrypted, and only
+    processes of this run are let in."""
+
+    bind_every_interface: bool = False
+    """Allow `bind` to be `0.0.0.0` or `::`, which listens on every network of this host."""
+
+    heartbeat_interval_s: float = 2.0
+    """Over TCP, a connection that has said nothing for three times as long is given up."""
 
     window: int = 8
     """Messages of experience that an actor may have unacknowledged: the most a kill can lose."""
@@ -47,7 +90,7 @@ class ZmqTransportConfig:
     """An actor whose `Hello` is not answered for this long gives up."""
 
     request_interval_s: float = 5.0
-    """A request for a model is repeated after this time, in case it was lost."""
+    """What an actor waits for it asks for again after this time, in case it was lost."""
 
     max_message_bytes: int = 64 << 20
     """Bytes of experience in one message; a peer that sends more is cut off."""
@@ -59,11 +102,63 @@ class ZmqTransportConfig:
         for name in ("window", "max_message_bytes", "max_model_bytes"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        for name in ("silence_timeout_s", "request_interval_s"):
+        for name in ("silence_timeout_s", "request_interval_s", "heartbeat_interval_s"):
             if not (value := getattr(self, name)) > 0:
                 raise ConfigError(f"{name} must be above 0 s, got {value}")
         if self.window > _HIGH_WATER_MARK // 2:
             raise ConfigError(f"window must be at most {_HIGH_WATER_MARK // 2}, got {self.window}")
+        if self.bind != "ipc":
+            tcp_endpoint(self.bind, every_interface=self.bind_every_interface)
+        elif self.bind_every_interface:
+            raise ConfigError("bind_every_interface needs bind to be tcp://0.0.0.0 or tcp://[::]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """The keys of one end of an encrypted connection; made for one run, and never stored."""
+
+    server: bytes
+    """The learner's public key."""
+
+    public: bytes
+    """This end's own; the learner's has the same twice."""
+
+    secret: bytes = field(repr=False)
+    """Empty in an address that is not yet anybody's."""
+
+    @classmethod
+    def make(cls, server: bytes = b"") -> Self:
+        """Make the keys of somebody who connects to this server, or of a new server."""
+        public, secret = zmq.curve_keypair()
+        return cls(server=server or public, public=public, secret=secret)
+
+
+def tcp_endpoint(bind: str, *, every_interface: bool = False) -> str:
+    """Return what to bind a socket to, or raise `ConfigError`."""
+    wanted = "an IP address of this host, as in tcp://10.0.0.5, tcp://10.0.0.5:7777 or tcp://[::1]"
+    form = re.fullmatch(r"tcp://(?:\[(.+)\]|([^:]+))(?::([0-9]{1,5}))?", bind)
+    address = _address(form[1] or form[2]) if form else None
+    port = int(form[3] or 0) if form else 0
+    if address is None or port >= 1 << 16:
+        raise ConfigError(f"bind is {bind!r}: it must be 'ipc', or name {wanted}")
+    if address.is_unspecified and not every_interface:
+        raise ConfigError(
+            f"bind is {bind!r}, which listens on every network of this host: name {wanted}, or"
+            " set bind_every_interface if that is meant"
+        )
+    if every_interface and not address.is_unspecified:
+        raise ConfigError(f"bind_every_interface is set, but bind names one address, {bind!r}")
+    if not zmq.has("curve"):
+        raise ConfigError(f"bind is {bind!r}, but this libzmq was built without encryption (CURVE)")
+    shown = f"[{address}]" if address.version == 6 else str(address)
+    return f"tcp://{shown}:{port or '*'}"
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
 
 
 def routing_prefix(run_id: str) -> bytes:
@@ -80,14 +175,24 @@ def routing_id(prefix: bytes, peer: Peer) -> bytes:
     return prefix + pack(">qq", peer.actor_id, peer.incarnation)
 
 
-def bind_learner(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, config: ZmqTransportConfig
+def make_learner_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    config: ZmqTransportConfig,
+    curve: Curve | None = None,
 ) -> zmq.Socket[bytes]:
-    """Open the learner's socket; what it is bound to is its `LAST_ENDPOINT`."""
+    """Make the learner's socket; with `curve`, somebody must be at the gate before `listen`."""
+    _check_descriptors()
     path = ipc_path(endpoint)
     if path is not None:
         _check_private(path)
     socket = _make_socket(context, zmq.ROUTER, config.max_message_bytes)
+    if curve is not None:
+        _encrypt(socket, curve, config)
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        # Both, always: without the second, libzmq lets everybody in when nobody is at the gate.
+        socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
     socket.setsockopt(zmq.LINGER, _LEARNER_LINGER_MS)
     # Say so when a peer is gone, instead of dropping in silence; and let one that comes back
     # have its name again before the loss of its old connection has been noticed.
@@ -95,37 +200,74 @@ def bind_learner(
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     if path is not None and sys.platform == "linux":
         socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+    return socket
+
+
+def listen(socket: zmq.Socket[bytes], endpoint: str) -> str:
+    """Open a socket to others; return what it is bound to."""
+    path = ipc_path(endpoint)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
     try:
         socket.bind(endpoint)
         if path is not None:
             path.chmod(0o600)
     except (zmq.ZMQError, OSError) as error:
-        socket.close(0)
         raise TransportError(f"cannot listen on {endpoint}: {error}") from error
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def make_actor_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    name: bytes,
+    config: ZmqTransportConfig,
+    curve: Curve | None = None,
+) -> zmq.Socket[bytes]:
+    """Make an actor's socket, still to be connected to `endpoint`."""
+    socket = _make_socket(context, zmq.DEALER, config.max_model_bytes)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
+    socket.setsockopt(zmq.ROUTING_ID, name)
+    if curve is not None:
+        _encrypt(socket, curve, config)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, curve.server)
     return socket
 
 
-def connect_actor(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, name: bytes, config: ZmqTransportConfig
-) -> zmq.Socket[bytes]:
-    """Open an actor's socket."""
-    socket = _make_socket(context, zmq.DEALER, config.max_model_bytes)
-    socket.setsockopt(zmq.ROUTING_ID, name)
+def open_gate(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+    """Open the socket on which libzmq asks who may connect; before anybody can."""
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.bind("inproc://zeromq.zap.01")
+    return socket
+
+
+def open_monitor(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
+    """Open the socket on which libzmq tells of another socket's connections."""
+    endpoint = f"inproc://monitor-{id(watched)}"
+    watched.monitor(endpoint, events)
+    socket: zmq.Socket[bytes] = watched.context.socket(zmq.PAIR)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.RCVHWM, _MAX_EVENTS)
     socket.connect(endpoint)
     return socket
 
 
-def receive(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
+def sender(frame: zmq.Frame) -> str:
+    """Return the user whose key a message came with."""
+    return str(frame.get("User-Id"))
+
+
+def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
     """Return the frames of the next message, without a copy, or None if there is none."""
     try:
         frame = socket.recv(zmq.NOBLOCK, copy=False)
     except zmq.Again:
         return None
-    frames = [frame.buffer]
+    frames = [frame]
     while frame.more:
         frame = socket.recv(copy=False)
         if len(frames) <= MAX_FRAMES:
-            frames.append(frame.buffer)
+            frames.append(frame)
     return frames
 
 
@@ -149,6 +291,26 @@ def _make_socket(
     socket.setsockopt(zmq.SNDTIMEO, 0)
     socket.setsockopt(zmq.RCVTIMEO, 0)
     return socket
+
+
+def _encrypt(socket: zmq.Socket[bytes], curve: Curve, config: ZmqTransportConfig) -> None:
+    """Give a socket its own keys, and what a connection through a network needs besides."""
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, curve.public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, curve.secret)
+    interval_ms = max(1, round(1000 * config.heartbeat_interval_s))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, interval_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2 * interval_ms)
+
+
+def _check_descriptors() -> None:
+    """Refuse to start where a few connections would take the last file descriptors."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    used = len(list(Path("/dev/fd").iterdir()))
+    if limit != resource.RLIM_INFINITY and limit - used < _SPARE_DESCRIPTORS:
+        raise TransportError(
+            f"{used} of the {limit} files that this process may have open are in use, which leaves"
+            " too few for connections; raise the limit (ulimit -n)"
+        )
 
 
 def _check_private(path: Path) -> None:

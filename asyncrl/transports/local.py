@@ -102,6 +102,13 @@ class LocalLearnerLink:
         """Messages that did not count, by reason. Any thread."""
         return dict(self._table.counters)
 
+    def admit(self, peer: Peer) -> LocalTransport:
+        """Return what this life of an actor is to connect to. Any thread."""
+        return self.address
+
+    def revoke(self, peer: Peer) -> None:
+        """Do nothing: within one process there are no keys."""
+
     def poll(self, timeout_s: float) -> list[Message]:
         """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
         shared = self._shared

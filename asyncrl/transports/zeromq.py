@@ -1,7 +1,9 @@
 """Transport between processes over ZeroMQ: one ROUTER in the learner, a DEALER in each actor.
 
-Opens nothing to other hosts: an ipc path in a private directory or, where there is no ipc, TCP
-on this host's loopback. Knows no columns, and no rule of who may speak (`protocol.py`).
+Opens nothing to other hosts unless it is told to: by default an ipc path in a private directory
+or, where there is no ipc, TCP on this host's loopback. What other hosts can reach is encrypted,
+and lets in only those who were given a key (`_zeromq_guard.py`). Knows no columns, and no rule of
+who may speak (`protocol.py`).
 
 Nothing waits inside libzmq. An actor has credit for `window` messages; a model is sent when an
 actor has asked for one, so at most one is under way and the newest is what it gets.
@@ -22,7 +24,7 @@ from asyncrl.messages import Peer
 from asyncrl.segment import SegmentSchema
 from asyncrl.transports._zeromq_actor import ZmqActorLink
 from asyncrl.transports._zeromq_learner import ZmqLearnerLink
-from asyncrl.transports._zeromq_socket import ZmqTransportConfig
+from asyncrl.transports._zeromq_socket import Curve, ZmqTransportConfig, tcp_endpoint
 from asyncrl.wire import WireFormat
 
 __all__ = ["ZmqActorLink", "ZmqLearnerLink", "ZmqTransport", "ZmqTransportConfig"]
@@ -34,8 +36,8 @@ _LOOPBACK = "tcp://127.0.0.1:"
 class ZmqTransport:
     """The address of a learner, and what both sides must agree on.
 
-    Actors are given the `address` of the link that `listen` returns: only there is a port known
-    that was left open.
+    Actors are given what `admit` of the link returns, which `listen` returns: only there is a port
+    known that was left open, and where keys are needed, the actor's key is in it.
     """
 
     endpoint: str
@@ -43,14 +45,23 @@ class ZmqTransport:
     schema: SegmentSchema
     run_id: str = field(default_factory=partial(secrets.token_hex, 16))
     config: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
+    curve: Curve | None = None
 
     def __post_init__(self) -> None:
-        if not self.endpoint.startswith(("ipc:///", _LOOPBACK)):
+        private = self.endpoint.startswith(("ipc:///", _LOOPBACK))
+        if not private and not (self.curve and self.endpoint.startswith("tcp://")):
             raise ConfigError(
-                f"endpoint {self.endpoint!r}: only ipc:///... and {_LOOPBACK}PORT are offered,"
-                " because anything wider needs authentication"
+                f"endpoint {self.endpoint!r}: without keys only ipc:///... and {_LOOPBACK}PORT are"
+                " offered, because anything wider needs authentication; see ZmqTransport.tcp"
             )
         self._wire()
+
+    @classmethod
+    def of(cls, directory: Path, *, schema: SegmentSchema, config: ZmqTransportConfig) -> Self:
+        """Return what `config.bind` asks for."""
+        if config.bind == "ipc":
+            return cls.ipc(directory, schema=schema, config=config)
+        return cls.tcp(config.bind, schema=schema, config=config)
 
     @classmethod
     def ipc(
@@ -70,17 +81,33 @@ class ZmqTransport:
         endpoint = f"{_LOOPBACK}{port or '*'}"
         return cls(endpoint, schema=schema, config=config or ZmqTransportConfig())
 
+    @classmethod
+    def tcp(cls, bind: str, *, schema: SegmentSchema, config: ZmqTransportConfig) -> Self:
+        """Return TCP on one address, encrypted, for those alone whom the learner's link admits."""
+        endpoint = tcp_endpoint(bind, every_interface=config.bind_every_interface)
+        return cls(endpoint, schema=schema, config=config, curve=Curve.make())
+
     def listen(self) -> ZmqLearnerLink:
         """Open the learner's end. Called once."""
+        if self.curve is not None and self.curve.public != self.curve.server:
+            raise TransportError("these are an actor's keys: a learner listens with its own")
         return ZmqLearnerLink(
-            self.endpoint, self._wire(), self.config, lambda real: replace(self, endpoint=real)
+            self.endpoint, self._wire(), self.config, self._address_at, curve=self.curve
         )
 
     def connect(self, peer: Peer) -> ZmqActorLink:
         """Open an actor's end."""
         if self.endpoint.endswith("*"):
             raise TransportError("connect to the address of a learner's link: this has no port")
-        return ZmqActorLink(self.endpoint, self._wire(), self.config, peer)
+        if self.curve is not None and not self.curve.secret:
+            raise TransportError(f"connect {peer} to what the learner's link admits it to: no key")
+        return ZmqActorLink(self.endpoint, self._wire(), self.config, peer, curve=self.curve)
+
+    def _address_at(self, endpoint: str, curve: Curve | None) -> Self:
+        """Return what actors of this host connect to, with a key of theirs."""
+        for every, here in (("//0.0.0.0:", "//127.0.0.1:"), ("//[::]:", "//[::1]:")):
+            endpoint = endpoint.replace(every, here)
+        return replace(self, endpoint=endpoint, curve=curve)
 
     def _wire(self) -> WireFormat:
         return WireFormat(

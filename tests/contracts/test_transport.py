@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,17 @@ class Net:
         else:
             config = ZmqTransportConfig(window=WINDOW, silence_timeout_s=silence_timeout_s)
             directory.chmod(0o700)
-            self.transport = (
-                ZmqTransport.ipc(directory, schema=SCHEMA, config=config)
-                if kind == "ipc"
-                else ZmqTransport.loopback(schema=SCHEMA, config=config)
-            )
+            self.transport = {
+                "ipc": partial(ZmqTransport.ipc, directory),
+                "loopback": ZmqTransport.loopback,
+                "curve": partial(ZmqTransport.tcp, "tcp://127.0.0.1"),
+            }[kind](schema=SCHEMA, config=config)
         self.learner = self.transport.listen()
         self.actors: list[ActorLink] = []
         self.received: list[Message] = []
 
     def connect(self, peer: Peer = PEER) -> ActorLink:
-        actor = self.learner.address.connect(peer)
+        actor = self.learner.admit(peer).connect(peer)
         self.actors.append(actor)
         return actor
 
@@ -89,7 +90,7 @@ class Net:
         self.learner.close()
 
 
-@pytest.fixture(params=["ipc", "tcp", "local"])
+@pytest.fixture(params=["ipc", "loopback", "curve", "local"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -401,6 +402,14 @@ def test_a_learner_that_was_heard_may_be_silent(kind: str, tmp_path: Path) -> No
         assert actor.latest_model("act", -1, 0.6) is None
     finally:
         net.close()
+
+
+def test_an_actor_whose_end_was_noted_may_have_a_successor(net: Net) -> None:
+    net.join()
+    net.learner.revoke(PEER)
+    after = make_peer(incarnation=1)
+    net.send(net.join(after), make_experience(1, after))
+    net.until(lambda: net.seqs(after) == [1])
 
 
 def test_polling_returns_after_its_timeout(net: Net) -> None:
