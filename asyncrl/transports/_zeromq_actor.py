@@ -141,7 +141,10 @@ class ZmqActorLink:
         return self._finish
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that was sent is acknowledged, and the learner has read the reports."""
+        """Wait until all that was sent is acknowledged, and the learner has read the reports.
+
+        A report that was under way when the connection broke is lost, and not waited for.
+        """
         deadline = self._clock() + timeout_s
         while True:
             self._take_in()

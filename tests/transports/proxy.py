@@ -1,0 +1,94 @@
+"""A TCP proxy that does to connections what networks do: stall, cut, swallow."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+
+__all__ = ["Proxy"]
+
+
+class Proxy:
+    """Stands between a server on this host and all who connect to the proxy's `port`."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._pairs: dict[socket.socket, socket.socket] = {}
+        self._lock = threading.Lock()
+        self.stalled = threading.Event()
+        """While set, nothing passes, and nothing is said of it; buffers fill up."""
+        self.swallowing = threading.Event()
+        """While set, what comes is thrown away, as by a network that is gone."""
+        self.cuts = 0
+        self.passed_bytes = 0
+        self._cut_after: int | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def cut(self, after_bytes: int = 0) -> None:
+        """Break all connections, once so many more bytes have passed in any direction."""
+        with self._lock:
+            self._cut_after = after_bytes
+            if not after_bytes:
+                self._break_all()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(10)
+        with self._lock:
+            self._break_all()
+        self._listener.close()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            with self._lock:
+                ends = [] if self.stalled.is_set() else list(self._pairs)
+            ready, _, _ = select.select([self._listener, *ends], [], [], 0.01)
+            with self._lock:
+                for end in ready:
+                    self._serve(end)
+
+    def _serve(self, end: socket.socket) -> None:
+        if end is self._listener:
+            client, _ = end.accept()
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+            except OSError:
+                client.close()
+                return
+            self._pairs |= {client: server, server: client}
+        elif end in self._pairs:
+            self._pass_on(end, self._pairs[end])
+
+    def _pass_on(self, end: socket.socket, other: socket.socket) -> None:
+        try:
+            data = end.recv(65536)
+            if data and not self.swallowing.is_set():
+                if self._cut_after is not None:
+                    data = data[: self._cut_after]
+                    self._cut_after -= len(data)
+                other.sendall(data)
+                self.passed_bytes += len(data)
+        except OSError:
+            data = b""
+        if not data:
+            self._break(end)
+        elif self._cut_after == 0:
+            self._break_all()
+
+    def _break(self, end: socket.socket) -> None:
+        other = self._pairs.pop(end)
+        del self._pairs[other]
+        end.close()
+        other.close()
+
+    def _break_all(self) -> None:
+        self._cut_after = None
+        self.cuts += len(self._pairs) // 2
+        for end in list(self._pairs):
+            if end in self._pairs:
+                self._break(end)
