@@ -115,7 +115,7 @@ def wait_for_a_record(run_dir: Path) -> None:
 
 @pytest.mark.fault("F12", "F14")
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
     with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")

@@ -1,0 +1,107 @@
+"""A learner that is stopped for a while, as by Ctrl-Z: its actors wait, and then all goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.launcher import ProgressReport
+from asyncrl.launchers._lives import ProgressBoard
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+STEP_TIMEOUT_S = 5.0
+
+LEARNER = """
+import json, sys
+from pathlib import Path
+from tests.faults.runs import until, with_restarts
+from tests.integration.test_train_async import run
+
+result, _ = run(
+    with_restarts(2, step_timeout_s=float(sys.argv[2])),
+    strategy=until(lambda _: Path(sys.argv[1]).exists()),
+    stop=None,
+)
+print(json.dumps([result.ledger, result.actors]))
+"""
+
+
+@contextmanager
+def learner(enough: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a run with two actors, which ends when the file is there."""
+    command = [sys.executable, "-c", LEARNER, str(enough), str(STEP_TIMEOUT_S)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def boards() -> Iterator[list[ProgressBoard]]:
+    """Read what the two actors leave word of, over the learner's shoulder."""
+
+    def paths() -> list[Path]:
+        return sorted(Path(tempfile.gettempdir()).glob("asyncrl-*/*.progress"))
+
+    wait_until(lambda: len(paths()) == 2, DEADLINE_S, "the actors")
+    opened = [ProgressBoard(path) for path in paths()]
+    try:
+        yield opened
+    finally:
+        for board in opened:
+            board.close()
+
+
+def actors_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    (server,) = psutil.Process(process.pid).children()
+    return server.children()
+
+
+@pytest.mark.fault("F16", "F30", "F33")
+def test_learner_that_was_stopped_finds_its_actors_waiting_and_goes_on(tmp_path: Path) -> None:
+    with learner(tmp_path / "enough") as process, boards() as told:
+
+        def read() -> list[ProgressReport]:
+            return [board.read() for board in told]
+
+        wait_until(lambda: all(r.turns > 100 for r in read()), DEADLINE_S, "some steps")
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: all(r.waiting for r in read()), DEADLINE_S, "actors without credit")
+        before = read()
+        held = [actor.memory_info().rss for actor in actors_of(process)]
+        # An actor gives a sign ten times a second.
+        signs = 12 * STEP_TIMEOUT_S
+        wait_until(
+            lambda: all(r.waits > b.waits + signs for r, b in zip(read(), before, strict=True)),
+            DEADLINE_S,
+            "more time to pass than a step may take",
+        )
+        after = read()
+        assert [r.produced for r in after] == [b.produced for b in before], "nobody goes ahead"
+        grown = [actor.memory_info().rss for actor in actors_of(process)]
+        assert all(g < h + (8 << 20) for g, h in zip(grown, held, strict=True))
+        process.send_signal(signal.SIGCONT)
+        wait_until(
+            lambda: all(r.turns > a.turns + 100 for r, a in zip(read(), after, strict=True)),
+            DEADLINE_S,
+            "steps again",
+        )
+        (tmp_path / "enough").touch()
+        out, _ = process.communicate(timeout=DEADLINE_S)
+    ledger, actors = json.loads(out)
+    assert [actor["restarts"] for actor in actors.values()] == [0, 0]
+    assert ledger["lost"] == ledger["dropped"] == ledger["in_flight"] == 0
+    assert ledger["produced"] == ledger["stored"] > sum(r.produced for r in after)
