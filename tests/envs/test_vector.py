@@ -323,8 +323,8 @@ def test_vector_environment_is_closed_once() -> None:
 
 def test_space_that_is_not_supported_is_refused() -> None:
     env = ScriptedVector()
-    env.single_action_space = gym.spaces.MultiBinary(3)
-    with pytest.raises(ConfigError, match=r"action space MultiBinary\(3\) is not supported"):
+    env.single_action_space = gym.spaces.Text(3)
+    with pytest.raises(ConfigError, match=r"action space Text.* is not supported"):
         VectorBatch(env)
 
 
