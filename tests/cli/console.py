@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["TINY", "run", "started"]
+__all__ = ["COMMAND", "TINY", "run", "started"]
 
 COMMAND = str(Path(sys.executable).with_name("asyncrl"))
 

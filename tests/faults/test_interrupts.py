@@ -1,0 +1,119 @@
+"""Ctrl-C as a terminal sends it, to the whole group, at awkward moments."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.checkpoint import Checkpointer
+from tests.cli.console import COMMAND, TINY
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+
+
+def started(command: list[str], cwd: Path) -> subprocess.Popen[str]:
+    """Start a command in a process group of its own, as a shell does."""
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def generations(process: subprocess.Popen[str]) -> int:
+    """Return how many generations of processes live below: the helper, then actors."""
+    children = psutil.Process(process.pid).children()
+    return max((2 if child.children() else 1 for child in children), default=0)
+
+
+def imports(process: subprocess.Popen[str], _: Path) -> bool:
+    return any("torch" in m.path for m in psutil.Process(process.pid).memory_maps())
+
+
+def starts_its_helper(process: subprocess.Popen[str], _: Path) -> bool:
+    return generations(process) >= 1
+
+
+def starts_its_actor(process: subprocess.Popen[str], _: Path) -> bool:
+    return generations(process) == 2
+
+
+def writes(_: subprocess.Popen[str], run_dir: Path) -> bool:
+    return (run_dir / "metrics.jsonl").exists()
+
+
+@pytest.mark.fault("F12")
+@pytest.mark.parametrize("moment", [imports, starts_its_helper, starts_its_actor, writes])
+def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
+    tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
+) -> None:
+    with started([COMMAND, "train", "dqn", *TINY, "--run-dir", "x"], tmp_path) as process:
+        try:
+            wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
+            os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in out + err
+    assert err in {"", "asyncrl: interrupted\n"}
+
+
+# The disk hangs as soon as the test says so.
+HANGING_DISK = """
+import os, sys, threading
+from pathlib import Path
+from asyncrl.cli.main import main
+
+fsync = os.fsync
+
+def hanging(descriptor):
+    if Path("hang").exists():
+        Path("hangs").touch()
+        threading.Event().wait()
+    fsync(descriptor)
+
+os.fsync = hanging
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.fault("F13", "F18")
+def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
+    arguments = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "20"]
+    arguments += ["--evaluation.where", "off"]
+    checkpoints = Checkpointer(tmp_path / "x/checkpoints")
+    command = [sys.executable, "-c", HANGING_DISK, "train", "dqn", *arguments]
+    with started(command, tmp_path) as process:
+        try:
+            wait_until(checkpoints.latest, DEADLINE_S, "a first checkpoint")
+            (tmp_path / "hang").touch()
+            wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")
+            os.killpg(process.pid, signal.SIGINT)
+            wait_until(
+                lambda: not generations(process), DEADLINE_S, "only the checkpoint to be left"
+            )
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    left = checkpoints.load_latest()
+    assert left.meta["opt_steps"] == int(checkpoints.latest() or 0)
+    checkpoints.save("1000000", left.groups, left.meta)
+    assert checkpoints.latest() == "1000000"
