@@ -48,10 +48,10 @@ MAX_TEXT = 4096
 MAX_ENTRIES = 1024
 _ALIGNMENT = 8
 
-# A header this small does no harm, whatever is in it. In a larger one, values must be few enough
-# for all of them to take at most eight times its bytes, and a constant.
-_SMALL_HEADER = 1024
-_BYTES_PER_VALUE = 12
+# So many values of a header do no harm, whatever they are. More of them must be few enough for all
+# to take at most eight times the memory of the message.
+_FREE_VALUES = 4096
+_BYTES_PER_VALUE = 20
 # Bytes from one value of msgpack to the next, by its first byte: small strings are in themselves,
 # the contents of lists and maps are values of their own.
 _STEP = [1] * 256
@@ -126,13 +126,15 @@ class WireFormat:
             raise WireError(f"cannot encode {type(message).__name__}: {error}") from error
         if len(header) > MAX_HEADER_BYTES:
             raise WireError(f"{type(message).__name__}: its header would have {len(header)} bytes")
-        return [header, *arrays]
+        frames = [header, *arrays]
+        _check_values(header, sum(memoryview(frame).nbytes for frame in frames))
+        return frames
 
     def decode(self, frames: Sequence[Frame]) -> WireMessage:
         """Return the message in these frames; its arrays are read-only views of them."""
         if not frames:
             raise WireError("a message without frames")
-        fields = _unpack(frames[0])
+        fields = _unpack(frames[0], sum(memoryview(frame).nbytes for frame in frames))
         kind = fields.integer("kind", 0, len(_KINDS) - 1)
         cls = fields.kind = _KINDS[kind].__name__
         if (run_id := fields.text("run_id")) != self.run_id:
@@ -223,12 +225,11 @@ class WireFormat:
         return Delivery(topic, model)
 
 
-def _unpack(header: Frame) -> Fields:
+def _unpack(header: Frame, message_bytes: int) -> Fields:
     size = memoryview(header).nbytes
     if size > MAX_HEADER_BYTES:
         raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
-    if size > _SMALL_HEADER:
-        _check_values(bytes(header))
+    _check_values(bytes(header), message_bytes)
     try:
         values = msgpack.unpackb(
             header,
@@ -253,21 +254,24 @@ def _unpack(header: Frame) -> Fields:
     return fields
 
 
-def _check_values(header: bytes) -> None:
-    """Refuse a header of more values than its bytes justify; the smallest take 72 times as much.
+def _check_values(header: bytes, message_bytes: int) -> None:
+    """Refuse a header of more values than the message's bytes justify.
 
-    Steps from value to value without building any. What is malformed is left to msgpack.
+    An empty list takes one byte there and 64 here. Steps from value to value without building any;
+    what is malformed is left to msgpack.
     """
+    if len(header) <= _FREE_VALUES:
+        return
+    most = _FREE_VALUES + message_bytes // _BYTES_PER_VALUE
     at = count = 0
-    most = _SMALL_HEADER + len(header) // _BYTES_PER_VALUE
-    while at < len(header):
+    while at < len(header) and count <= most:
         tag = header[at]
         at += _STEP[tag]
         if 0xD9 <= tag <= 0xDB:  # a string that says its length in 1, 2 or 4 bytes
             at += int.from_bytes(header[at - (1 << tag - 0xD9) : at])
         count += 1
     if count > most:
-        raise WireError(f"a header of {len(header)} bytes with {count} values, more than {most}")
+        raise WireError(f"a header with more than {most} values, too many for its size")
 
 
 def _offsets(layout: Sequence[Entry]) -> tuple[list[int], int]:
