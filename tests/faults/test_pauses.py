@@ -5,64 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from asyncrl.launcher import ProgressReport
-from asyncrl.launchers._lives import ProgressBoard
+from tests.faults.learners import boards, learner
 from tests.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 STEP_TIMEOUT_S = 5.0
-
-LEARNER = """
-import json, sys
-from pathlib import Path
-from tests.faults.runs import until, with_restarts
-from tests.integration.test_train_async import run
-
-result, _ = run(
-    with_restarts(2, step_timeout_s=float(sys.argv[2])),
-    strategy=until(lambda _: Path(sys.argv[1]).exists()),
-    stop=None,
-)
-print(json.dumps([result.ledger, result.actors]))
-"""
-
-
-@contextmanager
-def learner(enough: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start a run with two actors, which ends when the file is there."""
-    command = [sys.executable, "-c", LEARNER, str(enough), str(STEP_TIMEOUT_S)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def boards() -> Iterator[list[ProgressBoard]]:
-    """Read what the two actors leave word of, over the learner's shoulder."""
-
-    def paths() -> list[Path]:
-        return sorted(Path(tempfile.gettempdir()).glob("asyncrl-*/*.progress"))
-
-    wait_until(lambda: len(paths()) == 2, DEADLINE_S, "the actors")
-    opened = [ProgressBoard(path) for path in paths()]
-    try:
-        yield opened
-    finally:
-        for board in opened:
-            board.close()
 
 
 def actors_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -72,7 +27,7 @@ def actors_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 @pytest.mark.fault("F16", "F30", "F33")
 def test_learner_that_was_stopped_finds_its_actors_waiting_and_goes_on(tmp_path: Path) -> None:
-    with learner(tmp_path / "enough") as process, boards() as told:
+    with learner(tmp_path / "enough", STEP_TIMEOUT_S) as process, boards() as told:
 
         def read() -> list[ProgressReport]:
             return [board.read() for board in told]

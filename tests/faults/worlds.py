@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from asyncrl.types import Array
 from tests.fakes import CountingBatch
 from tests.helpers import wait_until
 
-__all__ = ["DEADLINE_S", "FALLS", "Falling", "FallsInActors", "SlowInOne"]
+__all__ = ["DEADLINE_S", "FALLS", "Falling", "FallsInActors", "JumpsInTime", "SlowInOne"]
 
 DEADLINE_S = 60.0
 
@@ -125,4 +127,13 @@ class _Slow(CountingBatch):
         if self._made == 10:
             (self._notes / "slow").touch()
             wait_until((self._notes / "release").exists, DEADLINE_S, "the others to go on")
+        return super().step(action)
+
+
+class JumpsInTime(CountingBatch):
+    """Sets the clock of its process at each step."""
+
+    def step(self, action: Array) -> EnvStep:
+        time_of_day = random.uniform(-1e9, 1e10)
+        time.time = lambda: time_of_day
         return super().step(action)

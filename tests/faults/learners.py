@@ -1,0 +1,63 @@
+"""Whole runs in a process of their own, seen from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from asyncrl.launchers._lives import ProgressBoard
+from tests.helpers import wait_until
+
+__all__ = ["boards", "learner"]
+
+_DEADLINE_S = 60.0
+
+LEARNER = """
+import json, sys
+from pathlib import Path
+from tests.faults.runs import until, with_restarts
+from tests.integration.test_train_async import run
+
+result, _ = run(
+    with_restarts(2, step_timeout_s=float(sys.argv[2])),
+    strategy=until(lambda _: Path(sys.argv[1]).exists()),
+    stop=None,
+)
+print(json.dumps([result.ledger, result.actors]))
+"""
+
+
+@contextmanager
+def learner(enough: Path, step_timeout_s: float = 300.0) -> Iterator[subprocess.Popen[str]]:
+    """Start a run with two actors, in a process group of its own; it ends when the file is there.
+
+    It then prints its ledger and what its actors did.
+    """
+    command = [sys.executable, "-c", LEARNER, str(enough), str(step_timeout_s)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def boards() -> Iterator[list[ProgressBoard]]:
+    """Read what the two actors leave word of, over the learner's shoulder."""
+
+    def paths() -> list[Path]:
+        return sorted(Path(tempfile.gettempdir()).glob("asyncrl-*/*.progress"))
+
+    wait_until(lambda: len(paths()) == 2, _DEADLINE_S, "the actors")
+    opened = [ProgressBoard(path) for path in paths()]
+    try:
+        yield opened
+    finally:
+        for board in opened:
+            board.close()

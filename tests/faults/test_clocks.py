@@ -1,0 +1,65 @@
+"""The time of day may jump, for whoever sets the clock; nothing but what is shown depends on it."""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import asyncrl
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from tests.faults.runs import adds_up, with_restarts
+from tests.faults.worlds import DEADLINE_S, JumpsInTime
+from tests.integration.test_train_async import run
+
+ROOT = Path(asyncrl.__file__).parent
+
+WALL_CLOCKS = {
+    *(f"time.{name}" for name in "time time_ns localtime gmtime ctime strftime".split()),
+    *(f"datetime.{name}" for name in "now utcnow today".split()),
+    *(f"datetime.datetime.{name}" for name in "now utcnow today".split()),
+    *(f"date{more}.today" for more in ("", "time.date")),
+}
+
+SHOWN = {
+    "cli/train_command.py": "the name of a run's directory",
+    "recorders/tensorboard.py": "its events carry the time of day",
+}
+"""Where the time of day is only shown, and why."""
+
+
+def uses(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in WALL_CLOCKS:
+            yield ast.unparse(node)
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield from (f"time.{a.name}" for a in node.names if f"time.{a.name}" in WALL_CLOCKS)
+
+
+@pytest.mark.fault("F33")
+def test_nothing_asks_for_the_time_of_day_but_to_show_it() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): sorted(set(uses(path)))
+        for path in ROOT.rglob("*.py")
+        if any(uses(path))
+    }
+    assert found.keys() == SHOWN.keys(), found
+
+
+@pytest.mark.processes
+@pytest.mark.fault("F33")
+def test_run_does_not_notice_clocks_that_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = random.Random(0)
+    monkeypatch.setattr(time, "time", lambda: jumps.uniform(-1e9, 1e10))
+    result, trainer = run(
+        with_restarts(2, step_timeout_s=30.0),
+        make_env=JumpsInTime,
+        stop=MaxOptSteps(100) | MaxSeconds(DEADLINE_S),
+    )
+    assert result.opt_steps == 100
+    assert adds_up(trainer)
+    assert [actor["restarts"] for actor in result.actors.values()] == [0, 0]

@@ -1,0 +1,127 @@
+"""Whatever is killed, nothing is left; and what a script does with processes does no harm."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.launchers.local import LocalLauncher
+from tests.faults.learners import boards, learner
+from tests.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 60.0
+
+Family = list[psutil.Process]
+"""The learner, its helper, then actors."""
+
+
+def the_learner(family: Family) -> None:
+    family[0].kill()
+
+
+def its_group(family: Family) -> None:
+    os.killpg(family[0].pid, signal.SIGKILL)
+
+
+def its_helper(family: Family) -> None:
+    family[1].kill()
+
+
+def one_by_one(family: Family) -> None:
+    """Stop all of them first, so that nobody can tidy up after another one."""
+    for process in family:
+        process.suspend()
+    for process in family:
+        process.kill()
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def traces() -> set[Path]:
+    shared = Path("/dev/shm")
+    return {*Path(tempfile.gettempdir()).glob("*asyncrl*"), *shared.glob("*")}
+
+
+@pytest.mark.fault("F11", "F35")
+@pytest.mark.parametrize("kill", [the_learner, its_group, its_helper, one_by_one])
+def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Family], None]) -> None:
+    before = traces()
+    with learner(tmp_path / "never") as process, boards() as told:
+        wait_until(lambda: all(board.read().turns for board in told), DEADLINE_S, "some steps")
+        assert traces() > before
+        (helper,) = psutil.Process(process.pid).children()
+        family = [psutil.Process(process.pid), helper, *helper.children()]
+        kill(family)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode != 0
+    if kill is its_helper:
+        assert "the process that starts actors has gone (exit code -9)" in err
+    wait_until(lambda: not any(map(lives, family)), DEADLINE_S, "all of them gone")
+    if kill is one_by_one:
+        assert traces() > before, "nobody was left to tidy up"
+        LocalLauncher().close()
+    wait_until(lambda: traces() == before, DEADLINE_S, "their traces gone")
+
+
+# Everything at the top level, as in a notebook: no guard, and actors must not run it again.
+SCRIPT = """
+import multiprocessing
+import threading
+
+multiprocessing.set_start_method("fork")
+lock = threading.Lock()
+
+def hold():
+    with lock:
+        threading.Event().wait()
+
+for _ in range(4):
+    threading.Thread(target=hold, daemon=True).start()
+
+import torch
+torch.set_num_threads(2)
+torch.ones(512, 512) @ torch.ones(512, 512)
+
+from asyncrl import AsyncConfig, EvaluationConfig, train_async
+from asyncrl.stop_conditions import MaxOptSteps
+from tests.fakes import ConstantConfig, CountingBatch
+
+class Mine(CountingBatch):
+    pass
+
+result = train_async(
+    ConstantConfig(),
+    lambda: Mine(length=5),
+    AsyncConfig(actors=2, evaluation=EvaluationConfig(where="off")),
+    stop=MaxOptSteps(20),
+)
+print(result.opt_steps, [actor["restarts"] for actor in result.actors.values()])
+print(multiprocessing.Pool(1).map(abs, [-1]))
+"""
+
+
+@pytest.mark.fault("F5", "F38")
+def test_script_with_threads_and_a_start_method_of_its_own_trains(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.stdout == "20 [0, 0]\n[1]\n", done.stderr
