@@ -55,9 +55,6 @@ FAULT_MODEL = {
     "F38": "a user's fork start method and threads: no harm",
 }
 
-PENDING = frozenset({"F24"})
-"""Rows whose proof is on its way; to be empty."""
-
 
 @cache
 def proofs() -> dict[str, list[str]]:
@@ -74,10 +71,7 @@ def proofs() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("row", FAULT_MODEL)
 def test_row_has_a_proof(row: str) -> None:
-    if row in PENDING:
-        assert row not in proofs(), f"{row} has a proof now: take it out of PENDING"
-    else:
-        assert row in proofs(), f"no test carries {row}: {FAULT_MODEL[row]}"
+    assert row in proofs(), f"no test carries {row}: {FAULT_MODEL[row]}"
 
 
 def test_every_mark_is_a_row() -> None:

@@ -1,0 +1,175 @@
+"""Whole runs over TCP, and what other hosts, users and files see of a run."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.evaluator import EpisodeEvaluatorConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.recorders.jsonl import JsonlRecorder
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.train import build_async_trainer
+from asyncrl.transports._zeromq_socket import Curve
+from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig
+from tests.fakes import ConstantConfig, CountingBatch
+
+pytestmark = pytest.mark.processes
+
+CONFIG = AsyncConfig(
+    actors=2,
+    segment=SegmentConfig(length=4),
+    replay=UniformReplayConfig(capacity=2000),
+    limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=50),
+    trainer=AsyncTrainerConfig(
+        batch_size=16,
+        sync_interval_opt_steps=5,
+        books=BookkeepingConfig(
+            eval_interval_opt_steps=50, record_interval_s=0.2, save_interval_opt_steps=50
+        ),
+    ),
+    evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2)),
+    transport=ZmqTransportConfig(bind="tcp://127.0.0.1"),
+)
+
+
+class Watching:
+    """A training loop that looks around once, in the middle."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self.look = look
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        while not trainer.should_stop:
+            if trainer.books.counts.opt_steps == 100:
+                self.look()
+            trainer.run_step()
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Collect all secret keys that are made."""
+    made: list[bytes] = []
+    make = Curve.make
+
+    def remember(server: bytes = b"") -> Curve:
+        curve = make(server)
+        made.append(curve.secret)
+        return curve
+
+    monkeypatch.setattr(Curve, "make", remember)
+    return made
+
+
+def family() -> list[psutil.Process]:
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def internet_sockets() -> list[Any]:
+    return [c for process in family() for c in process.net_connections(kind="inet")]
+
+
+def run(config: AsyncConfig, look: Callable[[], None], **parts: Any) -> AsyncTrainer:
+    stop = MaxOptSteps(300) | MaxSeconds(60)
+    trainer = build_async_trainer(
+        ConstantConfig(), CountingBatch, config, stop=stop, strategy=Watching(look), **parts
+    )
+    result = trainer.train()
+    assert result.opt_steps == 300
+    ledger = result.ledger
+    assert ledger["in_flight"] == 0
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    return trainer
+
+
+def run_directories() -> list[Path]:
+    """Return the private directories that processes of this run were given on their commands."""
+    words = {word for process in family()[1:] for word in process.cmdline()}
+    return [Path(word) for word in words if word.startswith("/") and "asyncrl-" in Path(word).name]
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def test_by_default_a_run_opens_nothing_to_other_hosts_or_users() -> None:
+    looks: list[int] = []
+
+    def look() -> None:
+        assert internet_sockets() == []
+        (directory,) = run_directories()
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert directory.stat().st_uid == os.getuid()
+        looks.append(1)
+
+    run(replace(CONFIG, transport=ZmqTransportConfig()), look)
+    assert looks
+
+
+def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
+    secrets: list[bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[bytes] = []
+
+    def look() -> None:
+        listening = [c.laddr.ip for c in internet_sockets() if c.status == psutil.CONN_LISTEN]
+        assert listening == ["127.0.0.1"]
+        assert {c.laddr.ip for c in internet_sockets()} == {"127.0.0.1"}
+        for process in family():
+            seen.append("\0".join(process.cmdline()).encode())
+            seen.append("\0".join(process.environ().values()).encode())
+        (directory,) = run_directories()
+        assert not list(directory.glob("*.body")), "an actor's keys are gone once it has read them"
+        seen.extend(path.read_bytes() for path in files_below(directory))
+
+    recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
+    run(CONFIG, look, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
+    seen.extend(path.read_bytes() for path in files_below(tmp_path))
+    seen.append("".join(capfd.readouterr()).encode())
+    assert len(secrets) == 4, "the learner's, two actors' and the evaluator's"
+    assert len(seen) > 10
+    assert not [secret for secret in secrets for text in seen if secret in text]
+
+
+@pytest.mark.fault("F1")
+def test_a_new_life_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
+    keys: list[int] = []
+
+    def look() -> None:
+        actors = [p for helper in psutil.Process().children() for p in helper.children()]
+        random.Random(0).choice(actors).kill()
+
+    config = replace(
+        CONFIG,
+        supervision=replace(
+            CONFIG.supervision,
+            restart=RestartPolicyConfig(backoff_s=0.01, backoff_max_s=0.05),
+        ),
+    )
+    close = ZmqLearnerLink.close
+
+    def count_and_close(link: ZmqLearnerLink) -> None:
+        if link._gate is not None:
+            keys.append(len(link._gate._users))
+        close(link)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ZmqLearnerLink, "close", count_and_close)
+        run(config, look)
+    assert len(secrets) > 4
+    assert keys[0] == 0, "every life is over, and so is its key"
