@@ -47,6 +47,10 @@ class ActorManagerConfig:
     start_timeout_s: float = 300.0
     """The same for its start: modules are loaded then, and environments built."""
 
+    memory_limit_bytes: int = 0
+    """An actor whose process holds more memory is replaced, before the system kills whom it will;
+    0 sets no limit. What it shares with the others, such as loaded modules, counts."""
+
     stop_timeout_s: float = 15.0
     """Time for actors to send their tails and end, before they are killed."""
 
@@ -57,6 +61,11 @@ class ActorManagerConfig:
         if self.step_timeout_s < 0:
             raise ConfigError(
                 f"supervision.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
+            )
+        if self.memory_limit_bytes < 0:
+            raise ConfigError(
+                "supervision.memory_limit_bytes must be 0 (no limit) or more, got "
+                f"{self.memory_limit_bytes}"
             )
         for name in ("start_timeout_s", "stop_timeout_s"):
             if getattr(self, name) <= 0:
@@ -145,6 +154,7 @@ class ActorManager:
                 self._fill_slots()
                 self._take_exits(self._launcher.exits(_WATCH_S))
                 self._end_hanging()
+                self._end_large()
             self._kill_remaining()
         finally:
             self._launcher.close()
@@ -216,6 +226,23 @@ class ActorManager:
                 slot.killed_because = f"made no {what} for {slot.silent_s:.0f} s and was killed"
                 slot.silent_s = 0.0
                 self._launcher.kill(peer, with_stacks=True)
+
+    def _end_large(self) -> None:
+        """Kill actors that hold more memory than they may."""
+        limit = self._config.memory_limit_bytes
+        if not limit or self._finishing.is_set():
+            return
+        for actor_id, slot in self._slots.items():
+            peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
+            if not slot.alive or slot.killed_because:
+                continue
+            held = self._launcher.memory_bytes(peer)
+            if held > limit:
+                slot.killed_because = (
+                    f"held {held / 2**20:.0f} MiB of memory where supervision.memory_limit_bytes "
+                    f"allows {limit / 2**20:.0f}, and was killed"
+                )
+                self._launcher.kill(peer)
 
     def _kill_remaining(self) -> None:
         for actor_id, slot in self._slots.items():

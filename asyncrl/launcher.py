@@ -76,6 +76,10 @@ class Launcher(Protocol):
         """Return what a living actor has left word of."""
         ...
 
+    def memory_bytes(self, peer: Peer) -> int:
+        """Return the memory that a living actor holds now; 0 where the system does not tell."""
+        ...
+
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """End an actor and all it has started at once; its exit follows in `exits`.
 

@@ -37,6 +37,7 @@ class FakeLauncher:
         self.alive: list[Peer] = []
         self.killed: list[tuple[Peer, bool]] = []
         self.stopped: set[Peer] = set()
+        self.memory: dict[Peer, int] = {}
         self.closed = 0
         self.rounds = 0
         self.dies_of_kill = True
@@ -68,6 +69,10 @@ class FakeLauncher:
         report = self._reports[peer]
         says_so = report.waiting and peer not in self.stopped
         return replace(report, waits=self.rounds) if says_so else report
+
+    def memory_bytes(self, peer: Peer) -> int:
+        assert peer in self.alive, "a launcher knows the memory of living actors only"
+        return self.memory.get(peer, 0)
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         self.killed.append((peer, with_stacks))
@@ -381,6 +386,33 @@ def test_timeout_of_0_never_looks() -> None:
         assert stage.launcher.killed == []
 
 
+# --- actors that eat -----------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F3")
+def test_actor_that_holds_too_much_memory_is_replaced_and_why_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(memory_limit_bytes=100 << 20) as stage:
+        stage.all_work()
+        stage.launcher.memory |= {peer(0): 100 << 20, peer(1): 150 << 20}
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 1 to be killed")
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1.0
+        stage.wait_for(peer(1, 1))
+        assert stage.launcher.killed == [(peer(1), False)]
+        assert "actor 1 held 150 MiB of memory" in caplog.text
+        assert "supervision.memory_limit_bytes allows 100, and was killed" in caplog.text
+        assert stage.interrupter.error is None
+
+
+def test_memory_without_a_limit_is_nobodys_business() -> None:
+    with started() as stage:
+        stage.launcher.memory[peer(0)] = 1 << 50
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
 # --- the end -------------------------------------------------------------------------------------
 
 
@@ -493,6 +525,7 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     [
         ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
         ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
+        ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(no limit\)"),
         ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
     ],
 )

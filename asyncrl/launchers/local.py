@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import select
 import shutil
@@ -114,6 +115,14 @@ class LocalLauncher:
     def progress(self, peer: Peer) -> ProgressReport:
         """Return what a living actor has left word of."""
         return self._lives[LifeFiles.of(self._directory, peer).name].board.read()
+
+    def memory_bytes(self, peer: Peer) -> int:
+        """Return the memory that a living actor holds now; 0 where the system does not tell."""
+        pid = self._lives[LifeFiles.of(self._directory, peer).name].pid
+        try:
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
+        except OSError:  # it has just ended, or has not begun
+            return 0
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """End an actor and all it has started; its exit follows in `exits`."""

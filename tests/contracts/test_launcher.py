@@ -94,6 +94,20 @@ def test_progress_is_seen_while_it_lives(launcher: Launcher) -> None:
     wait_until(lambda: launcher.progress(peer()) == expected, DEADLINE_S, "progress")
 
 
+@pytest.mark.fault("F3")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_memory_is_seen_while_it_lives_and_its_peak_afterwards(launcher: Launcher) -> None:
+    launcher.launch(peer(), bodies.eats_and_waits)
+
+    def has_grown() -> bool:
+        assert launcher.exits(0.01) == [], "whoever owns a launcher asks it for ends all the time"
+        return launcher.memory_bytes(peer()) > 100 << 20
+
+    wait_until(has_grown, DEADLINE_S, "100 MiB")
+    launcher.kill(peer())
+    assert end_of(launcher).peak_bytes > 100 << 20
+
+
 def test_each_end_is_told_once(launcher: Launcher) -> None:
     for i in range(3):
         launcher.launch(peer(i), bodies.returns)

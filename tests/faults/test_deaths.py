@@ -14,17 +14,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.errors import ActorFailed
 from asyncrl.launcher import ActorExit, Progress
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
-from asyncrl.restart_policy import describe_exit
+from asyncrl.restart_policy import RestartPolicyConfig, describe_exit
 from asyncrl.stop_conditions import MaxSeconds
 from asyncrl.types import ActorId
 from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne
-from tests.integration.test_train_async import run
+from tests.integration.test_train_async import config, run
 
 pytestmark = pytest.mark.processes
 
@@ -66,6 +68,17 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
     crashes = [message for message in caplog.messages if "native code" in message]
     assert len(crashes) == 2
     assert all("in step" in message for message in crashes), "where they stood"
+
+
+@pytest.mark.fault("F2", "F7")
+def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted() -> None:
+    restart = RestartPolicyConfig(max_restarts=2, backoff_s=0.01)
+    with pytest.raises(ActorFailed, match=r"ended after 5 steps .* death 3 of an actor within"):
+        run(
+            config(supervision=ActorManagerConfig(restart=restart)),
+            make_env=partial(Falling, "exit 0", after=5),
+            stop=MaxSeconds(DEADLINE_S),
+        )
 
 
 # --- exceptions ----------------------------------------------------------------------------------

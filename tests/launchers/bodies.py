@@ -41,6 +41,12 @@ def waits(progress: Progress) -> None:
     forever()
 
 
+def eats_and_waits(_: Progress) -> None:
+    held = b"x" * (100 << 20)
+    forever()
+    del held
+
+
 def holds_the_gil(progress: Progress) -> None:
     progress.turn(0)
     # A regular expression that backtracks for ages, inside one call.
