@@ -1,0 +1,1 @@
+"""Runs under many faults, longer than a test may take."""
