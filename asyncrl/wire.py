@@ -126,15 +126,14 @@ class WireFormat:
             raise WireError(f"cannot encode {type(message).__name__}: {error}") from error
         if len(header) > MAX_HEADER_BYTES:
             raise WireError(f"{type(message).__name__}: its header would have {len(header)} bytes")
-        frames = [header, *arrays]
-        _check_values(header, sum(memoryview(frame).nbytes for frame in frames))
-        return frames
+        _check_values(header, arrays)
+        return [header, *arrays]
 
     def decode(self, frames: Sequence[Frame]) -> WireMessage:
         """Return the message in these frames; its arrays are read-only views of them."""
         if not frames:
             raise WireError("a message without frames")
-        fields = _unpack(frames[0], sum(memoryview(frame).nbytes for frame in frames))
+        fields = _unpack(frames[0], frames[1:])
         kind = fields.integer("kind", 0, len(_KINDS) - 1)
         cls = fields.kind = _KINDS[kind].__name__
         if (run_id := fields.text("run_id")) != self.run_id:
@@ -225,11 +224,11 @@ class WireFormat:
         return Delivery(topic, model)
 
 
-def _unpack(header: Frame, message_bytes: int) -> Fields:
+def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
     size = memoryview(header).nbytes
     if size > MAX_HEADER_BYTES:
         raise WireError(f"a header of {size} bytes, more than {MAX_HEADER_BYTES}")
-    _check_values(bytes(header), message_bytes)
+    _check_values(header, arrays)
     try:
         values = msgpack.unpackb(
             header,
@@ -254,14 +253,16 @@ def _unpack(header: Frame, message_bytes: int) -> Fields:
     return fields
 
 
-def _check_values(header: bytes, message_bytes: int) -> None:
+def _check_values(header: Frame, arrays: Sequence[Frame]) -> None:
     """Refuse a header of more values than the message's bytes justify.
 
     An empty list takes one byte there and 64 here. Steps from value to value without building any;
     what is malformed is left to msgpack.
     """
-    if len(header) <= _FREE_VALUES:
+    if memoryview(header).nbytes <= _FREE_VALUES:
         return
+    header = bytes(header)
+    message_bytes = len(header) + sum(memoryview(array).nbytes for array in arrays)
     most = _FREE_VALUES + message_bytes // _BYTES_PER_VALUE
     at = count = 0
     while at < len(header) and count <= most:

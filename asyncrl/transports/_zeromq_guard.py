@@ -16,7 +16,13 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from asyncrl.transports._zeromq_socket import ZAP_DOMAIN, Curve, open_gate, open_monitor
+from asyncrl.transports._zeromq_socket import (
+    ZAP_DOMAIN,
+    Curve,
+    is_readable,
+    open_gate,
+    open_monitor,
+)
 
 __all__ = ["Complaints", "ConnectionLog", "Gatekeeper"]
 
@@ -84,10 +90,9 @@ class Gatekeeper:
     def answer(self) -> None:
         """Answer those who are at the gate."""
         for _ in range(_MOST_AT_ONCE):
-            try:
-                request = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not is_readable(self.socket):
                 return
+            request = self.socket.recv_multipart(zmq.NOBLOCK)
             user = self._user_of(request)
             verdict = [b"200", b"OK", user.encode()] if user else [b"400", b"not admitted", b""]
             self.socket.send_multipart([*request[:2], _VERSION, request[3], *verdict, b""])
@@ -133,17 +138,16 @@ class ConnectionLog:
         """Count what has happened since the last call, and return that."""
         news: Counter[str] = Counter()
         for _ in range(_MOST_AT_ONCE):
-            try:
-                event = parse_monitor_message(self.socket.recv_multipart(zmq.NOBLOCK))
-            except zmq.Again:
+            if not is_readable(self.socket):
                 break
+            event = parse_monitor_message(self.socket.recv_multipart(zmq.NOBLOCK))
             name = _EVENTS.get(int(event["event"]), "other")
             news[name] += 1
             if name == "accepted":
                 self._open.add(event["value"])
             elif name == "disconnected":
                 self._open.discard(event["value"])
-        self.counts += news
+        self.counts.update(news)
         return news
 
     def complaints(self, known: int) -> Iterator[tuple[str, int, str]]:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from struct import pack
-from typing import Self
+from typing import Self, cast
 
 import zmq
 
@@ -26,6 +26,7 @@ __all__ = [
     "ZmqTransportConfig",
     "check_libzmq",
     "ipc_path",
+    "is_readable",
     "listen",
     "make_actor_socket",
     "make_learner_socket",
@@ -52,6 +53,8 @@ _MAX_IPC_PATH = 103
 # Events that nobody has read. Beyond that libzmq waits, which is still better than no bound.
 _MAX_EVENTS = 20_000
 _SPARE_DESCRIPTORS = 16
+# As plain numbers, which are quicker than members of an enum.
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 _OLDEST_LIBZMQ = (4, 3, 5)
 
 
@@ -255,6 +258,11 @@ def open_monitor(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 def sender(frame: zmq.Frame) -> str:
     """Return the user whose key a message came with."""
     return str(frame.get("User-Id"))
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether there is something to receive; costs a tenth of a receive that finds nothing."""
+    return bool(int(cast(int, socket.getsockopt(_EVENTS))) & _READABLE)
 
 
 def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
