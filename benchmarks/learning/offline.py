@@ -28,7 +28,7 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import to_plain
-from asyncrl.datasets.minari import load_minari
+from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.messages import ModelInfo
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
@@ -87,10 +87,18 @@ class OfflineCase:
         return whole
 
 
+# Advantages in units of returns, and a network as small as the task.
+_SMALL: dict[str, Any] = {
+    "hidden": (64, 64),
+    "learning_rate": 1e-3,
+    "tau": 0.02,
+    "normalize_reward": True,
+}
+
 OFFLINE_CASES: tuple[OfflineCase, ...] = (
     OfflineCase(algorithm="bc", agent=BCConfig()),
-    OfflineCase(algorithm="awac", agent=AWACConfig()),
-    OfflineCase(algorithm="iql", agent=IQLConfig()),
+    OfflineCase(algorithm="awac", agent=AWACConfig(**_SMALL, temperature=0.1)),
+    OfflineCase(algorithm="iql", agent=IQLConfig(**_SMALL, temperature=0.05, expectile=0.9)),
 )
 
 
@@ -108,7 +116,9 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
         directory = Path(name)
         MODES["sync"](config, MemoryRecorder(), directory / "player")
         returns = _record(config, _best(directory / "player"), case.episodes, directory, seed)
-        buffer, _ = load_minari(_DATASET, UniformReplayConfig(capacity=200_000), seed=seed)
+        extras = case.agent.extra_columns(minari_spec(find_minari(_DATASET)))
+        replay = UniformReplayConfig(capacity=200_000)
+        buffer, _ = load_minari(_DATASET, replay, extras=extras, seed=seed)
         result = train_from_data(
             case.agent,
             buffer,
