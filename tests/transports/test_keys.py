@@ -176,6 +176,25 @@ def test_nobody_gets_in_with_the_wrong_keys(
     actor.close()
 
 
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize(
+    "greeting",
+    [b"\x01\x00", b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00"],
+    ids=["protocol 1", "protocol 2"],
+)
+def test_nobody_gets_in_with_a_protocol_that_knows_no_keys(
+    learner: ZmqLearnerLink, greeting: bytes
+) -> None:
+    transport = admitted(learner, make_peer(5))
+    wire = WireFormat(schema=SCHEMA, run_id=transport.run_id)
+    (hello,) = (bytes(frame) for frame in wire.encode(make_hello(make_peer(5))))
+    host, _, port = transport.endpoint.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((host, int(port))) as old:
+        old.sendall(greeting + b"\x00" + bytes([len(hello)]) + hello)
+        received = until(learner, lambda: learner.counters.get("handshake_failed"))
+    assert received == []
+
+
 def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLearnerLink) -> None:
     good = keys_of(admitted(learner, make_peer(5)))
     intruder = Intruder(learner.address, curve(good.server, good.public, good.secret))  # type: ignore[arg-type]

@@ -163,6 +163,7 @@ def test_a_port_in_use_is_named() -> None:
             ZmqTransport.loopback(port, schema=SCHEMA).listen()
 
 
+@pytest.mark.fault("F27")
 def test_a_path_in_use_is_not_stolen(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
     with pytest.raises(TransportError, match="exists"):
         address(learner).listen()
@@ -295,6 +296,7 @@ def test_a_message_of_endless_frames_is_thrown_away(
     goes_on(learner, actor)
 
 
+@pytest.mark.fault("F23")
 def test_an_oversized_message_cuts_its_sender_off(
     learner: ZmqLearnerLink, actor: ZmqActorLink, stranger: zmq.Socket[bytes]
 ) -> None:
@@ -350,6 +352,7 @@ def test_what_only_learners_say_is_not_taken_from_an_actor(
     until(learner, lambda: learner.counters.get("malformed") == 1)
 
 
+@pytest.mark.fault("F26")
 def test_an_actor_of_another_run_is_not_heard(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
     stale = replace(address(learner), run_id="the run before").connect(PEER)
     stale.hello(make_hello())
@@ -360,6 +363,7 @@ def test_an_actor_of_another_run_is_not_heard(learner: ZmqLearnerLink, actor: Zm
     goes_on(learner, actor)
 
 
+@pytest.mark.fault("F26")
 def test_messages_of_an_earlier_life_are_counted_and_dropped(learner: ZmqLearnerLink) -> None:
     before, after = connect(learner), connect(learner, make_peer(incarnation=1))
     before.hello(make_hello())
