@@ -32,7 +32,7 @@ needs_strace = pytest.mark.skipif(
     not shutil.which("strace"), reason="strace, which injects the faults, is not installed"
 )
 
-# Forks a child for each line it reads, which stops, and saves a checkpoint once it may go on.
+# Forks a child for each line it reads, which stops, and saves checkpoints once it may go on.
 SAVER = """
 import os, signal, sys
 from pathlib import Path
@@ -40,10 +40,11 @@ from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import CheckpointError
 from tests.faults.test_disk import groups
 
-def save(directory, name, value):
+def save(directory, names, value):
     os.kill(os.getpid(), signal.SIGSTOP)
     try:
-        Checkpointer(Path(directory), keep_last=1).save(name, groups(float(value)), {})
+        for name in names.split(","):
+            Checkpointer(Path(directory), keep_last=1).save(name, groups(float(value)), {})
     except CheckpointError:
         os._exit(7)
     except BaseException:
@@ -81,11 +82,11 @@ class TracedSaves:
             [sys.executable, "-c", SAVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def save(self, directory: Path, name: str, value: float, *inject: str) -> int:
-        """Return the exit code of a save that is traced and may be spoiled."""
+    def save(self, directory: Path, names: str, value: float, *inject: str) -> int:
+        """Return the exit code of saves that are traced and may be spoiled."""
         assert self._saver.stdin
         assert self._saver.stdout
-        print(directory, name, value, file=self._saver.stdin, flush=True)
+        print(directory, names, value, file=self._saver.stdin, flush=True)
         child = int(self._saver.stdout.readline())
         arguments = [f"--trace={','.join('?' + call for call in CALLS)}"]
         arguments += [f"--inject={expression}" for expression in inject]
@@ -127,9 +128,9 @@ def prepared(directory: Path) -> Path:
     return directory
 
 
-def points(traced: TracedSaves, tmp_path: Path, name: str) -> list[tuple[str, int]]:
-    """Return each system call of a save that goes well: its name, and its number among those."""
-    assert traced.save(prepared(tmp_path / "well"), name, 2) == 0
+def points(traced: TracedSaves, tmp_path: Path, names: str) -> list[tuple[str, int]]:
+    """Return each system call of saves that go well: its name, and its number among those."""
+    assert traced.save(prepared(tmp_path / "well"), names, 2) == 0
     count: Counter[str] = Counter()
     for call, _ in traced.calls():
         count[call] += 1
@@ -158,16 +159,16 @@ def check(directory: Path, name: str, code: int) -> None:
     assert len(hidden) == len(checkpointer.names()), "nothing is left over"
 
 
-def sweep(traced: TracedSaves, tmp_path: Path, name: str, fault: str, most: int | None) -> int:
-    found = some_of(points(traced, tmp_path, name), most)
+def sweep(traced: TracedSaves, tmp_path: Path, names: str, fault: str, most: int | None) -> int:
+    found = some_of(points(traced, tmp_path, names), most)
     failed = 0
     for number, (call, index) in enumerate(found):
         directory = prepared(tmp_path / str(number))
-        code = traced.save(directory, name, 2, f"{call}:{fault}:when={index}")
+        code = traced.save(directory, names, 2, f"{call}:{fault}:when={index}")
         assert code in ({-9} if "KILL" in fault else {0, 7}), (
             f"{call} number {index} ended in {code}"
         )
-        check(directory, name, code)
+        check(directory, names.rsplit(",", maxsplit=1)[-1], code)
         failed += code != 0
         shutil.rmtree(directory)
     assert failed > len(found) / 2, "most faults are felt, or the sweep shows nothing"
@@ -200,11 +201,11 @@ def test_wherever_the_disk_refuses_a_save_the_newest_checkpoint_is_whole(
 @pytest.mark.timeout(1200)
 @pytest.mark.fault("F17", "F18")
 @pytest.mark.parametrize("fault", [KILL, FULL, BROKEN])
-@pytest.mark.parametrize("name", ["6", "best", "other"])
-def test_save_that_ends_at_any_system_call(
-    traced: TracedSaves, tmp_path: Path, name: str, fault: str
+@pytest.mark.parametrize("names", ["6,best,7,best,8", "other,6,7,8,best"])
+def test_row_of_saves_that_ends_at_any_system_call(
+    traced: TracedSaves, tmp_path: Path, names: str, fault: str
 ) -> None:
-    assert sweep(traced, tmp_path, name, fault, None) >= 25
+    assert sweep(traced, tmp_path, names, fault, None) >= 120
 
 
 @needs_strace
@@ -221,6 +222,35 @@ def test_data_reaches_the_disk_before_it_is_shown(traced: TracedSaves, tmp_path:
             done.append("switch")
     files = ["agent.safetensors", "model.safetensors", "manifest.json"]
     assert done == ["run", *files, ".data", "switch", "run"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that holds one megabyte."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(disk)]
+    if (
+        not shutil.which("mount")
+        or subprocess.run(mounting, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("this user may mount no file system")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.fault("F17")
+def test_disk_that_is_really_full_costs_the_new_checkpoint_only(small_disk: Path) -> None:
+    checkpointer = Checkpointer(small_disk / "run")
+    checkpointer.save("1", groups(1), {})
+    large = {"model": {"weight": np.ones(1 << 18)}}
+    before = sorted(path.name for path in (small_disk / "run").iterdir())
+    with pytest.raises(CheckpointError, match=r"/2: No space left on device"):
+        checkpointer.save("2", large, {})
+    assert sorted(path.name for path in (small_disk / "run").iterdir()) == before
+    checkpointer.save("3", groups(3), {})
+    assert value_of(checkpointer.load("1")) == 1
+    assert value_of(checkpointer.load_latest()) == 3
 
 
 # --- damage --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,8 +37,11 @@ def started(command: list[str], cwd: Path) -> subprocess.Popen[str]:
 
 def generations(process: subprocess.Popen[str]) -> int:
     """Return how many generations of processes live below: the helper, then actors."""
-    children = psutil.Process(process.pid).children()
-    return max((2 if child.children() else 1 for child in children), default=0)
+    found = 0
+    for child in psutil.Process(process.pid).children():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            found = max(found, 2 if child.children() else 1)
+    return found
 
 
 def imports(process: subprocess.Popen[str], _: Path) -> bool:
