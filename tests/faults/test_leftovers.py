@@ -72,7 +72,7 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Famil
     if kill is one_by_one:
         assert traces() > before, "nobody was left to tidy up"
         LocalLauncher().close()
-    wait_until(lambda: traces() == before, DEADLINE_S, "their traces gone")
+    wait_until(lambda: traces() <= before, DEADLINE_S, "their traces gone")
 
 
 # Everything at the top level, as in a notebook: no guard, and actors must not run it again.
