@@ -27,6 +27,7 @@ class DirectoryLock:
         """Take the lock, making the directory if need be; raise `ConfigError` if another has it."""
         self._directory = directory
         self._path = directory / _NAME
+        self._made = not directory.exists()
         self._descriptor = -1
         while self._descriptor < 0:
             directory.mkdir(parents=True, exist_ok=True)
@@ -36,14 +37,15 @@ class DirectoryLock:
         os.pwrite(self._descriptor, words.encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back, and leave no directory that is empty; may be called again."""
+        """Give the lock back; a directory made for it goes if it is empty. May be called again."""
         if self._descriptor < 0:
             return
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = -1
-        with suppress(OSError):
-            self._directory.rmdir()
+        if self._made:
+            with suppress(OSError):
+                self._directory.rmdir()
 
     def _take(self) -> int:
         """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""

@@ -39,6 +39,9 @@ def test_nothing_is_left_but_what_others_have_put_there(tmp_path: Path) -> None:
     lock.release()
     assert not (tmp_path / "empty/run").exists()
     (tmp_path / "full").mkdir()
+    (tmp_path / "there").mkdir()
+    DirectoryLock(tmp_path / "there").release()
+    assert (tmp_path / "there").exists(), "it was before"
     (tmp_path / "full/of").touch()
     DirectoryLock(tmp_path / "full").release()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["of"]
