@@ -28,7 +28,7 @@ from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.transport import Topic
+from asyncrl.transport import Topic, Transport
 from asyncrl.types import ActorId, Array, ModelVersion
 from benchmarks.common import (
     ROOT,
@@ -181,6 +181,13 @@ class Flood:
 
     def acknowledge(self, peer: Peer, seq: int) -> None:
         """Nobody waits."""
+
+    def admit(self, peer: Peer) -> Transport:
+        """Nobody is to come."""
+        raise NotImplementedError
+
+    def revoke(self, peer: Peer) -> None:
+        """Nobody has a key."""
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Nobody is there."""
