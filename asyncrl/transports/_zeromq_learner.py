@@ -49,6 +49,7 @@ from asyncrl.transports._zeromq_socket import (
     listen,
     make_learner_socket,
     receive,
+    release,
     routing_id,
     routing_prefix,
     sender,
@@ -81,9 +82,6 @@ class ZmqLearnerLink:
         self._table = PeerTable(wire.schema.hash(), config.window)
         self._complaints = Complaints(self._table.counters, clock)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        # A link that nobody closes must not wait in the garbage collection for its own sockets.
-        self._release = weakref.finalize(self, self._context.destroy, 0)
-        self._release.atexit = False
         try:
             # In this order, and closed in the opposite one: nobody finds an open door unguarded.
             self._gate = Gatekeeper(self._context, curve.server) if curve else None
@@ -91,23 +89,25 @@ class ZmqLearnerLink:
             self._connections = ConnectionLog(self._socket)
             self._endpoint = listen(self._socket, endpoint)
         except Exception:
-            self._release()
+            self._context.destroy(0)
             raise
+        # A link that nobody closes must not wait in the garbage collection for its own sockets:
+        # the context itself has forgotten those that are garbage.
+        held = [each.socket for each in (self._connections, self._gate) if each] + [self._socket]
+        self._release = weakref.finalize(self, release, held, self._context)
+        self._release.atexit = False
         self._make_address = partial(make_address, self._endpoint)
         self.address = self._make_address(curve and replace(curve, secret=b""))
         """Where the learner is; a key to it comes from `admit`."""
         self._prefix = routing_prefix(wire.run_id)
         self._requests: dict[tuple[Peer, Topic], int] = {}
-        # A socket pair, because it is the one thing that a poller takes on every platform and
-        # that any thread may write to.
+        # The one thing that a poller takes on every platform and any thread may write to.
         self._bell, self._button = socket.socketpair()
         self._bell.setblocking(False)
         self._button.setblocking(False)
         self._poller = zmq.Poller()
-        for readable in (self._socket, self._bell, self._connections.socket):
+        for readable in (*held, self._bell):
             self._poller.register(readable, zmq.POLLIN)
-        if self._gate:
-            self._poller.register(self._gate.socket, zmq.POLLIN)
         self._lock = threading.Lock()
         self._closed = False
         self._rung = False

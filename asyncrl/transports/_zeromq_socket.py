@@ -7,6 +7,7 @@ import re
 import resource
 import stat
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -33,6 +34,7 @@ __all__ = [
     "open_gate",
     "open_monitor",
     "receive",
+    "release",
     "routing_id",
     "routing_prefix",
     "sender",
@@ -258,6 +260,13 @@ def open_monitor(watched: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
 def sender(frame: zmq.Frame) -> str:
     """Return the user whose key a message came with."""
     return str(frame.get("User-Id"))
+
+
+def release(sockets: Iterable[zmq.Socket[bytes]], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Close sockets, and then their context, which would wait for them."""
+    for socket in sockets:
+        socket.close(0)
+    context.term()
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
