@@ -27,6 +27,7 @@ from asyncrl.train import build_async_trainer
 from asyncrl.transports._zeromq_socket import Curve
 from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from tests.fakes import ConstantConfig, CountingBatch
+from tests.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -54,8 +55,10 @@ class Watching:
         self.look = look
 
     def run(self, trainer: AsyncTrainer) -> None:
+        looked = False
         while not trainer.should_stop:
-            if trainer.books.counts.opt_steps == 100:
+            if trainer.books.counts.opt_steps == 100 and not looked:
+                looked = True
                 self.look()
             trainer.run_step()
 
@@ -150,9 +153,14 @@ def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
 def test_a_new_life_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
     keys: list[int] = []
 
+    def actors() -> list[psutil.Process]:
+        return [p for helper in psutil.Process().children() for p in helper.children()]
+
     def look() -> None:
-        actors = [p for helper in psutil.Process().children() for p in helper.children()]
-        random.Random(0).choice(actors).kill()
+        before = actors()
+        killed = random.Random(0).choice(before)
+        killed.kill()
+        wait_until(lambda: {*actors()} - {*before}, 20, "another life in its place")
 
     config = replace(
         CONFIG,
