@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
-from asyncrl.agents._checks import check_answer, check_not_negative
+from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accelerate import Acceleration
@@ -83,8 +83,7 @@ class ActorCriticConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         if self.n_critics < 1:
             raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
         check_learning_rate("actor_learning_rate", self.actor_learning_rate)

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["check_answer", "check_not_negative", "check_positive", "check_probability"]
+__all__ = [
+    "check_answer",
+    "check_not_negative",
+    "check_positive",
+    "check_probability",
+    "check_widths",
+]
 
 
 def check_probability(name: str, value: float) -> None:
@@ -26,6 +32,12 @@ def check_not_negative(name: str, value: float) -> None:
     """Refuse negative numbers, infinity and NaN."""
     if not 0.0 <= value < math.inf:
         raise ConfigError(f"agent.{name} must be 0 or more, got {value}")
+
+
+def check_widths(name: str, widths: Sequence[int]) -> None:
+    """Refuse layers without a unit."""
+    if any(units < 1 for units in widths):
+        raise ConfigError(f"agent.{name} needs at least 1 unit a layer, got {widths}")
 
 
 def check_answer(name: str, shape: Sequence[int], expected: Sequence[Sequence[int]]) -> None:

@@ -6,7 +6,6 @@ density of an action at a bound, of which data sets are full, is finite.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import check_answer, check_not_negative
+from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
@@ -33,7 +32,6 @@ __all__ = [
     "CloningConfig",
     "CloningPolicy",
     "Descent",
-    "SlowCopy",
     "UnitGaussianHead",
     "exp_weights",
     "weighted_mean",
@@ -67,8 +65,7 @@ class CloningConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         if not math.isfinite(self.initial_log_std):
             raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
         check_schedule("learning_rate", self.learning_rate, check_not_negative)
@@ -171,25 +168,6 @@ class Descent:
             gradient.zero_()
         loss.backward()
         self.adam.descend()
-
-
-class SlowCopy:
-    """A copy of a network, whose parameters follow its own slowly."""
-
-    def __init__(self, network: nn.Module, tau: float) -> None:
-        self.network = copy.deepcopy(network).requires_grad_(False)
-        self._tau = tau
-        self._slow: list[Tensor] = [*self.network.parameters()]
-        self._fast: list[Tensor] = [*network.parameters()]
-        buffers = zip(self.network.buffers(), network.buffers(), strict=True)
-        self._buffers = [*buffers]
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Take a step: theta' <- theta' + tau * (theta - theta')."""
-        torch._foreach_lerp_(self._slow, self._fast, self._tau)
-        for slow, fast in self._buffers:
-            slow.copy_(fast)
 
 
 def exp_weights(advantage: Tensor, temperature: float, largest: float) -> Tensor:

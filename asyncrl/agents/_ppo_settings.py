@@ -6,7 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents._checks import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
 from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
 from asyncrl.agents._stochastic_policy import own_columns
 from asyncrl.agents.distributions import ActionHead, action_head
@@ -113,8 +118,7 @@ class PPOSettings(TorchConfig):
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
         _check_choices(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         if self.dual_clip and not self.dual_clip > 1.0:
             raise ConfigError(
                 f"agent.dual_clip must be more than 1, or 0 (off), got {self.dual_clip}"

@@ -21,6 +21,7 @@ from asyncrl.agents._checks import (
     check_not_negative,
     check_positive,
     check_probability,
+    check_widths,
 )
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
@@ -85,8 +86,7 @@ class QConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         check_not_negative("noisy_sigma", self.noisy_sigma)
         check_learning_rate("learning_rate", self.learning_rate)
         check_positive("adam_eps", self.adam_eps)

@@ -33,12 +33,12 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
+from asyncrl.agents._actor_critic import SlowCopy
 from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
     CloningConfig,
     CloningPolicy,
     Descent,
-    SlowCopy,
     UnitGaussianHead,
     exp_weights,
     weighted_mean,

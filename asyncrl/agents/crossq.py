@@ -50,7 +50,7 @@ from asyncrl.agents._actor_critic import (
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._checks import check_not_negative, check_positive
+from asyncrl.agents._checks import check_not_negative, check_positive, check_widths
 from asyncrl.agents._critics import MakeNetwork, make_critics
 from asyncrl.agents._crossq_networks import (
     in_training_mode,
@@ -109,10 +109,7 @@ class CrossQConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         ActorCriticConfig.__post_init__(self)
-        if any(units < 1 for units in self.critic_hidden):
-            raise ConfigError(
-                f"agent.critic_hidden needs at least 1 unit a layer, got {self.critic_hidden}"
-            )
+        check_widths("critic_hidden", self.critic_hidden)
         if self.target_entropy is not None and not math.isfinite(self.target_entropy):
             raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
         if not 0.0 <= self.adam_beta1 < 1.0:

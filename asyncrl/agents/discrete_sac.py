@@ -35,7 +35,12 @@ from torch import Tensor
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
 from asyncrl.agents._actor_critic import SlowCopy, make_actor
-from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents._checks import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents.fused_adam import FusedAdam
@@ -116,8 +121,7 @@ class DiscreteSACConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         if self.n_critics < 1:
             raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
         if self.believe not in {"least", "mean"}:

@@ -23,7 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
+from asyncrl.agents._checks import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Trajectories
 from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
@@ -121,8 +126,7 @@ class IMPALAConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        if any(units < 1 for units in self.hidden):
-            raise ConfigError(f"agent.hidden needs at least 1 unit a layer, got {self.hidden}")
+        check_widths("hidden", self.hidden)
         for name in ("activation", "memory", "optimizer"):
             _check_choice(name, getattr(self, name))
         if self.accelerate != "off":

@@ -33,12 +33,12 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import make_action_values, make_state_value
+from asyncrl.agents._actor_critic import SlowCopy
 from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
     CloningConfig,
     CloningPolicy,
     Descent,
-    SlowCopy,
     exp_weights,
     weighted_mean,
 )

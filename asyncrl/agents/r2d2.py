@@ -27,7 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_answer, check_not_negative, check_probability
+from asyncrl.agents._checks import (
+    check_answer,
+    check_not_negative,
+    check_probability,
+    check_widths,
+)
 from asyncrl.agents._q_learning import MakeNetwork, QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents._returns import rescale, undo_rescale
 from asyncrl.agents.networks import (
@@ -90,10 +95,7 @@ class R2D2Config(QConfig):
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
-        if any(units < 1 for units in self.encoder_hidden):
-            raise ConfigError(
-                f"agent.encoder_hidden needs at least 1 unit a layer, got {self.encoder_hidden}"
-            )
+        check_widths("encoder_hidden", self.encoder_hidden)
         if self.memory not in {"gru", "lstm"}:
             raise ConfigError(f"agent.memory must be gru or lstm, got {self.memory!r}")
         if self.memory_units < 1:
