@@ -33,59 +33,34 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
-from asyncrl.agents._actor_critic import SlowCopy
 from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
-    CloningConfig,
     CloningPolicy,
-    Descent,
     UnitGaussianHead,
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents._critics import MakeNetwork
-from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.torch_agent import TorchAgent, pick_device, seeded, use_threads
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Columns
 
 __all__ = ["AWACAgent", "AWACConfig", "AWACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AWACConfig(CloningConfig):
+class AWACConfig(WeightedCloningConfig):
     """Settings of advantage-weighted actor-critic; see `CloningConfig` for those of its policy."""
-
-    n_critics: int = 2
-    """Critics; the least of their values is the one believed."""
-
-    critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: for choices, observations ->
-    (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
-    bounds are -1 and 1 -> (B, 1) or (B,)."""
 
     temperature: float = 1.0
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned; the
     paper's lambda. With `normalize_reward`, 0.1 is a start; much less clones only the few actions
     that critics overrate most."""
 
-    max_weight: float = 100.0
-    """No action is cloned more than that many times as strongly as an average one."""
-
-    tau: float = 0.005
-    """How far the slow critics follow the critics, at each optimisation step."""
-
     def __post_init__(self) -> None:
-        CloningConfig.__post_init__(self)
-        if self.n_critics < 1:
-            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        if not 0.0 < self.tau <= 1.0:
-            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
+        WeightedCloningConfig.__post_init__(self)
         check_positive("temperature", self.temperature)
-        check_positive("max_weight", self.max_weight)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> AWACAgent:
         """Make the learner's agent."""
@@ -101,7 +76,7 @@ class AWACPolicy(CloningPolicy):
     """The part that acts."""
 
 
-class AWACAgent(AWACPolicy, TorchAgent):
+class AWACAgent(AWACPolicy, WeightedCloning):
     """The part that learns, and acts as well."""
 
     def __init__(
@@ -110,39 +85,16 @@ class AWACAgent(AWACPolicy, TorchAgent):
         super().__init__(config, spec, context, device)
         self.config = config
         with seeded(context.seed + 1):
-            self.critics = make_action_values(
+            critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "AWAC"
             ).to(device)
-        self._slow = SlowCopy(self.critics, config.tau)
-        self._descent = Descent([self.actor, self.critics], config)
+        self.equip(config, critics)
         self._noise = torch.Generator(device).manual_seed(context.seed)
-        self._matmul = pick_matmul(device, max(config.hidden, default=0))
-        self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
-        self.parts |= {
-            "critics": self.critics,
-            "targets": self._slow.network,
-            "optimizer": self._descent.adam,
-            "noise": self._noise,
-            "random": self.random,
-        }
+        self.parts |= {"noise": self._noise}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve critics and actor by one step each."""
-        self._descent.adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch, self._noise_for(batch))
-        self.version = ModelVersion(self.version + 1)
-        return told
-
-    def priorities(self) -> Array:
-        """Return the absolute error of each row of the newest batch, its mean over the critics."""
-        return self._updates.priorities()
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
+        return self._learn(batch, self._noise_for(batch))
 
     def _noise_for(self, batch: Columns) -> dict[str, Tensor]:
         """Draw what actions are made of; here, since a recorded update would repeat itself."""
@@ -184,11 +136,6 @@ class AWACAgent(AWACPolicy, TorchAgent):
         self._descend(critic_loss + actor_loss)
         return told
 
-    def _step_down(self, loss: Tensor) -> None:
-        """Step down the slope of the losses, and let the slow critics follow."""
-        self._descent(loss)
-        self._slow.follow()
-
     def _value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None
     ) -> Tensor:
@@ -200,11 +147,6 @@ class AWACAgent(AWACPolicy, TorchAgent):
         with self._precision():
             least = critics.of_all(obs).float().amin(dim=0)
         return (outputs.softmax(dim=1) * least).sum(dim=1)
-
-    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
-        with self._precision():
-            values: Tensor = critics(obs, action)
-        return values.float()
 
 
 def _row(noise: Tensor | None, index: int) -> Tensor | None:

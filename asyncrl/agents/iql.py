@@ -29,42 +29,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import make_action_values, make_state_value
-from asyncrl.agents._actor_critic import SlowCopy
 from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
-    CloningConfig,
     CloningPolicy,
-    Descent,
     exp_weights,
     weighted_mean,
 )
 from asyncrl.agents._critics import MakeNetwork
-from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.torch_agent import TorchAgent, pick_device, seeded, use_threads
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Columns
 
 __all__ = ["IQLAgent", "IQLConfig", "IQLPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IQLConfig(CloningConfig):
+class IQLConfig(WeightedCloningConfig):
     """Settings of implicit Q-learning; see `CloningConfig` for those of its policy."""
-
-    n_critics: int = 2
-    """Critics; the least of their values is the one believed."""
-
-    critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: for choices, observations ->
-    (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
-    bounds are -1 and 1 -> (B, 1) or (B,)."""
 
     value_network: MakeNetwork | None = None
     """Makes your own network for the values of states: observations -> (B, 1)."""
@@ -77,23 +65,13 @@ class IQLConfig(CloningConfig):
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned. With
     `normalize_reward`, 0.05 is a start."""
 
-    max_weight: float = 100.0
-    """No action is cloned more than that many times as strongly as an average one."""
-
-    tau: float = 0.005
-    """How far the slow critics follow the critics, at each optimisation step."""
-
     def __post_init__(self) -> None:
-        CloningConfig.__post_init__(self)
-        if self.n_critics < 1:
-            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        for name in ("expectile", "tau"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ConfigError(f"agent.{name} must lie in (0, 1], got {getattr(self, name)}")
+        WeightedCloningConfig.__post_init__(self)
+        if not 0.0 < self.expectile <= 1.0:
+            raise ConfigError(f"agent.expectile must lie in (0, 1], got {self.expectile}")
         if self.expectile == 1.0:
             raise ConfigError("agent.expectile must be less than 1, of which nothing is learned")
         check_positive("temperature", self.temperature)
-        check_positive("max_weight", self.max_weight)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
         """Make the learner's agent."""
@@ -109,7 +87,7 @@ class IQLPolicy(CloningPolicy):
     """The part that acts."""
 
 
-class IQLAgent(IQLPolicy, TorchAgent):
+class IQLAgent(IQLPolicy, WeightedCloning):
     """The part that learns, and acts as well."""
 
     def __init__(
@@ -118,39 +96,16 @@ class IQLAgent(IQLPolicy, TorchAgent):
         super().__init__(config, spec, context, device)
         self.config = config
         with seeded(context.seed + 1):
-            self.critics = make_action_values(
+            critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "IQL"
             ).to(device)
             self.value = make_state_value(spec, config.hidden, config.value_network).to(device)
-        self._slow = SlowCopy(self.critics, config.tau)
-        self._descent = Descent([self.actor, self.critics, self.value], config)
-        self._matmul = pick_matmul(device, max(config.hidden, default=0))
-        self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
-        self.parts |= {
-            "critics": self.critics,
-            "targets": self._slow.network,
-            "value": self.value,
-            "optimizer": self._descent.adam,
-            "random": self.random,
-        }
+        self.equip(config, critics, [self.value])
+        self.parts |= {"value": self.value}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve state values, critics and actor by one step each."""
-        self._descent.adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch)
-        self.version = ModelVersion(self.version + 1)
-        return told
-
-    def priorities(self) -> Array:
-        """Return the absolute error of each row of the newest batch, its mean over the critics."""
-        return self._updates.priorities()
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
+        return self._learn(batch, {})
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
@@ -184,20 +139,10 @@ class IQLAgent(IQLPolicy, TorchAgent):
         self._descend(value_loss + critic_loss + actor_loss)
         return told
 
-    def _step_down(self, loss: Tensor) -> None:
-        """Step down the slope of the losses, and let the slow critics follow."""
-        self._descent(loss)
-        self._slow.follow()
-
     def _value_of(self, obs: NetworkInput) -> Tensor:
         with self._precision():
             value: Tensor = self.value(obs)
         return value.float().squeeze(1)
-
-    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
-        with self._precision():
-            values: Tensor = critics(obs, action)
-        return values.float()
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:
