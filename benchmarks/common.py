@@ -41,6 +41,7 @@ __all__ = [
     "run_peer",
     "save",
     "show",
+    "write_json",
 ]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,12 +171,17 @@ def save(
         "comparisons": [asdict(comparison) for comparison in comparisons],
         "details": dict(details or {}),
     }
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}.json"
+    write_json(path, result)
+    return path
+
+
+def write_json(path: Path, result: Mapping[str, object]) -> None:
+    """Write a result, whole or not at all; make its directory if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     unfinished.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     unfinished.replace(path)
-    return path
 
 
 def show(path: Path) -> None:

@@ -1,0 +1,90 @@
+"""Runs one entry and stores what it found: the process that may crash or hang.
+
+python -m benchmarks.chaos.one_entry MODULE SIZE DIRECTORY FINDINGS
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+
+from benchmarks.chaos.finding import Finding, Size
+from benchmarks.common import ROOT, note
+
+__all__ = ["run_apart"]
+
+_LAST_WORDS = 500
+
+
+def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list[Finding] | str:
+    """Run an entry in a process of its own; return its findings, or what became of it.
+
+    Args:
+        module: Of the entry.
+        size: Of its measurements.
+        scratch: A directory nobody else uses; what the entry leaves is left there.
+        deadline_s: After this the entry and all its children are killed.
+    """
+    directory, temporary, found = scratch / "work", scratch / "tmp", scratch / "findings.json"
+    directory.mkdir()
+    temporary.mkdir()
+    command = [sys.executable, "-m", "benchmarks.chaos.one_entry"]
+    command += [module, size, str(directory), str(found)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    with (scratch / "stdout").open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603  # our own module
+            command, cwd=ROOT, env=environment, stdout=output
+        )
+        try:
+            code = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            return f"was not done after {deadline_s:.0f} s"
+        finally:
+            _end(process)
+    if code:
+        return _last_words(found.with_suffix(".error")) or f"ended with exit code {code}"
+    return [Finding(**each) for each in json.loads(found.read_text(encoding="utf-8"))]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it with whatever it started, if it still runs."""
+    if process.poll() is not None:
+        return
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    for child in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _last_words(path: Path) -> str:
+    return path.read_text(encoding="utf-8")[-_LAST_WORDS:] if path.exists() else ""
+
+
+def main() -> None:
+    """Measure and store; an exception is stored, too, and told."""
+    module, size, directory, found = sys.argv[1:]
+    try:
+        findings = importlib.import_module(module).measure(size, Path(directory))
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        Path(found).with_suffix(".error").write_text(told, encoding="utf-8")
+        note(told)
+        raise
+    stored = json.dumps([asdict(finding) for finding in findings])
+    Path(found).write_text(stored, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

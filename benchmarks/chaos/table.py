@@ -1,0 +1,88 @@
+"""Writes what was found into README.md, as one table of all targets between two marks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from asyncrl.benchmarking.machine import title
+from benchmarks.chaos.finding import Finding
+from benchmarks.chaos.targets import TARGETS
+from benchmarks.make_table import insert
+
+__all__ = ["BEGIN", "END", "findings_of", "newest", "render", "write_table"]
+
+BEGIN = "<!-- chaos: written by benchmarks.chaos --table -->"
+END = "<!-- end of chaos -->"
+
+_HEAD = [
+    "|  | what happens | promised | measured | kept | entry, size, taken |",
+    "| --: | --- | --- | --- | --- | --- |",
+]
+
+
+def findings_of(result: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of a result as it was stored."""
+    return [Finding(**finding) for finding in result["findings"]]
+
+
+def newest(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return one result of each entry: the full one if there is one."""
+    chosen: dict[str, Mapping[str, Any]] = {}
+    for result in sorted(results, key=lambda result: (result["size"] == "full", result["date"])):
+        chosen[result["entry"]] = result
+    return [chosen[name] for name in sorted(chosen)]
+
+
+def render(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return a row for each target, and the machines they were measured on."""
+    chosen = newest(results)
+    machines: dict[str, list[str]] = {}
+    for result in chosen:
+        machines.setdefault(title(result["machine"]), []).append(result["entry"])
+    lines = ["", *_HEAD, *(_row(number, chosen) for number in TARGETS), ""]
+    for machine, names in machines.items():
+        whose = "" if len(machines) == 1 else f" ({', '.join(names)})"
+        lines += [f"Hardware and versions{whose}: {machine}.", ""]
+    return "\n".join(lines)
+
+
+def write_table(results: Path, page: Path) -> None:
+    """Put the table of all results in a directory into a page."""
+    read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
+    text = insert(page.read_text(encoding="utf-8"), render(read), (BEGIN, END))
+    page.write_text(text, encoding="utf-8")
+
+
+def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:
+    target = TARGETS[number]
+    found: list[Finding] = []
+    sources: list[str] = []
+    for result in results:
+        its = [finding for finding in findings_of(result) if finding.target == number]
+        if its:
+            found += its
+            taken = f"{result['date']}, {result['commit']}"
+            sources.append(f"`{result['entry']}`, {result['size']}, {taken}")
+    cells = (
+        str(number),
+        target.what,
+        target.promised,
+        "; ".join(f"{finding.what}: {finding.measured}" for finding in found) or "not run",
+        _verdict(found),
+        "; ".join(sources),
+    )
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _verdict(found: list[Finding]) -> str:
+    """Return the worst of what came of each; what did not run says nothing of the others."""
+    verdicts = {finding.verdict for finding in found}
+    for worst in ("broken", "missed"):
+        if worst in verdicts:
+            return "**no**" if worst == "broken" else "no (timed)"
+    if not verdicts - {"not run"}:
+        return "not run"
+    return "in part" if "not run" in verdicts else "yes"
