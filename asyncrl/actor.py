@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from asyncrl.outbox import Outbox
 from asyncrl.step_processor import Step, StepProcessor
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import ActorLink
-from asyncrl.types import ModelVersion
+from asyncrl.types import Array, ModelVersion
 
-__all__ = ["Actor", "EpisodeMeter"]
+__all__ = ["Actor", "EnvRenewal", "EpisodeMeter", "NewEnv"]
 
 _WAIT_S = 0.1
 """One slice of waiting; between two slices the actor looks whether it is to finish."""
@@ -31,8 +32,40 @@ _DRAIN_S = 10.0
 """What an actor that is to finish may take, in all, to get rid of what it has."""
 
 
+class NewEnv(NamedTuple):
+    """Environments in the place of those that failed, and what begins anew with them."""
+
+    env: BatchEnv
+    obs: Array
+    """Their first observations."""
+
+    processor: StepProcessor
+
+
+class EnvRenewal(Protocol):
+    """Makes environments anew that failed, for as long as that is allowed."""
+
+    def allow(self, error: BaseException, *, env_steps: int) -> float:
+        """Let go of what failed, and return the seconds to wait; or raise what ends the actor.
+
+        `env_steps` are those that the actor has made so far.
+        """
+        ...
+
+    def make(self) -> NewEnv:
+        """Make others; may fail as well."""
+        ...
+
+
 class Actor:
-    """Steps a batch of environments with a policy and sends what happened."""
+    """Steps a batch of environments with a policy and sends what happened.
+
+    With a `renewal` it survives its environments. A step that fails is left out, for nobody knows
+    where it led. What came before it stays: those episodes are cut at the last observation that
+    was seen, all of the batch's, as streams are cut where an actor stops. So no transition leads
+    from the old environments to the new ones, and no episode counts as ended: neither terminated,
+    which would teach that a failure is worth nothing, nor truncated, which no environment said.
+    """
 
     def __init__(
         self,
@@ -44,6 +77,7 @@ class Actor:
         link: ActorLink,
         *,
         progress: Progress,
+        renewal: EnvRenewal | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peer = peer
@@ -54,6 +88,8 @@ class Actor:
         self._outbox = outbox
         self._link = link
         self._progress = progress
+        self._renewal = renewal
+        self._renewed = 0
         self._clock = clock
         self._meter = EpisodeMeter(env.n_envs)
         self._watch = Stopwatch()
@@ -69,7 +105,7 @@ class Actor:
 
     def run(self, hello: Hello, seed: int) -> None:
         """Live a whole life: first model, steps until asked to finish, and the last words."""
-        self._link.hello(hello)
+        self._arrive(hello)
         self.start(seed)
         while not self._link.stopping():
             self.run_step()
@@ -78,6 +114,15 @@ class Actor:
                 self._reported_at = self._clock()
                 self._link.send(self.report(), timeout_s=_WAIT_S)
         self.finish()
+
+    def _arrive(self, hello: Hello) -> None:
+        """Wait until the learner lets this actor in, or the manager ends it.
+
+        No sign of life is given meanwhile: all that one could say is that one tries. The manager
+        has a limit for a start, of time in which the learner ran; one that is stopped costs none.
+        """
+        while not self._link.hello(hello, _WAIT_S):
+            pass
 
     def start(self, seed: int) -> None:
         """Wait for a first real model, then reset the environments: nothing acts before it."""
@@ -97,7 +142,14 @@ class Actor:
         self._sync_model()
         act = self._policy.act(self._obs)
         self._watch.lap("policy")
-        outcome = self._env.step(act.action)
+        try:
+            outcome = self._env.step(act.action)
+        except BaseException as error:
+            # BaseException: for `sys.exit` in an environment, too.
+            if self._renewal is None:
+                raise
+            self._renew_env(self._renewal, error)
+            return
         self._watch.lap("env")
         self._meter.update(outcome)
         for rows in self._processor.process(Step(self._obs, act, outcome, self._version)):
@@ -125,6 +177,9 @@ class Actor:
     def report(self, *, final: bool = False) -> ActorReport:
         """Tell what happened since the last report."""
         returns, lengths = self._meter.take()
+        policy = {**self._policy.record(), **self._processor.record()}
+        if self._renewal is not None:
+            policy["env_restarts"] = self._renewed
         return ActorReport(
             peer=self._peer,
             produced=self._outbox.produced,
@@ -133,7 +188,7 @@ class Actor:
             shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
             episode_returns=returns,
             episode_lengths=lengths,
-            policy=_floats({**self._policy.record(), **self._processor.record()}),
+            policy=_floats(policy),
             final=final,
         )
 
@@ -142,6 +197,36 @@ class Actor:
         if info is not None:
             self._policy.sync_model(info)
             self._version = info.version
+
+    def _renew_env(self, renewal: EnvRenewal, error: BaseException) -> None:
+        """Go on in other environments, unless the actor is to finish before there are any."""
+        self._watch.lap("env")
+        wait_s = renewal.allow(error, env_steps=self._meter.env_steps)
+        self.finish_streams()
+        while True:
+            self._pause(wait_s)
+            if self._link.stopping():
+                return
+            try:
+                self._env, self._obs, self._processor = renewal.make()
+            except BaseException as again:
+                wait_s = renewal.allow(again, env_steps=self._meter.env_steps)
+            else:
+                break
+        self._renewed += 1
+        self._meter.begin_anew()
+        forget(self._policy, np.ones(self._env.n_envs, np.bool_))
+        self._watch.lap("env")
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, as one waits for a model; whatever else comes meanwhile is seen to."""
+        self._watch.lap("env")
+        until = self._clock() + seconds
+        while (left_s := until - self._clock()) > 0 and not self._link.stopping():
+            self._progress.waiting(True)
+            self._sync_model(timeout_s=min(_WAIT_S, left_s))
+        self._progress.waiting(False)
+        self._watch.lap("wait")
 
     def _send_ready(self) -> None:
         while not self._gave_up:
@@ -202,6 +287,11 @@ class EpisodeMeter:
             )
             self._return[ended] = 0.0
             self._length[ended] = 0
+
+    def begin_anew(self) -> None:
+        """Forget the episodes that have not ended: they will not."""
+        self._return[:] = 0.0
+        self._length[:] = 0
 
     def take(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Return returns and lengths of the episodes that ended since the last call."""

@@ -6,14 +6,17 @@ is started, and how its failure is told, is the launcher's business.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
+import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.actor import Actor
+from asyncrl.actor import Actor, NewEnv
 from asyncrl.agent import (
     Act,
     AgentConfig,
@@ -22,11 +25,18 @@ from asyncrl.agent import (
     PolicyContext,
     PolicyWrapper,
 )
-from asyncrl.env import EnvSpec, MakeBatchEnv
+from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.errors import EnvironmentFault
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
 from asyncrl.messages import EvaluationReport, Hello, Peer
 from asyncrl.outbox import Outbox
+from asyncrl.restart_policy import (
+    EnvRestartPolicy,
+    GiveUp,
+    RestartPolicyConfig,
+    describe_error,
+)
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
@@ -34,6 +44,8 @@ from asyncrl.transport import Transport
 from asyncrl.types import Array, ModelVersion
 
 __all__ = ["ActorSpec", "EvaluatorSpec", "MakeEvaluator", "run_actor", "run_evaluator"]
+
+logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.1
 _SEND_S = 1.0
@@ -56,13 +68,17 @@ class ActorSpec:
     seed: int
     """Of the whole run; each life of each actor draws streams of its own from it."""
 
+    restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
+    """Its `on_exception` says whether environments that fail are made anew."""
+
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     """Be one actor, from its first model to its last words."""
     _set_up_logging(f"actor {peer.actor_id}")
     life = (peer.actor_id, peer.incarnation)
     _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *life))
-    env = spec.make_env()
+    home = _Environments(spec, peer)
+    env = home.env
     try:
         context = PolicyContext(
             seed=derive_seed(spec.seed, Role.POLICY, *life),
@@ -74,13 +90,79 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
         outbox = Outbox(peer, spec.schema, spec.segment, env.n_envs)
         link = spec.transport.connect(peer)
         try:
-            actor = Actor(peer, env, policy, spec.make_processor(), outbox, link, progress=progress)
+            actor = Actor(
+                peer,
+                env,
+                policy,
+                spec.make_processor(),
+                outbox,
+                link,
+                progress=progress,
+                renewal=home if spec.restart.on_exception == "restart_env" else None,
+            )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *life))
         finally:
             link.close()
     finally:
-        env.close()
+        home.close()
+
+
+class _Environments:
+    """An actor's environments, and others in their place as often as the policy allows."""
+
+    def __init__(self, spec: ActorSpec, peer: Peer) -> None:
+        self._spec = spec
+        self._peer = peer
+        self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._life(0)))
+        self._made = 0
+        self._open = contextlib.ExitStack()
+        self.env = self._make()
+
+    def allow(self, error: BaseException, *, env_steps: int) -> float:
+        """Close what failed, and return how long to wait, or raise what ends the actor."""
+        how = describe_error(error)
+        decision = self._policy.on_failure(how, now=time.monotonic(), env_steps=env_steps)
+        if isinstance(decision, GiveUp):
+            raise EnvironmentFault(decision.reason) from error
+        logger.warning(
+            "the environments of actor %d failed: %s; all %d are made anew in %.1f s, and the "
+            "episodes in them are cut before the step that failed\n\n%s",
+            self._peer.actor_id,
+            how,
+            self.env.n_envs,
+            decision.after_s,
+            "".join(traceback.format_exception(error)),
+        )
+        with contextlib.suppress(Exception):  # what has failed may fail in this, too
+            self._open.close()
+        return decision.after_s
+
+    def make(self) -> NewEnv:
+        """Make and reset others, of the same kind, with a seed of their own."""
+        before = self.env.spec, self.env.n_envs
+        self.env = self._make()
+        if (self.env.spec, self.env.n_envs) != before:
+            raise EnvironmentFault(
+                f"environments that were made anew are of another kind: {self.env.n_envs} with "
+                f"{self.env.spec}, and before {before[1]} with {before[0]}. Make the factory "
+                "return the same kind at each call"
+            )
+        self._made += 1
+        obs = self.env.reset(derive_seed(self._spec.seed, *self._life(self._made)))
+        return NewEnv(self.env, obs, self._spec.make_processor())
+
+    def close(self) -> None:
+        """Close those that are there now."""
+        self._open.close()
+
+    def _make(self) -> BatchEnv:
+        env = self._spec.make_env()
+        self._open.callback(env.close)
+        return env
+
+    def _life(self, made: int) -> tuple[Role, int, int, int]:
+        return Role.ENVIRONMENT, self._peer.actor_id, self._peer.incarnation, made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +185,9 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
     evaluator = spec.make_evaluator()
     link = spec.transport.connect(peer)
     try:
-        link.hello(Hello(peer=peer, schema_hash=""))
+        hello = Hello(peer=peer, schema_hash="")
+        while not link.hello(hello, _WAIT_S):  # without a sign of life, as in an actor's start
+            pass
         version = ModelVersion(-1)
         while not link.stopping():
             progress.waiting(True)

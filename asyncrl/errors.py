@@ -6,8 +6,7 @@ AsyncRLError
 ├── ActorFailed                  an actor failed and will not come back; carries its own traceback
 ├── TransportError
 │   ├── TransportClosed          the link was closed under a caller
-│   ├── Refused                  the learner turned this actor away, and says why
-│   └── PeerSilent               the other side said nothing for longer than allowed
+│   └── Refused                  the learner turned this actor away, and says why
 ├── WireError                    bytes that are not a message of ours
 ├── NonFiniteModel               a parameter became NaN or infinite
 ├── OutOfMemory                  the learner's device has none left for an optimisation step
@@ -24,7 +23,6 @@ __all__ = [
     "EnvironmentFault",
     "NonFiniteModel",
     "OutOfMemory",
-    "PeerSilent",
     "Refused",
     "TransportClosed",
     "TransportError",
@@ -58,10 +56,6 @@ class TransportClosed(TransportError):
 
 class Refused(TransportError):
     """The learner turned this actor away; the message says why."""
-
-
-class PeerSilent(TransportError):
-    """The other side has said nothing for longer than allowed."""
 
 
 class WireError(AsyncRLError):

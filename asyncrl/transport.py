@@ -25,10 +25,14 @@ Topic = Literal["act", "evaluate"]
 
 
 class ActorLink(Protocol):
-    """An actor's end. After `Hello`, no call blocks for longer than its `timeout_s`."""
+    """An actor's end. No call blocks for longer than its `timeout_s`."""
 
-    def hello(self, message: Hello) -> None:
-        """Introduce oneself. A learner that does not agree makes a later call raise `Refused`."""
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
+        """Introduce oneself; False if the learner has not let one in in time, and may yet.
+
+        Called again, it goes on waiting. A learner that does not agree makes this or a later call
+        raise `Refused`.
+        """
         ...
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:

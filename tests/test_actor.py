@@ -35,6 +35,7 @@ class FakeLink:
             ModelInfo(version=ModelVersion(v), params={"action": np.array(v % 10)})
             for v in versions
         ]
+        self.open = True
         self.credit = 10**9
         self.stop = False
         self.calls: list[str] = []
@@ -46,8 +47,11 @@ class FakeLink:
     def clock(self) -> float:
         return self.now_s
 
-    def hello(self, message: Hello) -> None:
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
         self.calls.append("hello")
+        if not self.open:
+            self._wait(timeout_s)
+        return self.open
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         if isinstance(message, ActorReport):
@@ -181,6 +185,28 @@ def test_whole_life_in_order() -> None:
         range(1, len(life.link.experience) + 1)
     )
     assert sum(message.transitions for message in life.link.experience) == 10
+
+
+@pytest.mark.fault("F16")
+def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> None:
+    """The manager counts the time without a sign in which it ran itself; nobody else can."""
+    life = Life(4)
+    life.stop_after(1)
+    life.link.open = False
+    waits = 0
+
+    def open_after_an_hour() -> None:
+        nonlocal waits
+        waits += 1
+        assert life.progress.waits == life.progress.turns == []
+        assert life.env.seeds == []
+        life.link.open = life.link.now_s > 3600
+
+    life.link.on_wait = open_after_an_hour
+    life.actor.run(HELLO, seed=7)
+    assert set(life.link.calls[:waits]) == {"hello"}
+    assert waits > 10_000, "it waits in slices"
+    assert life.env.actions == [[4, 4]]
 
 
 @pytest.mark.fault("F31")

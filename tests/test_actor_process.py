@@ -34,11 +34,15 @@ class Link:
     def __init__(self) -> None:
         self.models = list(MODELS)
         self.reports: list[EvaluationReport] = []
+        self.hellos = 0
 
     def connect(self, _: object) -> Link:
         return self
 
-    def hello(self, message: object) -> None: ...
+    def hello(self, message: object, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        self.hellos += 1
+        return self.hellos > 2
 
     def stopping(self) -> bool:
         return len(self.reports) == len(MODELS)

@@ -46,7 +46,7 @@ PUBLIC_NAMES = """
     AsyncConfig AsyncRLError AsyncTrainer AsyncTrainerConfig BatchEnv CheckpointError Checkpointer
     CollectThenTrain ConfigError EnvSpec EnvironmentFault EpisodeEvaluator EpisodeEvaluatorConfig
     Evaluation EvaluationConfig Evaluator Experience Interrupter Launcher LearnerLink ModelInfo
-    NonFiniteModel OfflineConfig OneStep OutOfMemory PeerSilent Policy PolicyContext RateLimiter
+    NonFiniteModel OfflineConfig OneStep OutOfMemory Policy PolicyContext RateLimiter
     RateLimiterConfig Record Recorder Refused ReplayBuffer ReplayBufferProxy ReplayBufferProxyConfig
     RestartPolicyConfig ReturnToGo SegmentConfig Step StepProcessor SyncConfig SyncModel
     TellsPriorities Trainer TrainerConfig Trajectories Trajectory TrajectoryConfig Transport

@@ -9,6 +9,7 @@ again: an answer to the `Hello`, an acknowledgement, a model.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from typing import cast
 
 import zmq
 
-from asyncrl.errors import PeerSilent, Refused, TransportClosed, TransportError, WireError
+from asyncrl.errors import Refused, TransportClosed, TransportError, WireError
 from asyncrl.header import WireMessage
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
 from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
@@ -36,6 +37,8 @@ from asyncrl.transports._zeromq_socket import (
 from asyncrl.wire import Frame, WireFormat
 
 __all__ = ["ZmqActorLink"]
+
+_log = logging.getLogger(__name__)
 
 
 class ZmqActorLink:
@@ -64,7 +67,7 @@ class ZmqActorLink:
         self._socket.connect(endpoint)
         self._events = cast(Callable[[], int], partial(self._socket.getsockopt, zmq.EVENTS))
         self._poller = zmq.Poller()
-        self._welcome_by: float | None = None
+        self._warn_at = float("inf")
         self._welcomed = False
         self._refusal: str | None = None
         self._finish = False
@@ -80,19 +83,26 @@ class ZmqActorLink:
         self._models: dict[Topic, ModelInfo] = {}
         self._requested_at: dict[Topic, float] = {}
 
-    def hello(self, message: Hello) -> None:
-        """Introduce oneself, without waiting for the answer."""
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
+        """Introduce oneself; False if the learner has not let one in in time, and may yet."""
         self._take_in()
-        self._hello = message
-        self._asked_at = self._clock()
-        self._welcome_by = self._asked_at + self._config.silence_timeout_s
-        self._put(self._wire.encode(message))
+        if self._hello is None:
+            self._hello = message
+            self._asked_at = self._clock()
+            self._warn_at = self._asked_at + self._config.silence_warning_s
+            self._put(self._wire.encode(message))
+        deadline = self._clock() + timeout_s
+        while not self._welcomed:
+            if not self._wait(deadline, zmq.POLLIN):
+                return False
+            self._take_in()
+        return True
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none).
 
-        The arrays have been copied when it returns. Raises `PeerSilent` if the learner has not
-        answered the `Hello` for too long, `Refused` if it has turned this actor away.
+        The arrays have been copied when it returns. Raises `Refused` if the learner has turned
+        this actor away.
         """
         frames: list[zmq.Frame] = []
         deadline = self._clock() + timeout_s
@@ -220,8 +230,8 @@ class ZmqActorLink:
         if self._welcomed and not waits:
             return
         now = self._clock()
-        if not self._welcomed and self._welcome_by and now > self._welcome_by:
-            raise PeerSilent(self._silence())
+        if not self._welcomed:
+            self._look_at_silence(now)
         if now - self._asked_at >= self._config.request_interval_s:
             self._asked_at = now
             if self._welcomed:
@@ -235,24 +245,33 @@ class ZmqActorLink:
         self._token += done
         return done
 
+    def _look_at_silence(self, now: float) -> None:
+        """Give up where that is all there is to do; else say now and then why one may wait."""
+        self._connections.read()
+        if self._connections.counts["denied"]:
+            raise Refused(
+                f"the learner at {self._endpoint} does not admit the key of {self._peer}, which was"
+                " revoked or is of another run"
+            )
+        if now >= self._warn_at:
+            self._warn_at = now + self._config.silence_warning_s
+            _log.warning("%s", self._silence())
+
     def _silence(self) -> str:
         """Say what is known of why the learner has not answered."""
-        self._connections.read()
         counts = self._connections.counts
-        if counts["denied"]:
-            cause = "it does not admit this actor's key, which was revoked or is of another run"
-        elif counts["failed"]:
+        if counts["failed"]:
             cause = (
-                "somebody else answers there, who has not this run's key: most often the learner"
-                " of another run, or another program"
+                "nobody there proves to have this run's key: the learner is stopped, or it is the"
+                " learner of another run, or another program"
             )
         elif counts["connected"]:
             cause = "it can be reached: it is busy elsewhere, stopped, or too many connect to it"
         else:
             cause = "nobody accepts connections there: it has ended, or a firewall is in between"
         return (
-            f"the learner at {self._endpoint} did not answer {self._peer} within"
-            f" {self._config.silence_timeout_s:g} s; {cause}"
+            f"the learner at {self._endpoint} has not answered {self._peer} for"
+            f" {self._config.silence_warning_s:g} s; {cause}"
         )
 
     def _has_credit(self, message: Experience | ActorReport | EvaluationReport) -> bool:

@@ -91,8 +91,9 @@ class ZmqTransportConfig:
     window: int = 8
     """Messages of experience that an actor may have unacknowledged: the most a kill can lose."""
 
-    silence_timeout_s: float = 60.0
-    """An actor whose `Hello` is not answered for this long gives up."""
+    silence_warning_s: float = 60.0
+    """An actor whose `Hello` is not answered for this long logs what is known of the reason. It
+    waits on: the learner may be stopped. When it runs, its manager ends whoever does not get in."""
 
     request_interval_s: float = 5.0
     """What an actor waits for it asks for again after this time, in case it was lost."""
@@ -107,7 +108,7 @@ class ZmqTransportConfig:
         for name in ("window", "max_message_bytes", "max_model_bytes"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
-        for name in ("silence_timeout_s", "request_interval_s", "heartbeat_interval_s"):
+        for name in ("silence_warning_s", "request_interval_s", "heartbeat_interval_s"):
             if not (value := getattr(self, name)) > 0:
                 raise ConfigError(f"{name} must be above 0 s, got {value}")
         if self.window > _HIGH_WATER_MARK // 2:

@@ -6,7 +6,6 @@ Checks no array and copies none but a model's: what an actor sends is handed ove
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from asyncrl.errors import PeerSilent, Refused, TransportClosed, TransportError
+from asyncrl.errors import Refused, TransportClosed, TransportError
 from asyncrl.messages import (
     ActorReport,
     EvaluationReport,
@@ -56,19 +55,10 @@ class _Shared:
 class LocalTransport:
     """Connects threads, or the parts of one thread, of this process."""
 
-    def __init__(
-        self,
-        schema: SegmentSchema,
-        *,
-        window: int = 8,
-        silence_timeout_s: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`window` and `silence_timeout_s` are as in `ZmqTransportConfig`."""
+    def __init__(self, schema: SegmentSchema, *, window: int = 8) -> None:
+        """`window` is as in `ZmqTransportConfig`."""
         self.schema = schema
         self.window = window
-        self.silence_timeout_s = silence_timeout_s
-        self.clock = clock
         self._shared = _Shared()
         self._listens = False
 
@@ -202,9 +192,8 @@ class LocalActorLink:
     def __init__(self, shared: _Shared, transport: LocalTransport, peer: Peer) -> None:
         self._shared = shared
         self._transport = transport
-        self._clock = transport.clock
         self._peer = peer
-        self._welcome_by: float | None = None
+        self._introduced = False
         self._sent = 0
         self._token = 0
         self._unsynced = False
@@ -212,11 +201,13 @@ class LocalActorLink:
         with shared.changed:
             self._mailbox = shared.mailboxes.setdefault(peer, _Mailbox())
 
-    def hello(self, message: Hello) -> None:
-        """Introduce oneself, without waiting for the answer."""
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
+        """Introduce oneself; False if the learner has not let one in in time, and may yet."""
         self._check_usable()
-        self._welcome_by = self._clock() + self._transport.silence_timeout_s
-        self._put(message)
+        if not self._introduced:
+            self._introduced = True
+            self._put(message)
+        return self._wait(lambda: self._mailbox.welcomed, timeout_s)
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none)."""
@@ -290,8 +281,3 @@ class LocalActorLink:
             raise TransportClosed(f"the link of {self._peer} is closed")
         if mailbox.refusal is not None:
             raise Refused(mailbox.refusal)
-        if not mailbox.welcomed and self._welcome_by and self._clock() > self._welcome_by:
-            raise PeerSilent(
-                f"the learner did not answer {self._peer} within"
-                f" {self._transport.silence_timeout_s:g} s"
-            )

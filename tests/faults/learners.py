@@ -32,12 +32,14 @@ print(json.dumps([result.ledger, result.actors]))
 
 
 @contextmanager
-def learner(enough: Path, step_timeout_s: float = 300.0) -> Iterator[subprocess.Popen[str]]:
+def learner(
+    enough: Path, timeout_s: float = 300.0, script: str = LEARNER
+) -> Iterator[subprocess.Popen[str]]:
     """Start a run with two actors, in a process group of its own; it ends when the file is there.
 
-    It then prints its ledger and what its actors did.
+    It then prints its ledger and what its actors did. `timeout_s` is what a step may take.
     """
-    command = [sys.executable, "-c", LEARNER, str(enough), str(step_timeout_s)]
+    command = [sys.executable, "-c", script, str(enough), str(timeout_s)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     ) as process:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,32 @@ pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 STEP_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 3.0
+
+STOPPED_BY_ITS_ACTORS = """
+import dataclasses, json, os, signal, sys
+from pathlib import Path
+from tests.fakes import CountingBatch
+from tests.faults.runs import until, with_restarts
+from tests.integration.test_train_async import run
+
+learner = os.getpid()
+
+def make_env():
+    if os.getpid() != learner:
+        os.kill(learner, signal.SIGSTOP)
+    return CountingBatch()
+
+cfg = with_restarts(2)
+supervision = dataclasses.replace(cfg.supervision, start_timeout_s=float(sys.argv[2]))
+result, _ = run(
+    dataclasses.replace(cfg, supervision=supervision),
+    make_env=make_env,
+    strategy=until(lambda _: Path(sys.argv[1]).exists()),
+    stop=None,
+)
+print(json.dumps([result.ledger, result.actors]))
+"""
 
 
 def actors_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -69,3 +96,35 @@ def test_learner_that_was_stopped_finds_its_actors_waiting_and_goes_on(tmp_path:
     assert [actor["restarts"] for actor in actors.values()] == [0, 0]
     assert ledger["lost"] == ledger["dropped"] == ledger["in_flight"] == 0
     assert ledger["produced"] == ledger["stored"] > sum(r.produced for r in after)
+
+
+@pytest.mark.fault("F16")
+def test_actors_that_start_while_the_learner_is_stopped_wait_for_it(tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    with learner(enough, START_TIMEOUT_S, STOPPED_BY_ITS_ACTORS) as process, boards() as told:
+        wait_until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED,
+            DEADLINE_S,
+            "the learner to be stopped by its actors",
+        )
+        wait_until(lambda: len(actors_of(process)) == 2, DEADLINE_S, "both actors")
+        actors = actors_of(process)
+        youngest = max(actor.create_time() for actor in actors)
+        wait_until(
+            lambda: time.time() > youngest + 3 * START_TIMEOUT_S,
+            DEADLINE_S,
+            "more time to pass than a start may take",
+        )
+        assert actors_of(process) == actors, "they wait"
+        assert [board.read().turns for board in told] == [0, 0]
+        wait_until(
+            lambda: process.send_signal(signal.SIGCONT) or all(b.read().turns > 100 for b in told),
+            DEADLINE_S,
+            "steps",
+        )
+        enough.touch()
+        out, errors = process.communicate(timeout=DEADLINE_S)
+    ledger, rows = json.loads(out)
+    assert [row["restarts"] for row in rows.values()] == [0, 0], errors
+    assert ledger["lost"] == ledger["dropped"] == ledger["in_flight"] == 0
+    assert ledger["produced"] == ledger["stored"]

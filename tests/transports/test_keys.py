@@ -7,6 +7,7 @@ import pickle
 import select
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import psutil
 import pytest
 import zmq
 
-from asyncrl.errors import ConfigError, PeerSilent, TransportError
+from asyncrl.errors import ConfigError, Refused, TransportError
 from asyncrl.messages import Experience, Peer
 from asyncrl.transports._zeromq_guard import Gatekeeper
 from asyncrl.transports._zeromq_socket import (
@@ -36,7 +37,7 @@ from tests.helpers import wait_until
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 
 CONFIG = ZmqTransportConfig(
-    max_message_bytes=1 << 16, request_interval_s=0.05, silence_timeout_s=1.0
+    max_message_bytes=1 << 16, request_interval_s=0.05, silence_warning_s=1.0
 )
 DEADLINE_S = 20.0
 ATTEMPTS = 25
@@ -286,47 +287,100 @@ def test_a_second_key_replaces_the_first(learner: ZmqLearnerLink) -> None:
 # --- what is said --------------------------------------------------------------------------------
 
 
-def silence(learner: ZmqLearnerLink | None, transport: ZmqTransport) -> str:
-    """Return why an actor has given up."""
+class HandClock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def silence(
+    learner: ZmqLearnerLink | None,
+    transport: ZmqTransport,
+    caplog: pytest.LogCaptureFixture,
+    seen: str,
+) -> str:
+    """Return what an actor logs that waits for long, once it has `seen` what it may see."""
+    clock = HandClock()
+    actor = ZmqActorLink(
+        transport.endpoint, transport._wire(), CONFIG, PEER, clock, curve=transport.curve
+    )
+
+    def waits() -> bool:
+        if learner is not None:
+            learner.poll(0.0)
+        return not actor.hello(make_hello(), 0.0)
+
+    def has_seen() -> bool:
+        assert waits()
+        return not seen or actor._connections.counts[seen] > 0
+
+    wait_until(has_seen, DEADLINE_S, f"connections that have {seen}")
+    assert not caplog.records
+    for hours in (1, 2, 3):
+        clock.now_s = 3600.0 * hours
+        assert waits(), "for as long as nobody ends it"
+        assert waits()
+        assert len(caplog.records) == hours, "said again, and not each time"
+    actor.close()
+    assert transport.endpoint in caplog.text
+    assert "for 1 s" in caplog.text
+    return caplog.text
+
+
+def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink) -> None:
+    transport = admitted(learner)
+    learner.revoke(PEER)
     actor = transport.connect(PEER)
     actor.hello(make_hello())
     reasons: list[str] = []
 
     def gave_up() -> bool:
-        if learner is not None:
-            learner.poll(0.0)
+        learner.poll(0.0)
         try:
-            actor.stopping()
-        except PeerSilent as error:
+            assert not actor.hello(make_hello())
+        except Refused as error:
             reasons.append(str(error))
         return bool(reasons)
 
     wait_until(gave_up, DEADLINE_S, "an actor to give up")
     actor.close()
+    assert "revoked or is of another run" in reasons[0]
     assert transport.endpoint in reasons[0]
-    assert "1 s" in reasons[0]
-    return reasons[0]
 
 
-def test_a_revoked_actor_says_what_may_be_wrong(learner: ZmqLearnerLink) -> None:
-    transport = admitted(learner)
-    learner.revoke(PEER)
-    assert "revoked or is of another run" in silence(learner, transport)
-
-
-def test_an_actor_with_another_learner_says_what_may_be_wrong(learner: ZmqLearnerLink) -> None:
+def test_an_actor_with_another_learner_says_what_may_be_wrong(
+    learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
+) -> None:
     transport = replace(admitted(learner), curve=Curve.make(Curve.make().public))
-    assert "the learner of another run" in silence(learner, transport)
+    with silent_learner():
+        assert "the learner of another run" in silence(learner, transport, caplog, "failed")
 
 
-def test_an_actor_whose_learner_does_nothing_says_so(learner: ZmqLearnerLink) -> None:
-    assert "busy elsewhere" in silence(None, admitted(learner))
+@contextmanager
+def silent_learner() -> Iterator[None]:
+    """Keep what the learner logs of strangers out of what the test looks at."""
+    log = logging.getLogger("asyncrl.transports._zeromq_guard")
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
-def test_an_actor_without_a_learner_says_so(learner: ZmqLearnerLink) -> None:
+@pytest.mark.fault("F16")
+def test_an_actor_whose_learner_does_nothing_says_so(
+    learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "busy elsewhere" in silence(None, admitted(learner), caplog, "connected")
+
+
+def test_an_actor_without_a_learner_says_so(
+    learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
+) -> None:
     transport = admitted(learner)
     learner.close()
-    assert "nobody accepts connections" in silence(None, transport)
+    assert "nobody accepts connections" in silence(None, transport, caplog, "")
 
 
 def test_an_address_without_a_key_is_no_use(learner: ZmqLearnerLink) -> None:

@@ -249,7 +249,7 @@ def test_a_link_stays_in_its_process(learner: ZmqLearnerLink, actor: ZmqActorLin
         link._pid = pid
 
 
-@pytest.mark.parametrize("name", ["window", "max_message_bytes", "silence_timeout_s"])
+@pytest.mark.parametrize("name", ["window", "max_message_bytes", "silence_warning_s"])
 def test_settings_that_cannot_work_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*got 0"):
         ZmqTransportConfig(**{name: 0})
