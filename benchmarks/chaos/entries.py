@@ -46,7 +46,10 @@ class Entry:
         return f"{fingerprint()}-{hashlib.sha256(own).hexdigest()[:8]}"
 
 
-_ROWS: tuple[tuple[str, str, float, float], ...] = ()
+_ROWS: tuple[tuple[str, str, float, float], ...] = (
+    ("checkpoint_sweep", "saves that are killed, or refused, at each system call", 30, 400),
+    ("corruption", "checkpoints that are damaged at random", 10, 120),
+)
 """Name, which is that of the module here, what it does, and seconds of small and full."""
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -75,6 +76,7 @@ def _last_words(path: Path) -> str:
 def main() -> None:
     """Measure and store; an exception is stored, too, and told."""
     module, size, directory, found = sys.argv[1:]
+    logging.basicConfig(filename=Path(found).with_suffix(".log"))  # of faults that are meant
     try:
         findings = importlib.import_module(module).measure(size, Path(directory))
     except Exception as error:

@@ -1,0 +1,110 @@
+"""The frame of the chaos bench, with an entry that fails as it is told to."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import __main__ as bench
+from benchmarks.chaos.entries import ENTRIES, Entry
+from benchmarks.chaos.finding import Finding, not_run
+from benchmarks.chaos.one_entry import run_apart
+
+FAKE = "tests.benchmarks.chaos.fake_entry"
+
+
+def bench_with(
+    monkeypatch: pytest.MonkeyPatch, results: Path, way: str, *arguments: str
+) -> tuple[int, dict[str, object]]:
+    """Run the fake entry; return the exit code and what was stored."""
+    monkeypatch.setattr(bench, "ENTRIES", {"fake": Entry(FAKE, "fakes", 1, 1)})
+    monkeypatch.setenv("FAKE_ENTRY", way)
+    code = bench.main(["--results", str(results), *arguments])
+    return code, json.loads((results / "fake_small.json").read_text())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("way", "strict", "code"),
+    [("kept", True, 0), ("late", False, 0), ("late", True, 1), ("broken", False, 1)],
+)
+def test_exit_code_tells_whether_a_promise_was_broken(
+    way: str, strict: bool, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    strictly = ["--strict"] if strict else []
+    assert bench_with(monkeypatch, tmp_path, way, *strictly)[0] == code
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("way", "told"), [("crash", "exit code -6"), ("raise", "came off")])
+def test_entry_that_fails_is_a_broken_finding_and_is_run_again(
+    way: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, stored = bench_with(monkeypatch, tmp_path, way)
+    assert code == 1
+    assert not stored["ended_well"]
+    assert told in capsys.readouterr().out
+    assert bench_with(monkeypatch, tmp_path, "kept")[0] == 0
+
+
+@pytest.mark.processes
+def test_what_was_measured_is_not_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = bench_with(monkeypatch, tmp_path, "kept")
+    said = capsys.readouterr().out
+    assert "not run: no root" in said
+    assert "1 of 2 kept, 1 could not run here" in said
+    assert bench_with(monkeypatch, tmp_path, "broken") == first
+    assert bench_with(monkeypatch, tmp_path, "broken", "--again")[0] == 1
+
+
+@pytest.mark.processes
+def test_entry_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FAKE_ENTRY", "hang")
+    assert run_apart(FAKE, "small", tmp_path, 1.0) == "was not done after 1 s"
+
+
+def test_entries_can_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "ENTRIES", {"fake": Entry(FAKE, "fakes", 1, 1)})
+    assert bench.main(["--results", str(tmp_path), "--without", "fake"]) == 0
+    assert bench.main(["--list"]) == 0
+    assert "fakes (1 s, 1 s)" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_entry_has_a_module(name: str) -> None:
+    assert find_spec(ENTRIES[name].module) is not None
+    assert ENTRIES[name].deadline_s("small") > ENTRIES[name].small_s
+
+
+def test_code_of_an_entry_changes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry = Entry("a_chaos_entry_of_a_test", "", 1, 1)
+    source = tmp_path / "a_chaos_entry_of_a_test.py"
+    source.write_text("a = 1")
+    before = entry.code()
+    assert entry.code() == before
+    source.write_text("a = 2")
+    assert entry.code() != before
+
+
+def test_verdicts() -> None:
+    def verdict(*, passed: bool, timed: bool) -> str:
+        made = Finding(target=1, what="", measured="2", promised="1", passed=passed, timed=timed)
+        return made.verdict
+
+    assert verdict(passed=True, timed=True) == "kept"
+    assert verdict(passed=False, timed=True) == "missed"
+    assert verdict(passed=False, timed=False) == "broken"
+    assert not_run(1, "", "", "no strace").verdict == "not run"
