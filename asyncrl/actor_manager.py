@@ -17,6 +17,7 @@ from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.messages import Peer
 from asyncrl.restart_policy import (
+    Drop,
     GiveUp,
     RestartPolicy,
     RestartPolicyConfig,
@@ -76,6 +77,7 @@ class ActorManagerConfig:
 class _Slot:
     incarnation: int = -1
     alive: bool = False
+    dropped: bool = False
     restart_at: float | None = 0.0
     signs: tuple[int, int] = (0, 0)
     silent_s: float = 0.0
@@ -83,7 +85,10 @@ class _Slot:
 
 
 class ActorManager:
-    """Keeps every slot filled until it is told to stop, or the restart policy gives up."""
+    """Keeps every slot filled until it is told to stop, or the restart policy gives up.
+
+    Slots that have a name, as the evaluator's has, are no actors'.
+    """
 
     def __init__(
         self,
@@ -96,6 +101,7 @@ class ActorManager:
         first_incarnation: int = 0,
         on_exit: Callable[[ActorExit], None] = lambda _: None,
         on_restart: Callable[[ActorId], None] = lambda _: None,
+        on_drop: Callable[[ActorId], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launcher = launcher
@@ -105,6 +111,7 @@ class ActorManager:
         self._names = names or {}
         self._on_exit = on_exit
         self._on_restart = on_restart
+        self._on_drop = on_drop
         self._clock = clock
         self._policy = RestartPolicy(config.restart, seed=0)
         self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in bodies}
@@ -189,14 +196,38 @@ class ActorManager:
                 logger.warning("%s %s%s", who, how, text)
             return
         now = self._clock()
-        match self._policy.on_exit(ended, now=now, how=how, others_work=self._anyone_works()):
+        decision = self._policy.on_exit(
+            ended,
+            now=now,
+            how=how,
+            others_work=self._anyone_works(),
+            others_left=self._others_left(ended.peer.actor_id),
+        )
+        match decision:
             case GiveUp(reason):
                 self._interrupter.fail(ActorFailed(f"{who} {reason}{text}"))
+            case Drop(reason):
+                slot.dropped = True
+                self._on_drop(ended.peer.actor_id)
+                left = self._others_left(ended.peer.actor_id)
+                logger.warning(
+                    "%s %s; the run goes on without it, with %s others%s", who, reason, left, text
+                )
             case restart:
                 logger.warning(
                     "%s %s; it is started again in %.1f s%s", who, how, restart.after_s, text
                 )
                 slot.restart_at = now + restart.after_s
+
+    def _others_left(self, actor_id: ActorId) -> int | None:
+        """Return how many other actors live or will live again; None if this is no actor."""
+        if actor_id in self._names:
+            return None
+        return sum(
+            not slot.dropped
+            for i, slot in self._slots.items()
+            if i != actor_id and i not in self._names
+        )
 
     def _anyone_works(self) -> bool:
         return any(

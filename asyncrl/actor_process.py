@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -77,9 +78,8 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     _set_up_logging(f"actor {peer.actor_id}")
     life = (peer.actor_id, peer.incarnation)
     _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *life))
-    home = _Environments(spec, peer)
-    env = home.env
-    try:
+    with _Environments(spec, peer) as home:
+        env = home.env
         context = PolicyContext(
             seed=derive_seed(spec.seed, Role.POLICY, *life),
             actor_id=peer.actor_id,
@@ -104,8 +104,6 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
             actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *life))
         finally:
             link.close()
-    finally:
-        home.close()
 
 
 class _Environments:
@@ -152,9 +150,15 @@ class _Environments:
         obs = self.env.reset(derive_seed(self._spec.seed, *self._life(self._made)))
         return NewEnv(self.env, obs, self._spec.make_processor())
 
-    def close(self) -> None:
-        """Close those that are there now."""
-        self._open.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._open.close()
+        except Exception:
+            if error is None:  # else it would hide that one
+                raise
 
     def _make(self) -> BatchEnv:
         env = self._spec.make_env()

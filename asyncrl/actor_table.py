@@ -25,6 +25,7 @@ class ActorRow:
     env_steps: int = 0
     episodes: int = 0
     restarts: int = 0
+    dropped: bool = False
     steps_per_s: float = 0.0
     policy: dict[str, float] = field(default_factory=dict)
 
@@ -34,6 +35,7 @@ class ActorRow:
             "env_steps": self.env_steps,
             "episodes": self.episodes,
             "restarts": self.restarts,
+            "dropped": self.dropped,
         }
 
 
@@ -83,6 +85,11 @@ class ActorTable:
         with self._lock:
             self._rows.setdefault(actor_id, ActorRow()).restarts += 1
 
+    def on_drop(self, actor_id: ActorId) -> None:
+        """Note that the run goes on without a slot."""
+        with self._lock:
+            self._rows.setdefault(actor_id, ActorRow()).dropped = True
+
     def rows(self) -> dict[ActorId, ActorRow]:
         """Return the rows by slot."""
         with self._lock:
@@ -125,6 +132,7 @@ def _row_record(prefix: str, row: ActorRow) -> Record:
         f"{prefix}/env_steps_per_s": row.steps_per_s,
         f"{prefix}/episodes": float(row.episodes),
         f"{prefix}/restarts": float(row.restarts),
+        **({f"{prefix}/dropped": 1.0} if row.dropped else {}),
         **{f"{prefix}/{name}": value for name, value in row.policy.items()},
     }
 

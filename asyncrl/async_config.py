@@ -71,5 +71,10 @@ class AsyncConfig:
     def __post_init__(self) -> None:
         if self.actors < 1:
             raise ConfigError(f"actors must be at least 1, got {self.actors}")
+        if (fewest := self.supervision.restart.min_actors) > self.actors:
+            raise ConfigError(
+                f"supervision.restart.min_actors is {fewest}, and there are {self.actors} actors "
+                "at all; make it smaller, or `actors` larger"
+            )
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")

@@ -90,6 +90,8 @@ METRICS: dict[str, Metric] = {
     "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),
     "actor/<id>/episodes": Metric("episodes", "ended in this slot so far"),
     "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
+    "actor/<id>/env_restarts": Metric("1", "times its environments were made anew, this life"),
+    "actor/<id>/dropped": Metric("1", "1 once the run goes on without it"),
     "actor/<id>/trajectories_stored": Metric("trajectories", "or clips of them, if it clips"),
     "actor/<id>/trajectories_discarded": Metric("trajectories", "or clips, that were too short"),
     "actor/<id>/transitions_discarded": Metric("transitions", "in none that was stored"),

@@ -1,8 +1,16 @@
-"""Whether an actor that died is started again, and when. Pure: no clock, no process.
+"""What becomes of actors that die and of environments that fail. Pure: no clock, no process.
 
 Back-off grows with each death of the same slot, and a budget over a window of time bounds the
 deaths of all of them together: a cluster of crashes ends the run with the reason, in place of
 crashing for ever.
+
+An exception is a case of its own, `RestartPolicyConfig.on_exception`:
+
+    raise         the run ends
+    restart       a crash like any other: the actor's process is started again
+    restart_env   the process lives on, and only its environments are made anew; an exception that
+                  comes from elsewhere, or once too often, ends the run
+    drop_actor    the run goes on without the actor, as long as `min_actors` are left
 """
 
 from __future__ import annotations
@@ -11,13 +19,25 @@ import random
 import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit
 from asyncrl.types import ActorId
 
-__all__ = ["GiveUp", "Restart", "RestartPolicy", "RestartPolicyConfig", "describe_exit"]
+__all__ = [
+    "Drop",
+    "EnvRestartPolicy",
+    "GiveUp",
+    "OnException",
+    "Restart",
+    "RestartPolicy",
+    "RestartPolicyConfig",
+    "describe_error",
+    "describe_exit",
+]
+
+OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +45,8 @@ class RestartPolicyConfig:
     """How many deaths a run bears, and how soon an actor comes back."""
 
     max_restarts: int = 10
-    """Deaths of all actors together, within the window, that are answered by a restart; 0: none."""
+    """Deaths of all actors together, within the window, that are answered by a restart; 0: none.
+    Failures of environments that are made anew count apart, each actor's for itself."""
 
     window_s: float = 600.0
     """Seconds after which a death no longer counts."""
@@ -42,9 +63,15 @@ class RestartPolicyConfig:
     jitter: float = 0.1
     """Share of the wait that is random, so that many actors do not come back as one."""
 
-    on_exception: Literal["raise", "restart"] = "raise"
-    """An exception in an actor is a defect of the environment or the agent, and ends the run;
-    `restart` treats it as a crash, for environments that are known to fail at times."""
+    on_exception: OnException = "raise"
+    """What an exception in an actor leads to. `raise`: it is a defect, and ends the run. For
+    environments that are known to fail at times, `restart` starts the actor's process again, as
+    after a crash; `restart_env` makes only its environments anew, all that it steps together;
+    `drop_actor` goes on without the actor. An evaluating process is started again in any case but
+    `raise`."""
+
+    min_actors: int = 1
+    """Actors that `drop_actor` leaves the run; the exception that would leave fewer ends it."""
 
     def __post_init__(self) -> None:
         for name in ("max_restarts", "backoff_s", "backoff_max_s"):
@@ -58,15 +85,18 @@ class RestartPolicyConfig:
             )
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"restart.jitter must lie in [0, 1], got {self.jitter}")
-        if self.on_exception not in {"raise", "restart"}:
+        if self.on_exception not in get_args(OnException):
             raise ConfigError(
-                f"restart.on_exception must be raise or restart, got {self.on_exception!r}"
+                f"restart.on_exception must be one of {', '.join(get_args(OnException))}, got "
+                f"{self.on_exception!r}"
             )
+        if self.min_actors < 1:
+            raise ConfigError(f"restart.min_actors must be at least 1, got {self.min_actors}")
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start the slot again."""
+    """Start the slot, or make its environments, again."""
 
     after_s: float
 
@@ -79,18 +109,31 @@ class GiveUp:
     """To follow the actor's name in a sentence."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Go on without the slot."""
+
+    reason: str
+    """To follow the actor's name in a sentence."""
+
+
 class RestartPolicy:
     """Remembers recent deaths, and decides."""
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
-        self._random = random.Random(seed)  # noqa: S311  # jitter is no secret
-        self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
+        self._recent = _Recent(config, seed)
         self._ever_lived = False
 
     def on_exit(
-        self, ended: ActorExit, *, now: float, how: str = "", others_work: bool = False
-    ) -> Restart | GiveUp:
+        self,
+        ended: ActorExit,
+        *,
+        now: float,
+        how: str = "",
+        others_work: bool = False,
+        others_left: int | None = None,
+    ) -> Restart | Drop | GiveUp:
         """Decide what an end that nobody asked for leads to.
 
         Args:
@@ -98,37 +141,104 @@ class RestartPolicy:
             now: When it came.
             how: In words that follow the actor's name, if `describe_exit` cannot know.
             others_work: Whether any other actor has made a step.
+            others_left: How many other actors the run has; None if the dead process is no actor.
         """
         self._ever_lived |= others_work or ended.last.turns > 0
         how = how or describe_exit(ended)
-        if ended.code == 1 and ended.error and self._config.on_exception == "raise":
-            return GiveUp(how)
+        if ended.code == 1 and ended.error:
+            decision = self._on_exception(ended, how, others_left)
+            if decision is not None:
+                return decision
         if not self._ever_lived:
             return GiveUp(
                 f"{how} before any actor had made a single step, so a restart would not help"
             )
-        self._deaths[ended.peer.actor_id].append(now)
-        spent = self._count(now)
+        spent, wait_s = self._recent.add(ended.peer.actor_id, now)
         if spent > self._config.max_restarts:
             return GiveUp(
                 f"{how}; that is death {spent} of an actor within "
                 f"{self._config.window_s:g} s, and restart.max_restarts is "
                 f"{self._config.max_restarts}"
             )
-        return Restart(self._backoff_s(len(self._deaths[ended.peer.actor_id])))
+        return Restart(wait_s)
 
-    def _count(self, now: float) -> int:
-        """Forget deaths that are long past, and return how many are not."""
+    def _on_exception(
+        self, ended: ActorExit, how: str, others_left: int | None
+    ) -> Drop | GiveUp | None:
+        """Decide what an exception leads to; None if it is a crash like any other."""
+        match self._config.on_exception:
+            case "raise":
+                return GiveUp(how)
+            case "restart_env" if others_left is not None and ended.last.turns:
+                # Before its first step there was nothing to be made anew: it has not started.
+                return GiveUp(f"{how}; making environments anew does not help against that")
+            case "drop_actor" if others_left is not None:
+                if others_left >= self._config.min_actors:
+                    return Drop(how)
+                return GiveUp(
+                    f"{how}; {others_left} would be left without it, and restart.min_actors is "
+                    f"{self._config.min_actors}"
+                )
+        return None
+
+
+class EnvRestartPolicy:
+    """Remembers recent failures of one actor's environments, and decides: `restart_env`."""
+
+    def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
+        self._config = config
+        self._recent = _Recent(config, seed)
+
+    def on_failure(self, how: str, *, now: float, env_steps: int) -> Restart | GiveUp:
+        """Decide whether environments are made anew.
+
+        Args:
+            how: What they failed with, in words.
+            now: When.
+            env_steps: How many steps they have made in this life of the actor.
+        """
+        if not env_steps:
+            return GiveUp(f"{how}; that was before their first step, so others would fail too")
+        spent, wait_s = self._recent.add(ActorId(0), now)
+        if spent > self._config.max_restarts:
+            return GiveUp(
+                f"{how}; that is failure {spent} of this actor's environments within "
+                f"{self._config.window_s:g} s, and restart.max_restarts is "
+                f"{self._config.max_restarts}"
+            )
+        return Restart(wait_s)
+
+
+class _Recent:
+    """Deaths within the window, slot by slot."""
+
+    def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
+        self._config = config
+        self._random = random.Random(seed)  # noqa: S311  # jitter is no secret
+        self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
+
+    def add(self, slot: ActorId, now: float) -> tuple[int, float]:
+        """Return how many there are with this one, in all slots, and how long its slot waits."""
+        self._deaths[slot].append(now)
         for deaths in self._deaths.values():
             while deaths and deaths[0] <= now - self._config.window_s:
                 deaths.popleft()
-        return sum(map(len, self._deaths.values()))
+        return sum(map(len, self._deaths.values())), self._backoff_s(len(self._deaths[slot]))
 
     def _backoff_s(self, deaths: int) -> float:
         config = self._config
         # 64 deaths reach any limit, and no power of so few overflows.
         wait = config.backoff_s * config.backoff_factor ** min(deaths - 1, 64)
         return min(config.backoff_max_s, wait) * (1.0 - config.jitter * self._random.random())
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class and message of an exception in one line."""
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except BaseException:  # the user's own class may fail to say what it is, in any way
+        words = type(error).__name__
+    return " ".join(words.split())
 
 
 def describe_exit(ended: ActorExit) -> str:

@@ -129,6 +129,7 @@ class RunPlan:
                 segment=self._config.segment,
                 n_actors=self._config.actors,
                 seed=self._config.seed,
+                restart=self._config.supervision.restart,
             )
             bodies[ActorId(i)] = partial(_actor_body, make_spec, admit)
         return bodies

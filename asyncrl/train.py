@@ -210,4 +210,5 @@ def _manager(
         first_incarnation=first_incarnation,
         on_exit=on_exit,
         on_restart=on_restart,
+        on_drop=proxy.actors.on_drop,
     )

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.actor import Actor, EpisodeMeter
+from asyncrl.actor import Actor, EpisodeMeter, NewEnv
 from asyncrl.agent import Act
 from asyncrl.env import EnvStep
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
 from asyncrl.outbox import Outbox
 from asyncrl.recorder import Record
-from asyncrl.segment import END, SegmentConfig, make_schema
+from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, Array, ModelVersion
@@ -412,6 +412,155 @@ def test_error_of_the_environment_comes_through() -> None:
     life.actor._env = Exploding()
     with pytest.raises(RuntimeError, match="exploded"):
         life.actor.run(HELLO, seed=1)
+
+
+# --- environments that fail ----------------------------------------------------------------------
+
+
+class Failing(WatchedBatch):
+    """Raises at one of its steps, counted from 1; its rows begin with a number of its own."""
+
+    def __init__(self, at_step: int, error: BaseException, *, name: int = 0) -> None:
+        super().__init__(length=10**6)
+        self._at_step, self._error, self._name = at_step, error, name
+
+    def step(self, action: Array) -> EnvStep:
+        if len(self.actions) + 1 == self._at_step:
+            raise self._error
+        return super().step(action)
+
+    def _obs(self, steps: Array) -> Array:
+        return super()._obs(steps) + np.array([100.0 * self._name, 0.0], np.float32)
+
+
+class Renewal:
+    """Lets an actor have other environments, those of a list, and keeps what it was told."""
+
+    def __init__(self, *envs: CountingBatch | Exception, wait_s: float = 0.0) -> None:
+        self.envs = list(envs)
+        self.wait_s = wait_s
+        self.told: list[tuple[str, int]] = []
+        self.allowed = 10**9
+
+    def allow(self, error: BaseException, *, env_steps: int) -> float:
+        self.told.append((str(error), env_steps))
+        if len(self.told) > self.allowed:
+            raise RuntimeError("once too often") from error
+        return self.wait_s
+
+    def make(self) -> NewEnv:
+        env = self.envs.pop(0)
+        if isinstance(env, Exception):
+            raise env
+        return NewEnv(env, env.reset(seed=1), OneStep())
+
+
+def failing_life(renewal: Renewal, *, policy: ConstantAgent | None = None) -> Life:
+    life = Life(0, policy=policy)
+    life.actor._env = Failing(4, RuntimeError("the physics exploded"))
+    life.actor._renewal = renewal
+    return life
+
+
+def runs(life: Life, name: int) -> list[list[float]]:
+    """Return the steps at which transitions of the first environment of a batch begin."""
+    return sorted(obs for obs, _ in life.sent() if obs[0] == 100 * name)
+
+
+@pytest.mark.fault("F4")
+def test_actor_goes_on_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
+    renewal = Renewal(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
+    life = failing_life(renewal)
+    life.stop_after(9)
+    life.actor.run(HELLO, seed=1)
+    assert renewal.told == [("the physics exploded", 6), ("again", 10)]
+    assert runs(life, 0) == [[0, 0], [0, 1], [0, 2]], "it was the fourth step that failed"
+    assert runs(life, 1) == [[100, 0], [100, 1]]
+    assert runs(life, 2) == [[200, 0], [200, 1]]
+    assert len(life.sent()) == life.outbox.produced == 14
+    assert [message.seq for message in life.link.experience] == list(
+        range(1, len(life.link.experience) + 1)
+    )
+    assert life.progress.turns == [2, 4, 6, 6, 8, 10, 10, 12, 14]
+    assert life.link.reports[-1].policy["env_restarts"] == 2
+
+
+@pytest.mark.fault("F4")
+def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
+    life = failing_life(Renewal(Failing(0, OSError(), name=1)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    followed = set()
+    for message in life.link.experience:
+        obs, flags = message.columns["obs"], message.columns["flags"]
+        for k, rows in enumerate(message.rows):
+            assert not (flags[k, :rows] & (TERMINATED | TRUNCATED)).any()
+            for t in range(rows - 1):
+                if flags[k, t] < END:
+                    followed.add((*obs[k, t], *obs[k, t + 1]))
+    assert {(a, b, a, b + 1) for a in (0, 1) for b in (0, 1, 2)} <= followed
+    assert all(here == there for here, _, there, _ in followed), "none leads to another batch"
+    assert (life.link.reports[-1].episodes, life.link.reports[-1].env_steps) == (0, 10)
+
+
+@pytest.mark.fault("F4")
+def test_returns_of_failed_environments_are_not_carried_on() -> None:
+    life = failing_life(Renewal(CountingBatch(length=2)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    (report,) = life.link.reports
+    assert report.episode_returns == (0.0, 20.0), "of two steps, with rewards of 0 and 10"
+    assert report.episode_lengths == (2, 2)
+
+
+@pytest.mark.fault("F4")
+def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
+    policy = CountingMemory()
+    life = failing_life(Renewal(Failing(0, OSError())), policy=policy)
+    life.stop_after(4)
+    life.actor.run(HELLO, seed=1)
+    assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
+
+
+@pytest.mark.fault("F4", "F6")
+def test_actor_shows_life_and_takes_models_while_it_waits_for_environments() -> None:
+    life = failing_life(Renewal(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
+    life.stop_after(5)
+    life.link.on_wait = lambda: life.link.models.extend(FakeLink(3).models)
+    life.actor.run(HELLO, seed=1)
+    renewal = life.actor._renewal
+    assert isinstance(renewal, Renewal)
+    assert [words for words, _ in renewal.told] == ["the physics exploded", "no licence"]
+    assert life.link.now_s == pytest.approx(2.0 + DRAIN_S)
+    assert life.progress.waits.count(True) >= 20
+    assert life.progress.waits[-1] is False
+    assert isinstance(life.actor._env, Failing)
+    assert life.actor._env.actions == [[3, 3]]
+
+
+@pytest.mark.fault("F4")
+def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
+    life = failing_life(Renewal(wait_s=1000.0))
+
+    def stop() -> None:
+        life.link.stop = True
+
+    life.link.on_wait = stop
+    life.actor.run(HELLO, seed=1)
+    assert life.link.now_s == pytest.approx(0.1 + DRAIN_S)
+    assert life.link.calls[-2:] == ["final report", "drain"]
+    assert len(life.sent()) == life.outbox.produced == 6
+
+
+@pytest.mark.fault("F4")
+def test_failure_that_is_one_too_many_ends_the_actor() -> None:
+    renewal = Renewal(Failing(1, RuntimeError("again")))
+    renewal.allowed = 1
+    with pytest.raises(RuntimeError, match="once too often"):
+        failing_life(renewal).actor.run(HELLO, seed=1)
+
+
+# --- the meter -----------------------------------------------------------------------------------
 
 
 def outcome(

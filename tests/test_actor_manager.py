@@ -128,20 +128,28 @@ class Clock:
 class Stage:
     """A manager with all that it was given, and what it has told."""
 
-    def __init__(self, n_actors: int, config: ActorManagerConfig) -> None:
+    def __init__(
+        self,
+        n_actors: int,
+        config: ActorManagerConfig,
+        names: dict[ActorId, str] | None = None,
+    ) -> None:
         self.clock = Clock()
         self.launcher = FakeLauncher(self.clock)
         self.interrupter = Interrupter()
         self.ran: list[Peer] = []
         self.exits: list[ActorExit] = []
         self.restarts: list[ActorId] = []
+        self.drops: list[ActorId] = []
         self.manager = ActorManager(
             self.launcher,
             {ActorId(i): self._make_body for i in range(n_actors)},
             config,
             self.interrupter,
+            names=names,
             on_exit=self.exits.append,
             on_restart=self.restarts.append,
+            on_drop=self.drops.append,
             clock=self.clock,
         )
 
@@ -159,11 +167,12 @@ class Stage:
 
 @contextmanager
 def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
+    names = settings.pop("names", {})
     restart = {"jitter": 0.0, "backoff_s": 1.0, "max_restarts": 2}
-    restart |= {k: settings.pop(k) for k in [*settings] if k in {"max_restarts", "window_s"}}
+    restart |= {k: settings.pop(k) for k in [*settings] if hasattr(RestartPolicyConfig, k)}
     settings = {"step_timeout_s": 0.0} | settings
     config = ActorManagerConfig(restart=RestartPolicyConfig(**restart), **settings)
-    stage = Stage(n_actors, config)
+    stage = Stage(n_actors, config, names)
     stage.manager.start()
     try:
         stage.wait_for(*(peer(i) for i in range(n_actors)))
@@ -278,6 +287,32 @@ def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None
         stage.clock.now += 100.0
         stage.launcher.wait_rounds()
         assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts nobody"
+
+
+@pytest.mark.fault("F4")
+def test_actors_that_fail_are_dropped_down_to_the_fewest(caplog: pytest.LogCaptureFixture) -> None:
+    evaluator = {ActorId(3): "the evaluator"}
+    with started(4, on_exception="drop_actor", min_actors=2, names=evaluator) as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), RAISED, text="its traceback", error="ValueError: no joint")
+        wait_until(lambda: stage.drops, DEADLINE_S, "actor 1 to be dropped")
+        stage.launcher.end(peer(3), RAISED, text="another", error="ValueError: no joint")
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(3, 1))
+        assert stage.drops == [1]
+        assert peer(1, 1) not in stage.launcher.launched
+        assert stage.manager.alive == 3
+        assert stage.interrupter.error is None
+        dropped = "actor 1 failed: ValueError: no joint; the run goes on without it, with 2 others"
+        assert f"{dropped}\n\nits traceback" in caplog.text
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.launcher.end(peer(2), RAISED, text="the last straw", error="ValueError: no joint")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        error = str(stage.interrupter.error)
+        assert "1 would be left without it, and restart.min_actors is 2" in error
+        assert error.endswith("\n\nthe last straw")
 
 
 @pytest.mark.fault("F5")

@@ -35,6 +35,18 @@ def test_rows_add_up_over_reports_and_lives() -> None:
     assert record["episodes"] == 6
 
 
+@pytest.mark.fault("F4")
+def test_actor_that_was_dropped_is_told_apart() -> None:
+    table = ActorTable()
+    table.on_report(report(0, env_steps=100))
+    table.on_report(report(1, env_steps=100))
+    table.on_drop(ActorId(1))
+    record = table.take()
+    assert "actor/0/dropped" not in record
+    assert record["actor/1/dropped"] == 1
+    assert [row.counts()["dropped"] for row in table.rows().values()] == [0, 1]
+
+
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
     table.on_report(report(0, episodes=2, episode_returns=(1.0, 3.0), episode_lengths=(10, 20)))

@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncrl.actor_manager import ActorManagerConfig
+from asyncrl.async_config import AsyncConfig
 from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit, ProgressReport
 from asyncrl.messages import Peer
 from asyncrl.restart_policy import (
+    Drop,
+    EnvRestartPolicy,
     GiveUp,
+    OnException,
     Restart,
     RestartPolicy,
     RestartPolicyConfig,
+    describe_error,
     describe_exit,
 )
 from asyncrl.types import ActorId
@@ -102,6 +108,98 @@ def test_an_exception_ends_the_run_unless_it_is_to_be_expected() -> None:
     assert isinstance(tolerant.on_exit(RAISED, now=0.0), Restart)
 
 
+# --- exceptions ----------------------------------------------------------------------------------
+
+NO_ACTOR = None
+RAISED_AT_START = replace(RAISED, last=ProgressReport(0, 0, waiting=False))
+
+
+def answer(
+    on_exception: OnException, others_left: int | None, ended: ActorExit = RAISED
+) -> Restart | Drop | GiveUp:
+    config = replace(STEADY, on_exception=on_exception, min_actors=2)
+    policy = RestartPolicy(config, seed=0)
+    return policy.on_exit(ended, now=0.0, others_work=True, others_left=others_left)
+
+
+@pytest.mark.fault("F4")
+def test_actor_is_dropped_while_enough_others_are_left() -> None:
+    assert answer("drop_actor", others_left=2) == Drop("failed: ValueError: no")
+    end = answer("drop_actor", others_left=1)
+    assert isinstance(end, GiveUp)
+    assert end.reason.startswith("failed: ValueError: no; 1 would be left without it")
+    assert "restart.min_actors is 2" in end.reason
+
+
+@pytest.mark.fault("F4")
+def test_actor_that_fails_before_its_first_step_is_dropped_too() -> None:
+    """As where only so many simulators may run at once."""
+    assert isinstance(answer("drop_actor", 2, RAISED_AT_START), Drop)
+
+
+def test_fewest_actors_are_no_more_than_there_are() -> None:
+    restart = RestartPolicyConfig(on_exception="drop_actor", min_actors=3)
+    supervision = ActorManagerConfig(restart=restart)
+    assert AsyncConfig(actors=3, supervision=supervision).actors == 3
+    with pytest.raises(ConfigError, match=r"min_actors is 3, and there are 2 actors"):
+        AsyncConfig(actors=2, supervision=supervision)
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("ended", [KILLED, replace(KILLED, code=1), replace(KILLED, code=3)])
+def test_only_exceptions_drop_an_actor(ended: ActorExit) -> None:
+    assert isinstance(answer("drop_actor", 2, ended), Restart)
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("on_exception", ["restart", "restart_env", "drop_actor"])
+def test_evaluator_that_fails_is_started_again(on_exception: OnException) -> None:
+    assert isinstance(answer(on_exception, NO_ACTOR), Restart)
+    assert isinstance(answer("raise", NO_ACTOR), GiveUp)
+
+
+@pytest.mark.fault("F4")
+def test_exception_that_new_environments_do_not_mend_ends_the_run() -> None:
+    end = answer("restart_env", 2)
+    assert isinstance(end, GiveUp)
+    assert "failed: ValueError: no; making environments anew does not help" in end.reason
+    assert isinstance(answer("restart_env", 2, RAISED_AT_START), Restart), "nothing was made yet"
+    assert isinstance(answer("restart_env", 2, KILLED), Restart)
+
+
+@pytest.mark.fault("F4", "F7")
+def test_environments_are_made_anew_within_a_budget_and_ever_later() -> None:
+    config = replace(STEADY, backoff_s=1.0, max_restarts=2, window_s=60.0)
+    policy = EnvRestartPolicy(config, seed=0)
+    assert policy.on_failure("OSError: out", now=0.0, env_steps=1) == Restart(1.0)
+    assert policy.on_failure("OSError: out", now=1.0, env_steps=1) == Restart(2.0)
+    end = policy.on_failure("OSError: out", now=2.0, env_steps=1)
+    assert isinstance(end, GiveUp)
+    assert "OSError: out; that is failure 3 of this actor's environments within 60 s" in end.reason
+    assert "restart.max_restarts is 2" in end.reason
+    assert policy.on_failure("OSError: out", now=200.0, env_steps=1) == Restart(1.0)
+
+
+@pytest.mark.fault("F4", "F5")
+def test_environments_that_never_made_a_step_are_not_made_anew() -> None:
+    end = EnvRestartPolicy(STEADY, seed=0).on_failure("OSError: out", now=0.0, env_steps=0)
+    assert isinstance(end, GiveUp)
+    assert "before their first step" in end.reason
+
+
+@pytest.mark.fault("F4")
+def test_error_in_one_line() -> None:
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            raise SystemExit("no words")
+
+    assert describe_error(ValueError("the wheel\n  came off")) == "ValueError: the wheel came off"
+    assert describe_error(Speechless()) == "Speechless"
+
+
+# --- waits ---------------------------------------------------------------------------------------
+
+
 @given(
     seed=st.integers(0, 1000),
     deaths=st.integers(1, 300),
@@ -156,6 +254,7 @@ def test_kill_that_may_be_for_memory_says_how_much_there_was() -> None:
         ("backoff_factor", 0.5),
         ("jitter", 1.5),
         ("on_exception", "ignore"),
+        ("min_actors", 0),
     ],
 )
 def test_settings_that_cannot_work_are_refused(setting: str, value: object) -> None:

@@ -17,6 +17,7 @@ import cloudpickle
 
 from asyncrl.launcher import Progress
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+from asyncrl.restart_policy import describe_error
 
 __all__ = ["STACKS_SIGNAL", "live", "main"]
 
@@ -80,11 +81,7 @@ def _tell(files: LifeFiles, error: BaseException) -> None:
     """Leave the error in its file, or else, on a full disk for instance, on stderr."""
     text = traceback.format_exc()
     try:
-        words = f"{type(error).__name__}: {error}"
-    except BaseException:  # the user's own class may fail to say what it is, in any way
-        words = type(error).__name__
-    try:
-        files.write_error(" ".join(words.split()), text)
+        files.write_error(describe_error(error), text)
     except OSError:
         sys.stderr.write(text)
 

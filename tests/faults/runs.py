@@ -7,16 +7,18 @@ from collections.abc import Callable
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.restart_policy import OnException, RestartPolicyConfig
 from asyncrl.types import ActorId
 from tests.integration.test_train_async import Loop, config
 
 __all__ = ["CameBack", "adds_up", "until", "with_restarts"]
 
 
-def with_restarts(actors: int, *, step_timeout_s: float = 300.0) -> AsyncConfig:
+def with_restarts(
+    actors: int, *, step_timeout_s: float = 300.0, on_exception: OnException = "restart"
+) -> AsyncConfig:
     """Return settings under which actors may die as often as they like."""
-    restart = RestartPolicyConfig(on_exception="restart", max_restarts=1000, backoff_max_s=0.2)
+    restart = RestartPolicyConfig(on_exception=on_exception, max_restarts=1000, backoff_max_s=0.2)
     return config(
         actors=actors,
         supervision=ActorManagerConfig(step_timeout_s=step_timeout_s, restart=restart),

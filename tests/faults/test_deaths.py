@@ -123,6 +123,55 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
     assert set(steps_apart) <= {1, 2}, "and no transition leads from one life to the next"
 
 
+@pytest.mark.fault("F4")
+def test_environments_are_made_anew_in_actors_that_live_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ways = ("two arguments", "sys.exit", "speechless")
+
+    def went_on(trainer: AsyncTrainer) -> bool:
+        rows = trainer.proxy.actors.rows().values()
+        renewed = sum(row.policy.get("env_restarts", 0) for row in rows)
+        return renewed == len(ways) and trainer.books.counts.opt_steps > 50
+
+    result, trainer = run(
+        with_restarts(2, on_exception="restart_env"),
+        make_env=FallsInActors(tmp_path, ways),
+        strategy=until(went_on),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert adds_up(trainer)
+    assert trainer.proxy.ledger.balance().lost == 0
+    assert [actor["restarts"] for actor in result.actors.values()] == [0, 0]
+    told = capfd.readouterr().err
+    assert re.search(r"the environments of actor \d failed: TwoArguments: rust at the hub", told)
+    assert "in _raises" in told, "the traceback"
+
+
+@pytest.mark.fault("F4")
+def test_run_goes_on_without_actors_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def others_went_on(trainer: AsyncTrainer) -> bool:
+        rows = trainer.proxy.actors.rows().values()
+        return [row.dropped for row in rows].count(True) == 2 and any(
+            not row.dropped and row.env_steps > 1000 for row in rows
+        )
+
+    result, trainer = run(
+        with_restarts(3, on_exception="drop_actor"),
+        make_env=FallsInActors(tmp_path, ("plain", "base")),
+        strategy=until(others_went_on),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert adds_up(trainer)
+    assert [actor["restarts"] for actor in result.actors.values()] == [0, 0, 0]
+    assert sorted(actor["dropped"] for actor in result.actors.values()) == [0, 1, 1]
+    assert "ValueError: the wheel came off; the run goes on without it" in caplog.text
+
+
 RAISING = """
 import gymnasium
 import numpy
@@ -196,7 +245,7 @@ def test_kill_says_how_much_memory_the_actor_held() -> None:
     ended = end_of(eats_and_is_killed)
     assert ended.code == -signal.SIGKILL
     assert ended.peak_bytes > 200 << 20
-    assert f"it held up to {ended.peak_bytes >> 20} MiB" in describe_exit(ended)
+    assert f"it held up to {ended.peak_bytes / 2**20:.0f} MiB" in describe_exit(ended)
 
 
 @pytest.fixture
