@@ -186,12 +186,13 @@ def put_actor_report(m: ActorReport) -> tuple[list[Any], list[bytes]]:
     mappings = _put_numbers(m.shares), _put_numbers(m.policy)
     returns = np.array(m.episode_returns, np.float64).tobytes()
     lengths = np.array(m.episode_lengths, np.int64).tobytes()
-    return [*put_peer(m.peer), *counts, *mappings, bool(m.final), n], [returns, lengths]
+    fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), n]
+    return fields, [returns, lengths]
 
 
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     """Take a report from its fields and arrays."""
-    peer = fields.peer()
+    peer, seq = fields.peer(), fields.integer("seq", 1)
     produced, env_steps = fields.integer("produced"), fields.integer("env_steps")
     episodes = fields.integer("episodes")
     shares, policy = fields.numbers("shares"), fields.numbers("policy")
@@ -210,6 +211,7 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
         episode_lengths=tuple(lengths.tolist()),
         policy=policy,
         final=final,
+        seq=seq,
     )
 
 
@@ -221,13 +223,14 @@ def put(m: WireMessage) -> list[Any]:
             fields = [*put_peer(m.peer), m.schema_hash, m.software]
         case EvaluationReport():
             record = _put_numbers(m.record)
-            fields = [*put_peer(m.peer), int(m.model_version), float(m.score), record]
+            counts = int(m.seq), int(m.model_version)
+            fields = [*put_peer(m.peer), *counts, float(m.score), record]
         case ModelRequest():
             fields = [*put_peer(m.peer), m.topic, int(m.have)]
         case Sync():
-            fields = [*put_peer(m.peer), int(m.token), int(m.sent)]
+            fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
         case Ack() | Resend():
-            fields = [int(m.seq)]
+            fields = [int(m.seq), int(m.reports)]
         case Refusal():
             fields = [m.reason[:MAX_REASON]]
     return fields
@@ -236,6 +239,7 @@ def put(m: WireMessage) -> list[Any]:
 def _take_evaluation_report(fields: Fields) -> EvaluationReport:
     return EvaluationReport(
         peer=fields.peer(),
+        seq=fields.integer("seq", 1),
         model_version=ModelVersion(fields.integer("model_version", -1)),
         score=fields.number("score"),
         record=fields.numbers("record"),
@@ -249,10 +253,10 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     ),
     "EvaluationReport": _take_evaluation_report,
     "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
-    "Sync": lambda f: Sync(f.peer(), f.integer("token"), f.integer("sent")),
+    "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
-    "Ack": lambda f: Ack(f.integer("seq")),
-    "Resend": lambda f: Resend(f.integer("seq")),
+    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports")),
+    "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),
 }

@@ -136,8 +136,8 @@ class _BufferLink:
         self.stored = 0
         self.version = ModelVersion(0)
 
-    def hello(self, message: Hello) -> None:
-        """Nobody needs to agree."""
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
+        return True
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         if isinstance(message, Experience):

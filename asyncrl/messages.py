@@ -23,6 +23,7 @@ __all__ = [
     "Message",
     "ModelInfo",
     "Peer",
+    "Report",
 ]
 
 SOFTWARE = f"asyncrl {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -97,6 +98,8 @@ class ActorReport:
     processor does."""
 
     final: bool = False
+    seq: int = 0
+    """1 for the first report of an incarnation; no gaps. The link counts, nobody else need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,8 @@ class EvaluationReport:
     model_version: ModelVersion
     score: float
     record: Mapping[str, float]
+    seq: int = 0
+    """As in `ActorReport`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,9 @@ class ModelInfo:
     env_steps: int = 0
     """Environment steps of the whole run when it was taken; schedules count in these."""
 
+
+Report = ActorReport | EvaluationReport
+"""What costs no credit, and yet arrives."""
 
 Message = Hello | Experience | ActorReport | EvaluationReport
 """What a learner's link delivers."""

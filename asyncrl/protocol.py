@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from asyncrl.messages import SOFTWARE, Experience, Hello, Message, ModelInfo, Peer
+from asyncrl.messages import SOFTWARE, Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId
 
@@ -35,9 +35,10 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Learner to actor: all messages up to `seq` are dealt with."""
+    """Learner to actor: experience up to `seq` is dealt with, reports up to `reports` are read."""
 
     seq: int
+    reports: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +72,22 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Actor to learner and back: all that was sent before this has arrived, or is lost."""
+    """Actor to learner: this is the last I have sent, what of it have you got?"""
 
     peer: Peer
-    token: int
-    sent: int = 0
-    """The last message of experience before it, so that the learner sees what it lacks."""
+    sent: int
+    """The last message of experience before it."""
+
+    reports: int = 0
+    """The last report before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Learner to actor: experience after `seq` has been lost on its way, send it again."""
+    """Learner to actor: what came after these has been lost on its way, send it again."""
 
     seq: int
+    reports: int = 0
 
 
 @dataclass(slots=True)
@@ -94,7 +98,13 @@ class _Life:
     sends_experience: bool
     received: int = 0
     acknowledged: int = 0
-    asked_after: int = -1
+    reports: int = 0
+    asked_after: Resend | None = None
+
+    @property
+    def lacks(self) -> Resend:
+        """What to ask for when something is missing."""
+        return Resend(self.received, self.reports)
 
 
 @dataclass(slots=True)
@@ -103,7 +113,7 @@ class PeerTable:
 
     A message counts if its sender has said a `Hello` that agrees with us, has not been turned
     away, and is not an earlier life of an actor that has come back since. Experience counts once,
-    and in order: what follows a gap is left for the actor to send again.
+    and in order, and so do reports: what follows a gap is left for the actor to send again.
     """
 
     schema_hash: str
@@ -115,7 +125,7 @@ class PeerTable:
     """Who is to be turned away, and why; whoever carries it out takes it off."""
 
     resends: deque[tuple[Peer, Resend]] = field(default_factory=deque)
-    """Who is to send experience again; whoever carries it out takes it off."""
+    """Who is to send something again; whoever carries it out takes it off."""
 
     _lives: dict[ActorId, _Life] = field(default_factory=dict)
     _refused: dict[ActorId, int] = field(default_factory=dict)
@@ -143,7 +153,9 @@ class PeerTable:
         if not self.hears(message.peer):
             return False
         life = self._lives[message.peer.actor_id]
-        return not isinstance(message, Experience) or self._admits_experience(life, message)
+        if isinstance(message, Experience):
+            return self._admits_experience(life, message)
+        return self._admits_report(life, message)
 
     def acknowledges(self, peer: Peer, seq: int) -> bool:
         """Note that messages up to `seq` are dealt with; False if there is nobody to tell."""
@@ -153,12 +165,16 @@ class PeerTable:
         life.acknowledged = seq
         return True
 
-    def syncs(self, message: Sync) -> int:
-        """Return what a peer that is heard has credit for; ask it again for what never came."""
+    def ack(self, peer: Peer) -> Ack:
+        """Return how far the messages of a peer that is heard have got."""
+        life = self._lives[peer.actor_id]
+        return Ack(life.acknowledged, life.reports)
+
+    def syncs(self, message: Sync) -> None:
+        """Ask a peer that is heard for what never came."""
         life = self._lives[message.peer.actor_id]
-        if life.received < message.sent:
-            self.resends.append((message.peer, Resend(life.received)))
-        return life.acknowledged
+        if life.received < message.sent or life.reports < message.reports:
+            self.resends.append((message.peer, life.lacks))
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Turn a peer away, for as long as this life of it lasts."""
@@ -217,13 +233,27 @@ class PeerTable:
             self.refuse(life.peer, f"message {seq} of experience from a peer that {said}")
             return False
         if seq > life.received + 1:
-            self.counters["after_gap"] += 1
-            if life.asked_after != life.received:
-                life.asked_after = life.received
-                self.resends.append((life.peer, Resend(life.received)))
+            self._on_gap(life)
             return False
         life.received = seq
         return True
+
+    def _admits_report(self, life: _Life, report: Report) -> bool:
+        if report.seq <= life.reports:
+            self.counters["duplicate"] += 1
+            return False
+        if report.seq > life.reports + 1:
+            self._on_gap(life)
+            return False
+        life.reports = report.seq
+        return True
+
+    def _on_gap(self, life: _Life) -> None:
+        """Ask for what is missing, once, and not again for each message that follows the gap."""
+        self.counters["after_gap"] += 1
+        if life.asked_after != life.lacks:
+            life.asked_after = life.lacks
+            self.resends.append((life.peer, life.lacks))
 
     def _why_not(self, peer: Peer) -> str:
         life = self._lives.get(peer.actor_id)

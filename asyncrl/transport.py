@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from asyncrl.messages import (
-    ActorReport,
-    EvaluationReport,
-    Experience,
-    Hello,
-    Message,
-    ModelInfo,
-    Peer,
-)
+from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 
 __all__ = ["ActorLink", "LearnerLink", "Topic", "Transport"]
 
@@ -35,8 +27,11 @@ class ActorLink(Protocol):
         """
         ...
 
-    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
-        """Send, or return False if there was no credit in time (reports need none)."""
+    def send(self, message: Experience | Report, timeout_s: float) -> bool:
+        """Send, or return False if there was no credit in time (reports need none).
+
+        What has been sent arrives, once and in order, unless one of both ends goes.
+        """
         ...
 
     def latest_model(

@@ -50,7 +50,7 @@ def make_experience(seq: int, peer: Peer = PEER, segments: int = 2) -> Experienc
     )
 
 
-def make_report(peer: Peer = PEER, produced: int = 5) -> ActorReport:
+def make_report(peer: Peer = PEER, produced: int = 5, seq: int = 1) -> ActorReport:
     return ActorReport(
         peer=peer,
         produced=produced,
@@ -61,6 +61,7 @@ def make_report(peer: Peer = PEER, produced: int = 5) -> ActorReport:
         episode_lengths=(7, 9),
         policy={"epsilon": 0.1},
         final=True,
+        seq=seq,
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import asyncrl
 from asyncrl.messages import SOFTWARE, Hello, Peer
-from asyncrl.protocol import _MOST_PEERS, PeerTable, Resend, Sync
+from asyncrl.protocol import _MOST_PEERS, Ack, PeerTable, Resend, Sync
 from tests.sample_messages import (
     PEER,
     SCHEMA,
@@ -61,10 +61,38 @@ def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
     table.admits(make_hello())
     table.admits(make_experience(1))
     table.acknowledges(PEER, 1)
-    assert table.syncs(Sync(PEER, 1, sent=1)) == 1
+    table.syncs(Sync(PEER, sent=1))
     assert not table.resends
-    assert table.syncs(Sync(PEER, 2, sent=3)) == 1
+    table.syncs(Sync(PEER, sent=3))
     assert list(table.resends) == [(PEER, Resend(1))]
+    assert table.ack(PEER) == Ack(1, 0)
+    table.admits(make_report())
+    table.syncs(Sync(PEER, sent=1, reports=2))
+    assert table.resends[-1] == (PEER, Resend(1, 1))
+    assert table.ack(PEER) == Ack(1, 1)
+
+
+@pytest.mark.fault("F32")
+def test_reports_count_once_and_in_order(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert [table.admits(make_report(seq=seq)) for seq in (1, 1, 3, 4, 2, 3, 4, 2)] == [
+        *(True, False, False, False),
+        *(True, True, True, False),
+    ]
+    assert list(table.resends) == [(PEER, Resend(0, 1))], "asked for once"
+    assert table.counters == {"duplicate": 2, "after_gap": 2}
+    assert table.ack(PEER) == Ack(0, 4)
+
+
+@pytest.mark.fault("F32")
+def test_gaps_in_both_are_asked_for_one_after_the_other(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert not table.admits(make_experience(2))
+    assert not table.admits(make_report(seq=2))
+    assert list(table.resends) == [(PEER, Resend(0, 0))], "one request is for both"
+    assert table.admits(make_experience(1))
+    assert not table.admits(make_report(seq=2))
+    assert table.resends[-1] == (PEER, Resend(1, 0))
 
 
 def test_a_peer_without_credit_is_turned_away(table: PeerTable) -> None:

@@ -60,6 +60,7 @@ def reports(draw: st.DrawFn) -> ActorReport:
         episode_lengths=tuple(range(len(returns))),
         policy=draw(numbers),
         final=draw(st.booleans()),
+        seq=draw(st.integers(1, 2**63 - 1)),
     )
 
 
@@ -82,12 +83,13 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
         model_version=counts,
         score=st.floats(allow_nan=False),
         record=numbers,
+        seq=st.integers(1, 2**63 - 1),
     ),
     st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1)),
     st.builds(Delivery, topics, models),
     st.builds(Sync, peers, counts, counts),
-    st.builds(Ack, counts),
-    st.builds(Resend, counts),
+    st.builds(Ack, counts, counts),
+    st.builds(Resend, counts, counts),
     st.builds(Refusal, names),
     st.just(Welcome()),
     st.just(Finish()),

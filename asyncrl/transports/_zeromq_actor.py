@@ -3,8 +3,8 @@
 Every call first takes in what has arrived, which costs about a microsecond when nothing has.
 
 A connection may break, and libzmq makes a new one: what was under way then is lost without a word.
-So experience is kept until it is acknowledged, and whatever is waited for too long is asked for
-again: an answer to the `Hello`, an acknowledgement, a model.
+So experience and reports are kept until they are acknowledged, and whatever is waited for too long
+is asked for again: an answer to the `Hello`, an acknowledgement, a model.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import cast
@@ -22,7 +23,7 @@ import zmq
 
 from asyncrl.errors import Refused, TransportClosed, TransportError, WireError
 from asyncrl.header import WireMessage
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.messages import Experience, Hello, ModelInfo, Peer, Report
 from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
 from asyncrl.transport import Topic
 from asyncrl.transports._zeromq_guard import ConnectionLog
@@ -39,6 +40,8 @@ from asyncrl.wire import Frame, WireFormat
 __all__ = ["ZmqActorLink"]
 
 _log = logging.getLogger(__name__)
+# Reports that nobody reads. Actors give one a second, and none while they wait for credit.
+_MOST_UNREAD = 256
 
 
 class ZmqActorLink:
@@ -75,9 +78,8 @@ class ZmqActorLink:
         self._sent = 0
         self._acknowledged = 0
         self._unacknowledged: deque[tuple[int, list[zmq.Frame]]] = deque()
-        self._token = 0
-        self._token_wanted = 0
-        self._token_returned = 0
+        self._reports = 0
+        self._unread: deque[tuple[int, list[zmq.Frame]]] = deque()
         self._unsynced = False
         self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
@@ -98,12 +100,14 @@ class ZmqActorLink:
             self._take_in()
         return True
 
-    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+    def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none).
 
         The arrays have been copied when it returns. Raises `Refused` if the learner has turned
         this actor away.
         """
+        if not isinstance(message, Experience):
+            message = replace(message, seq=self._reports + 1)
         frames: list[zmq.Frame] = []
         deadline = self._clock() + timeout_s
         while True:
@@ -118,11 +122,14 @@ class ZmqActorLink:
             if not self._wait(deadline, zmq.POLLIN | (zmq.POLLOUT if credit else 0)):
                 return False
         self._unsynced = True
+        if not self._unacknowledged and not self._unread:
+            self._asked_at = self._clock()
         if isinstance(message, Experience):
             self._sent = message.seq
-            if not self._unacknowledged:
-                self._asked_at = self._clock()
             self._unacknowledged.append((message.seq, frames))
+        else:
+            self._reports = message.seq
+            self._unread.append((message.seq, frames))
         return True
 
     def latest_model(
@@ -151,19 +158,14 @@ class ZmqActorLink:
         return self._finish
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that was sent is acknowledged, and the learner has read the reports.
-
-        A report that was under way when the connection broke is lost, and not waited for.
-        """
+        """Wait until all that was sent is acknowledged, and the learner has read the reports."""
         deadline = self._clock() + timeout_s
         while True:
             self._take_in()
-            if self._unsynced and self._sync():
-                self._token_wanted = self._token
-                self._unsynced = False
-            synced = not self._unsynced and self._token_returned >= self._token_wanted
-            if synced and self._acknowledged >= self._sent:
+            if not self._unacknowledged and not self._unread:
                 return True
+            if self._unsynced:
+                self._unsynced = not self._sync()
             if not self._wait(deadline, zmq.POLLIN):
                 return False
 
@@ -193,7 +195,7 @@ class ZmqActorLink:
 
     def _on(self, message: WireMessage) -> None:
         match message:
-            case Ack() | Resend() | Sync():
+            case Ack() | Resend():
                 self._on_progress(message)
             case Delivery(topic, model):
                 held = self._models.get(topic)
@@ -209,24 +211,22 @@ class ZmqActorLink:
             case _:
                 raise WireError(f"a learner does not say {type(message).__name__}")
 
-    def _on_progress(self, message: Ack | Resend | Sync) -> None:
+    def _on_progress(self, message: Ack | Resend) -> None:
         """Take in what the learner says of what was sent."""
-        kept = self._unacknowledged
-        match message:
-            case Ack(seq):
-                self._asked_at = self._clock() if seq > self._acknowledged else self._asked_at
-                self._acknowledged = max(self._acknowledged, seq)
-                while kept and kept[0][0] <= seq:
-                    kept.popleft()
-            case Resend(seq):
+        for kept, seq in ((self._unacknowledged, message.seq), (self._unread, message.reports)):
+            if isinstance(message, Resend):
                 for frames in [frames for number, frames in kept if number > seq]:
                     self._put(frames)
-            case Sync(token=token):
-                self._token_returned = max(self._token_returned, token)
+                continue
+            while kept and kept[0][0] <= seq:
+                kept.popleft()
+                self._asked_at = self._clock()
+        if isinstance(message, Ack):
+            self._acknowledged = max(self._acknowledged, message.seq)
 
     def _ask_again(self, hello: Hello) -> None:
         """Say the `Hello` again, or ask what has arrived, if there was no answer for too long."""
-        waits = self._unacknowledged or self._token_returned < self._token_wanted
+        waits = self._unacknowledged or self._unread
         if self._welcomed and not waits:
             return
         now = self._clock()
@@ -240,10 +240,8 @@ class ZmqActorLink:
                 self._put(self._wire.encode(hello))
 
     def _sync(self) -> bool:
-        """Ask the learner to say that it has read all that was sent so far."""
-        done = self._put(self._wire.encode(Sync(self._peer, self._token + 1, self._sent)))
-        self._token += done
-        return done
+        """Ask the learner how much it has of what was sent so far."""
+        return self._put(self._wire.encode(Sync(self._peer, self._sent, self._reports)))
 
     def _look_at_silence(self, now: float) -> None:
         """Give up where that is all there is to do; else say now and then why one may wait."""
@@ -274,9 +272,9 @@ class ZmqActorLink:
             f" {self._config.silence_warning_s:g} s; {cause}"
         )
 
-    def _has_credit(self, message: Experience | ActorReport | EvaluationReport) -> bool:
+    def _has_credit(self, message: Experience | Report) -> bool:
         if not isinstance(message, Experience):
-            return True
+            return len(self._unread) < _MOST_UNREAD
         return self._welcomed and message.seq - self._acknowledged <= self._config.window
 
     def _is_due(self, topic: Topic) -> bool:

@@ -20,15 +20,7 @@ from math import ceil
 import zmq
 
 from asyncrl.errors import TransportClosed, TransportError, WireError
-from asyncrl.messages import (
-    ActorReport,
-    EvaluationReport,
-    Experience,
-    Hello,
-    Message,
-    ModelInfo,
-    Peer,
-)
+from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.protocol import (
     Ack,
     Delivery,
@@ -151,7 +143,7 @@ class ZmqLearnerLink:
         """Give back the credit of all this peer's messages up to `seq`."""
         self._check_usable()
         if self._table.acknowledges(peer, seq):
-            self._send(peer, Ack(seq))
+            self._send(peer, self._table.ack(peer))
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Turn a peer away."""
@@ -292,6 +284,8 @@ class ZmqLearnerLink:
         if admitted and isinstance(message, Hello):
             self._send(message.peer, Welcome())
             self._finish_if_asked(message.peer)
+        elif admitted and isinstance(message, Report):
+            self._send(message.peer, self._table.ack(message.peer))
         return message if admitted else None
 
     def _respond(self, message: ModelRequest | Sync) -> None:
@@ -299,8 +293,8 @@ class ZmqLearnerLink:
         if self._finish:
             self._send(message.peer, Finish())
         if isinstance(message, Sync):
-            self._send(message.peer, Ack(self._table.syncs(message)))
-            self._send(message.peer, message)
+            self._table.syncs(message)
+            self._send(message.peer, self._table.ack(message.peer))
         else:
             self._requests[message.peer, message.topic] = message.have
             self._answer(message.peer, message.topic, message.have)
@@ -345,5 +339,5 @@ class ZmqLearnerLink:
         return routing_id(self._prefix, peer)
 
 
-_FromActor = Hello | Experience | ActorReport | EvaluationReport | ModelRequest | Sync
-_ToActor = Ack | Finish | Refusal | Resend | Sync | Welcome
+_FromActor = Hello | Experience | Report | ModelRequest | Sync
+_ToActor = Ack | Finish | Refusal | Resend | Welcome

@@ -8,22 +8,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
 
 from asyncrl.errors import Refused, TransportClosed, TransportError
-from asyncrl.messages import (
-    ActorReport,
-    EvaluationReport,
-    Experience,
-    Hello,
-    Message,
-    ModelInfo,
-    Peer,
-)
-from asyncrl.protocol import PeerTable, Sync
+from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.protocol import PeerTable
 from asyncrl.segment import SegmentSchema
 from asyncrl.transport import Topic
 
@@ -37,7 +29,7 @@ class _Mailbox:
     welcomed: bool = False
     refusal: str | None = None
     acknowledged: int = 0
-    token: int = 0
+    reports: int = 0
 
 
 @dataclass(slots=True)
@@ -45,7 +37,7 @@ class _Shared:
     """What both ends can see; `changed` guards all of it and is notified of every change."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
-    inbox: deque[Message | Sync] = field(default_factory=deque)
+    inbox: deque[Message] = field(default_factory=deque)
     mailboxes: dict[Peer, _Mailbox] = field(default_factory=dict)
     models: dict[Topic, ModelInfo] = field(default_factory=dict)
     finish: bool = False
@@ -110,7 +102,7 @@ class LocalLearnerLink:
             messages = []
             while shared.inbox:
                 message = shared.inbox.popleft()
-                if self._handle(message) and not isinstance(message, Sync):
+                if self._handle(message):
                     messages.append(message)
             shared.changed.notify_all()
             return messages
@@ -165,15 +157,13 @@ class LocalLearnerLink:
         if self._closed:
             raise TransportClosed("the learner's link is closed")
 
-    def _handle(self, message: Message | Sync) -> bool:
-        if isinstance(message, Sync):
-            if self._table.hears(message.peer):
-                self._mailbox(message.peer).token = message.token
-            return False
+    def _handle(self, message: Message) -> bool:
         admitted = self._table.admits(message)
         self._carry_out_refusals()
         if admitted and isinstance(message, Hello):
             self._mailbox(message.peer).welcomed = True
+        elif admitted and isinstance(message, Report):
+            self._mailbox(message.peer).reports = message.seq
         return admitted
 
     def _carry_out_refusals(self) -> None:
@@ -195,8 +185,7 @@ class LocalActorLink:
         self._peer = peer
         self._introduced = False
         self._sent = 0
-        self._token = 0
-        self._unsynced = False
+        self._reports = 0
         self._closed = False
         with shared.changed:
             self._mailbox = shared.mailboxes.setdefault(peer, _Mailbox())
@@ -209,15 +198,17 @@ class LocalActorLink:
             self._put(message)
         return self._wait(lambda: self._mailbox.welcomed, timeout_s)
 
-    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+    def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none)."""
         if isinstance(message, Experience):
             if not self._wait(lambda: self._has_credit(message.seq), timeout_s):
                 return False
             self._sent = message.seq
+        else:
+            self._reports += 1
+            message = replace(message, seq=self._reports)
         self._check_usable()
         self._put(message)
-        self._unsynced = True
         return True
 
     def latest_model(
@@ -239,19 +230,16 @@ class LocalActorLink:
         """Wait until all that was sent is acknowledged, and the learner has read the reports."""
         self._check_usable()
         mailbox = self._mailbox
-        if self._unsynced:
-            self._token += 1
-            self._put(Sync(self._peer, self._token))
-            self._unsynced = False
         return self._wait(
-            lambda: mailbox.acknowledged >= self._sent and mailbox.token == self._token, timeout_s
+            lambda: mailbox.acknowledged >= self._sent and mailbox.reports == self._reports,
+            timeout_s,
         )
 
     def close(self) -> None:
         """Let go of the link; may be called again."""
         self._closed = True
 
-    def _put(self, message: Message | Sync) -> None:
+    def _put(self, message: Message) -> None:
         with self._shared.changed:
             self._shared.inbox.append(message)
             self._shared.changed.notify_all()

@@ -11,8 +11,9 @@ import pytest
 
 from asyncrl.errors import Refused
 from asyncrl.ledger import Ledger
-from asyncrl.messages import Experience, Message, Peer
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.types import ModelVersion
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,
@@ -85,6 +86,17 @@ class Line:
         wait_until(
             has_come, DEADLINE_S, f"message {seq}; {self.learner.counters}, {self.sent} sent"
         )
+
+    def until_sent(self, report: ActorReport) -> None:
+        """Work until the actor is rid of a report."""
+        wait_until(lambda: self.take() or self.actor.send(report, 0.0), DEADLINE_S, "a report")
+
+    def reports(self) -> list[int]:
+        """Return the numbers of the actor's reports, as they came."""
+        return [m.seq for m in self.received if isinstance(m, ActorReport)]
+
+    def evaluations(self) -> list[EvaluationReport]:
+        return [m for m in self.received if isinstance(m, EvaluationReport)]
 
     def check(self) -> None:
         """Check that all has come that was sent: once, in order, and in the books."""
@@ -244,8 +256,67 @@ def test_the_request_to_finish_is_repeated(line: Line) -> None:
 
 @pytest.mark.fault("F32")
 def test_a_drain_survives_a_break(line: Line) -> None:
-    """A report that was under way may be lost, experience is not."""
     line.until_seq(3)
     line.proxy.cut()
     assert line.actor.send(make_report(), 0.0)
     line.check()
+    assert line.reports() == [1]
+
+
+@pytest.mark.fault("F32")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_report_is_lost_or_doubled_when_connections_break(line: Line, seed: int) -> None:
+    """Those of an actor among its experience, whose numbers are told in order."""
+    chance = random.Random(seed)
+    sent = 0
+    for _ in range(15):
+        line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
+        for _ in range(chance.randrange(1, 5)):
+            sent += 1
+            line.until_sent(make_report(produced=sent))
+            line.turn()
+        line.until_seq(len(line.seqs) + chance.randrange(1, 5))
+    assert line.proxy.cuts > 5
+    line.check()
+    assert line.reports() == list(range(1, sent + 1))
+    arrived = [m.produced for m in line.received if isinstance(m, ActorReport)]
+    assert arrived == line.reports()
+
+
+@pytest.mark.fault("F32")
+def test_an_evaluation_that_was_lost_is_told_again(line: Line) -> None:
+    """By an evaluator, which sends nothing else, and only waits for its next model."""
+    peer = make_peer(7)
+    evaluator = line.connect(peer)
+    wait_until(lambda: line.take() or evaluator.hello(make_hello(peer)), DEADLINE_S, "entry")
+    for version in range(5):
+        line.proxy.swallowing.set()
+        report = EvaluationReport(
+            peer=peer, model_version=ModelVersion(version), score=1.5 * version, record={"a": 1.0}
+        )
+        assert evaluator.send(report, 0.0)
+        line.proxy.cut()
+        line.proxy.swallowing.clear()
+
+        def is_told(version: int = version) -> bool:
+            line.take()
+            assert evaluator.latest_model("evaluate", version) is None
+            return len(line.evaluations()) > version
+
+        wait_until(is_told, DEADLINE_S, f"score {version}")
+    assert [r.score for r in line.evaluations()] == [0.0, 1.5, 3.0, 4.5, 6.0]
+    wait_until(lambda: line.take() or evaluator.drain(0.0), DEADLINE_S, "the end")
+    evaluator.close()
+
+
+def test_reports_that_nobody_reads_are_bounded(line: Line) -> None:
+    line.until_seq(1)
+    line.proxy.stalled.set()
+    sent = 0
+    while line.actor.send(make_report(), 0.0):
+        sent += 1
+        assert sent <= 1000
+    line.proxy.stalled.clear()
+    line.until_sent(make_report())
+    line.check()
+    assert line.reports() == list(range(1, sent + 2)), "what was not sent leaves no gap"
