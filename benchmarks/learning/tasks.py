@@ -192,7 +192,27 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="sac", task="halfcheetah", preset="sac-mujoco"),
     Case(algorithm="td3", task="halfcheetah", preset="td3-mujoco"),
     Case(algorithm="crossq", task="halfcheetah", preset="crossq-mujoco"),
-    Case(algorithm="rainbow", task="breakout"),
+    Case(
+        algorithm="rainbow",
+        task="breakout",
+        settings={
+            "agent.hidden": (256,),
+            "agent.v_max": 20.0,
+            "agent.learning_rate": 3e-4,
+            "replay.n_step": 3,
+            "limiter.min_size": 5000,
+        },
+    ),
+    Case(
+        algorithm="impala",
+        task="breakout",
+        settings={
+            "agent.hidden": (256, 256),
+            "agent.learning_rate": 1e-3,
+            "envs_per_actor": 16,
+            "trainer.books.eval_interval_opt_steps": 200,
+        },
+    ),
     Case(algorithm="dqn", task="pong", preset="dqn-atari"),
 )
 """In the order in which they are run: what takes long comes last."""
