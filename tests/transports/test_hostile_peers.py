@@ -6,7 +6,6 @@ import gc
 import json
 import pickle
 import random
-import select
 import socket
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from typing import Any
 import msgpack
 import psutil
 import pytest
-import zmq
 
 from asyncrl.errors import Refused, WireError
 from asyncrl.messages import Experience
@@ -29,7 +27,8 @@ from asyncrl.transports.zeromq import (
     ZmqTransportConfig,
 )
 from asyncrl.wire import PROTOCOL, WireFormat
-from tests import test_wire_fuzz as fuzz
+from benchmarks.chaos.canaries import canaries
+from benchmarks.chaos.siege import Address, address_of, attack, greeting, is_cut, ready
 from tests.helpers import wait_until
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 
@@ -55,9 +54,8 @@ class Site:
         return transport
 
     @property
-    def address(self) -> tuple[str, int]:
-        host, _, port = self.admit(99).endpoint.removeprefix("tcp://").rpartition(":")
-        return host, int(port)
+    def address(self) -> Address:
+        return address_of(self.admit(99))
 
     def take(self) -> None:
         for message in self.learner.poll(0.0):
@@ -94,27 +92,6 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     site = Site(transport)
     yield site
     site.close()
-
-
-def greeting(mechanism: bytes = b"NULL") -> bytes:
-    """Return the first 64 bytes of ZMTP 3.0."""
-    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32)
-
-
-def ready() -> bytes:
-    """Return the command that ends the handshake of one who needs no keys."""
-    words = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
-    return b"\x04" + bytes([len(words)]) + words
-
-
-def is_cut(link: socket.socket) -> bool:
-    """Take in what the learner says; return whether it has hung up."""
-    if not select.select([link], [], [], 0.0)[0]:
-        return False
-    try:
-        return not link.recv(65536)
-    except ConnectionResetError:
-        return True
 
 
 def resident_bytes() -> int:
@@ -228,44 +205,17 @@ def test_a_message_that_claims_to_be_huge_costs_nothing(size: int) -> None:
 # --- what speaks ---------------------------------------------------------------------------------
 
 
-def attack(site: Site, chance: random.Random, canaries: list[bytes]) -> None:
-    """Connect once and do harm in one of several ways."""
-    kind = chance.randrange(4)
-    if kind < 2:
-        with socket.create_connection(site.address) as link:
-            start = b"" if kind else greeting(chance.choice([b"NULL", b"PLAIN", b"CURVE", b"X"]))
-            rest = ready() * chance.randrange(2) + chance.randbytes(chance.randrange(300))
-            link.sendall(fuzz.change_bytes(chance, start + rest, greeting()))
-        return
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    link = context.socket(chance.choice([zmq.DEALER, zmq.REQ, zmq.PUSH]))
-    link.setsockopt(zmq.LINGER, 50)
-    if kind == 2:
-        link.setsockopt(zmq.ROUTING_ID, chance.randbytes(chance.randrange(1, 25)) or b"x")
-    link.connect("tcp://{}:{}".format(*site.address))
-    for _ in range(1 if link.type == zmq.REQ else 20):
-        frames = fuzz.hostile(chance)
-        if chance.random() < 0.3:
-            frames[chance.randrange(len(frames))] = chance.choice(canaries)
-        try:
-            link.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            break
-    link.close()
-    context.term()
-
-
-def besiege(site: Site, attacks: int, mark: Path) -> int:
+def grown_in_a_siege(site: Site, attacks: int, mark: Path) -> int:
     """Attack so many times while the honest actor works; return how much memory that took."""
-    canaries = fuzz.canaries(mark)
+    birds = [bird.data for bird in canaries(mark)]
     chance = random.Random(attacks)
     site.works()
     for _ in range(attacks // 10):
-        attack(site, chance, canaries)
+        attack(site.address, chance, birds)
     site.works()
     before = resident_bytes()
     for i in range(attacks):
-        attack(site, chance, canaries)
+        attack(site.address, chance, birds)
         if i % 10 == 0:
             site.works(1)
     site.works()
@@ -277,20 +227,13 @@ def besiege(site: Site, attacks: int, mark: Path) -> int:
 
 @pytest.mark.fault("F22", "F23")
 def test_an_honest_actor_works_on_in_a_siege(site: Site, tmp_path: Path) -> None:
-    grown_bytes = besiege(site, 300, tmp_path / "ran")
+    grown_bytes = grown_in_a_siege(site, 300, tmp_path / "ran")
     assert grown_bytes < 16 << 20
     assert site.learner.counters["handshake_failed"] > 30
     if site.admit(1).curve is None:
         assert site.learner.counters["malformed"] > 100
     else:
         assert "malformed" not in site.learner.counters, "nobody got as far as the decoder"
-
-
-@pytest.mark.slow
-@pytest.mark.fault("F22", "F23")
-@pytest.mark.timeout(1800)
-def test_an_honest_actor_works_on_in_a_long_siege(site: Site, tmp_path: Path) -> None:
-    assert besiege(site, 20_000, tmp_path / "ran") < 16 << 20
 
 
 # --- other versions ------------------------------------------------------------------------------

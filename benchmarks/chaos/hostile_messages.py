@@ -1,0 +1,201 @@
+"""Hostile messages: changed bytes and fields, and bombs for the memory.
+
+What a decoder is fed with, by tests and by the chaos bench. All of it is drawn from one message of
+each kind that there is.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from asyncrl import wire
+from asyncrl.errors import WireError
+from asyncrl.header import WireMessage
+from asyncrl.messages import EvaluationReport
+from asyncrl.protocol import (
+    Ack,
+    Delivery,
+    Finish,
+    ModelRequest,
+    Refusal,
+    Resend,
+    Sync,
+    Welcome,
+)
+from asyncrl.wire import WireFormat
+from tests.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_model,
+    make_report,
+)
+
+__all__ = [
+    "CONSTANT_BYTES",
+    "EXAMPLES",
+    "MESSAGES",
+    "WIRE",
+    "accepted",
+    "bombs",
+    "change_bytes",
+    "costs",
+    "hostile",
+]
+
+WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
+VERSION = make_model(1).version
+EXAMPLES: list[WireMessage] = [
+    make_hello(),
+    make_experience(1),
+    make_report(),
+    EvaluationReport(peer=PEER, model_version=VERSION, score=1.5, record={"a": 1.0}, seq=2),
+    ModelRequest(PEER, "act", 3),
+    Sync(PEER, 4, 5),
+    Welcome(),
+    Ack(6, 2),
+    Finish(),
+    Refusal("a reason"),
+    Delivery("act", make_model(1)),
+    Resend(7, 3),
+]
+MESSAGES = [[bytes(frame) for frame in WIRE.encode(message)] for message in EXAMPLES]
+_TELLING = bytes.fromhex("007f80819091a0c0c4c7cbcfd9dcdddedfff")
+"""Bytes that begin something, in msgpack."""
+
+CONSTANT_BYTES = 512 << 10
+"""Of memory that decoding may take however short a message is."""
+
+
+def accepted(frames: list[bytes]) -> bool:
+    """Decode; anything but a message or a `WireError` fails the test."""
+    try:
+        WIRE.decode(frames)
+    except WireError:
+        return False
+    return True
+
+
+def change_bytes(chance: random.Random, frame: bytes, other: bytes) -> bytes:
+    """Return a frame with bytes set, put in, taken out, doubled, or from another frame."""
+    data = bytearray(frame)
+    for _ in range(chance.randrange(1, 5)):
+        at = chance.randrange(len(data) + 1)
+        size = chance.choice((1, 1, 1, 2, 4, 8, 60))
+        kind = chance.randrange(6)
+        if kind == 0:
+            data[at : at + 1] = bytes([chance.choice(_TELLING)])
+        elif kind == 1:
+            data[at : at + size] = chance.randbytes(size)
+        elif kind == 2:
+            data[at:at] = chance.randbytes(size)
+        elif kind == 3:
+            del data[at : at + size]
+        elif kind == 4:
+            data[at:at] = data[at : at + size] * chance.choice((1, 2, 200))
+        else:
+            start = chance.randrange(len(other) + 1)
+            data[at : at + size] = other[start : start + size]
+    return bytes(data)
+
+
+def change_fields(chance: random.Random, head: bytes) -> bytes:
+    """Return a header that is well formed, with other values."""
+    fields = msgpack.unpackb(head)
+    strange: list[Any] = [
+        *(None, True, -1, 0, 2**63, 2**64 - 1, 0.5, float("nan"), "", "text", "\0" * 300, b"", []),
+        *(
+            {},
+            {"a": 1},
+            {"a": "b"},
+            [[]],
+            [["w", "float32", 2**62]],
+            [["w", "object", 1]],
+            [1] * 99,
+        ),
+    ]
+    for _ in range(chance.randrange(1, 3)):
+        at = chance.randrange(len(fields) + 1)
+        fields[at : at + chance.randrange(2)] = [chance.choice(strange)]
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def hostile(chance: random.Random) -> list[bytes]:
+    """Return the frames of one hostile message."""
+    frames = list(chance.choice(MESSAGES))
+    other = list(chance.choice(MESSAGES))
+    for _ in range(chance.randrange(1, 3)):
+        kind = chance.randrange(6)
+        if kind == 0:
+            frames[0] = change_fields(chance, MESSAGES[chance.randrange(len(MESSAGES))][0])
+        elif kind == 1:
+            frames[chance.randrange(len(frames))] = chance.choice(other)
+        elif kind == 2:
+            frames.insert(chance.randrange(len(frames) + 1), chance.choice(other))
+        elif kind == 3 and len(frames) > 1:
+            del frames[chance.randrange(len(frames))]
+        else:
+            at = chance.randrange(len(frames)) if kind == 4 else 0
+            frames[at] = change_bytes(chance, frames[at], chance.choice(other))
+    return frames
+
+
+def costs(frames: list[bytes]) -> int:
+    """Return the bytes of memory that decoding takes at its peak."""
+    tracemalloc.start()
+    try:
+        accepted(frames)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def start_of(message: WireMessage, fields: int) -> list[Any]:
+    """Return the first fields of a message's header."""
+    frames = MESSAGES[[type(example) for example in EXAMPLES].index(type(message))]
+    values: list[Any] = msgpack.unpackb(frames[0])
+    return values[:fields]
+
+
+def array16(n: int) -> bytes:
+    return b"\xdc" + n.to_bytes(2, "big")
+
+
+def bombs() -> Iterator[tuple[str, list[bytes]]]:
+    """Yield what takes the most memory for its size, by name."""
+    for name, value in {
+        "empty lists": b"\x90",
+        "empty maps": b"\x80",
+        "lists of one": b"\x91\x00",
+        "maps of one": b"\x81\xa0\x00",
+        "short texts": b"\xa2ab",
+        "wide texts": b"\xa5a\xf0\x9f\x98\x80",
+        "numbers": b"\xcd\x10\x00",
+        "large numbers": b"\xcf" + b"\x7f" * 8,
+    }.items():
+        for total in (1_000, 4_000, 30_000, wire.MAX_HEADER_BYTES):
+            inner = array16(200) + value * 200
+            n = min(total // len(inner), 4096)
+            yield f"{name}, {total}", [array16(n) + inner * n]
+            yield f"{name}, flat, {total}", [array16(4096) + value * min(4096, total // len(value))]
+    names = {f"{i:04d}": 1 for i in range(1024)}
+    fields = [*start_of(make_report(), 9), names, names, True, 0]
+    yield "report of many names", [msgpack.packb(fields), b"", b""]
+    episodes = 100_000
+    fields = [*start_of(make_report(), 9), {}, {}, True, episodes]
+    lengths = np.arange(1 << 40, (1 << 40) + episodes).tobytes()
+    yield "report of many episodes", [msgpack.packb(fields), os.urandom(8 * episodes), lengths]
+    layout = [[f"{i:04d}", "bool", 0] for i in range(4096)]
+    fields = [*start_of(Delivery("act", make_model(1)), 6), layout]
+    yield "model of many parts", [msgpack.packb(fields), b""]
+    yield "deep", [b"\x91" * wire.MAX_HEADER_BYTES]
+    yield "too large", [b"\x90" * (1 << 20)]

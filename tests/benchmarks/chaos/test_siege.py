@@ -1,0 +1,67 @@
+"""The siege of a socket, in small, and what is made of its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import canaries, socket_flood
+from benchmarks.chaos.canaries import Canary
+from benchmarks.chaos.hostile_messages import MESSAGES
+
+
+@pytest.mark.processes
+def test_an_honest_actor_is_measured_in_peace_and_in_a_siege(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(socket_flood._ATTACKS, "small", 50)
+    monkeypatch.setitem(socket_flood._CALM_S, "small", 0.5)
+    findings = socket_flood.measure("small", tmp_path)
+    assert [finding.target for finding in findings] == [16] * 6
+    assert all(finding.passed for finding in findings if not finding.timed)
+    shares = [finding.numbers["share"] for finding in findings if finding.timed]
+    assert all(isinstance(share, float) and share > 0 for share in shares)
+
+
+def test_what_came_of_a_siege_is_judged() -> None:
+    siege = socket_flood._Siege(
+        attacks=100,
+        seconds=2.0,
+        share=0.7,
+        growth_bytes=6_000_000,
+        strangers=0,
+        heard=False,
+        refused=0,
+        lives=True,
+    )
+    safe, memory, throughput = socket_flood._findings("a socket", siege)
+    assert safe.verdict == "broken", "a siege that nobody noticed proves nothing"
+    assert memory.verdict == "broken"
+    assert memory.measured == "+6.0 MB"
+    assert throughput.verdict == "missed"
+    assert throughput.measured == "70% of calm"
+
+
+def test_a_canary_that_is_heard_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(_: list[bytes]) -> bool:
+        (tmp_path / "sung").mkdir(exist_ok=True)
+        return True
+
+    monkeypatch.setattr(canaries, "accepted", trusting)
+    (found,) = canaries.measure("small", tmp_path)
+    assert found.verdict == "broken"
+
+
+def test_a_canary_that_cannot_sing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mute = Canary("mute", b"mute", lambda: None)
+    monkeypatch.setattr(canaries, "canaries", lambda _: [mute])
+    (found,) = canaries.measure("small", tmp_path)
+    assert found.verdict == "broken"
+    assert "mute" in found.measured
+
+
+def test_canaries_stand_in_all_frames_of_all_messages() -> None:
+    places = list(canaries.in_every_place(b"canary"))
+    assert all(any(b"canary" in frame for frame in frames) for frames in places)
+    assert len(places) > 8 * sum(map(len, MESSAGES))
