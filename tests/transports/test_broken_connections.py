@@ -14,6 +14,7 @@ from asyncrl.ledger import Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.types import ModelVersion
+from benchmarks.chaos.proxy import Proxy
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,
@@ -24,7 +25,6 @@ from tests.sample_messages import (
     make_peer,
     make_report,
 )
-from tests.transports.proxy import Proxy
 
 CONFIG = ZmqTransportConfig(window=4, request_interval_s=0.05, heartbeat_interval_s=0.1)
 DEADLINE_S = 60.0

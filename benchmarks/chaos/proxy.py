@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
 
 __all__ = ["Proxy"]
 
@@ -13,6 +14,7 @@ class Proxy:
     """Stands between a server on this host and all who connect to the proxy's `port`."""
 
     def __init__(self, server_port: int) -> None:
+        """Listen on a port of its own."""
         self._server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -24,6 +26,8 @@ class Proxy:
         """While set, what comes is thrown away, as by a network that is gone."""
         self.cuts = 0
         self.passed_bytes = 0
+        self.given_up_at: list[float] = []
+        """When one of the two sides closed a connection, by the monotonic clock."""
         self._cut_after: int | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -37,6 +41,7 @@ class Proxy:
                 self._break_all()
 
     def close(self) -> None:
+        """Break all connections, and let nobody in any more."""
         self._closed.set()
         self._thread.join(10)
         with self._lock:
@@ -76,6 +81,7 @@ class Proxy:
         except OSError:
             data = b""
         if not data:
+            self.given_up_at.append(time.monotonic())
             self._break(end)
         elif self._cut_after == 0:
             self._break_all()
