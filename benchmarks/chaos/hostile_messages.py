@@ -49,6 +49,8 @@ __all__ = [
     "change_bytes",
     "costs",
     "hostile",
+    "joined",
+    "split",
 ]
 
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
@@ -73,6 +75,10 @@ _TELLING = bytes.fromhex("007f80819091a0c0c4c7cbcfd9dcdddedfff")
 
 CONSTANT_BYTES = 512 << 10
 """Of memory that decoding may take however short a message is."""
+
+
+_LENGTH_BYTES = 3
+"""Of the length before each frame, where all frames are one input."""
 
 
 def accepted(frames: list[bytes]) -> bool:
@@ -199,3 +205,18 @@ def bombs() -> Iterator[tuple[str, list[bytes]]]:
     yield "model of many parts", [msgpack.packb(fields), b""]
     yield "deep", [b"\x91" * wire.MAX_HEADER_BYTES]
     yield "too large", [b"\x90" * (1 << 20)]
+
+
+def joined(frames: list[bytes]) -> bytes:
+    """Return frames as one input."""
+    return b"".join(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame for frame in frames)
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the frames of an input; the last may be shorter than it says."""
+    frames: list[bytes] = []
+    while data:
+        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "big")
+        frames.append(data[_LENGTH_BYTES:end])
+        data = data[end:]
+    return frames or [b""]
