@@ -41,17 +41,19 @@ class Checks:
             return self._packed.pack({part.name: part.stack(column) for part, column in columns})
         except (TypeError, ValueError, LookupError) as error:
             for env_id, row in zip(env_ids, rows, strict=True):
-                after = _after(None if action is None else action[env_id])
-                if problem := self._problem(row, (), after):
+                if problem := self._problem(row, (), None if action is None else action[env_id]):
                     raise EnvironmentFault(f"{self.place(env_id)} gave {problem}") from error
             raise  # a bug of ours, not of the environment
 
     def own(self, obs: Any, action: Array | None) -> Array:  # noqa: ANN401  # from foreign code
         """Return a batch of observations as a new array, or raise if it does not fit the space."""
-        if problem := self._problem(obs, (self._n_envs,), _after(action)):
+        if self._packed is None and self._parts[0].describes(obs, self._n_envs):
+            copy: Array = obs.copy()  # in C order, whatever it was
+            return copy
+        if problem := self._problem(obs, (self._n_envs,), action):
             raise EnvironmentFault(f"{self._name} gave {problem}")
         if self._packed is None:
-            return _as_array(obs).astype(self._parts[0].dtype)
+            return _as_array(obs).astype(self._parts[0].dtype, order="C")
         columns = zip(self._parts, self._take_apart([obs]), strict=True)
         return self._packed.pack(
             {
@@ -113,20 +115,25 @@ class Checks:
             "end the episode before it happens, or wrap the environment to clip the value."
         )
 
-    def _problem(self, obs: Any, lead: tuple[int, ...], after: str) -> str | None:  # noqa: ANN401
-        """Say what is wrong with an observation, or with a batch of them, and what would help."""
+    def _problem(self, obs: Any, lead: tuple[int, ...], action: Any) -> str | None:  # noqa: ANN401
+        """Say what is wrong with an observation, or with a batch of them, and what would help.
+
+        `action` is what came before: one, a batch of them, or None.
+        """
         advice = "Make the environment return what its space says, or correct the space."
         what = "observations" if lead else "an observation"
         if misfit := self._take_apart.misfit(obs):
-            return f"{what} not built as the observation space says{after}: {misfit}. {advice}"
+            told = _after(action)
+            return f"{what} not built as the observation space says{told}: {misfit}. {advice}"
         for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
             found, shape = _as_array(value), (*lead, *part.shape)
             if found.shape != shape or not np.can_cast(found.dtype, part.dtype, "same_kind"):
                 field = f" with field {part.name!r}" if part.name else ""
                 told = "" if lead else f", {shown(value)}"
                 return (
-                    f"{what}{field} of shape {found.shape} and dtype {found.dtype}{told}{after}; "
-                    f"its observation space promises {shape}, {part.dtype}. {advice}"
+                    f"{what}{field} of shape {found.shape} and dtype {found.dtype}{told}"
+                    f"{_after(action)}; its observation space promises {shape}, {part.dtype}. "
+                    f"{advice}"
                 )
         return None
 
@@ -138,6 +145,14 @@ class _Part:
         self.name = name
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
+
+    def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
+        """Tell, at once, whether a batch is just what is promised: most are, at every step."""
+        return (
+            type(batch) is np.ndarray
+            and batch.dtype == self.dtype
+            and batch.shape == (n_envs, *self.shape)
+        )
 
     def stack(self, rows: Sequence[Any]) -> Array:
         """Return rows as one new array; raises `TypeError` or `ValueError` if they do not fit."""
