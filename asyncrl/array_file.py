@@ -2,15 +2,17 @@
 
 The library packs all arrays into one string first, which for a full replay would take its memory
 twice. The format is a header in JSON, after its length in 8 bytes, and then the arrays' bytes:
-https://github.com/huggingface/safetensors#format. Reading is left to the library.
+https://github.com/huggingface/safetensors#format. Reading is left to the library, or, for what is
+too large to be in memory twice, to the system's memory map.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,15 @@ from safetensors import SafetensorError
 from asyncrl.errors import CheckpointError
 from asyncrl.types import Array, Params
 
-__all__ = ["Digest", "digest_of", "read_arrays", "write_arrays", "write_file"]
+__all__ = [
+    "Digest",
+    "digest_of",
+    "let_go",
+    "map_arrays",
+    "read_arrays",
+    "write_arrays",
+    "write_file",
+]
 
 Digest = dict[str, Any]
 """Size and sha256 of a file."""
@@ -43,6 +53,8 @@ _NAMES = {
     "float64": "F64",
 }
 """numpy's names of the dtypes that may be saved, and the format's."""
+
+_DTYPES = {code: np.dtype(name) for name, code in _NAMES.items()}
 
 
 def write_arrays(path: Path, arrays: Params) -> Digest:
@@ -82,6 +94,41 @@ def read_arrays(path: Path) -> dict[str, Array]:
     except (SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
     return arrays
+
+
+def map_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file whose digest has been checked, read-only and left in the file.
+
+    They take memory as they are read, until `let_go`. The file may be deleted meanwhile.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy"):
+            pass  # a header that contradicts itself, or the file's size, is refused
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        start = 8 + int.from_bytes(mapped[:8], "little")
+        header = json.loads(mapped[8:start])
+        header.pop("__metadata__", None)
+        return {name: _mapped(mapped, start, entry) for name, entry in header.items()}
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
+
+
+def let_go(arrays: Iterable[Array]) -> None:
+    """Take mapped arrays out of this process's memory; what is read of them comes back."""
+    for array in arrays:
+        base: object = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap):
+            base.madvise(mmap.MADV_DONTNEED)
+
+
+def _mapped(mapped: mmap.mmap, start: int, entry: dict[str, Any]) -> Array:
+    dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.ndarray(shape, dtype, mapped, start + entry["data_offsets"][0])
 
 
 def _checked(what: str, value: Array) -> Array:

@@ -18,14 +18,21 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from asyncrl.array_file import Digest, digest_of, read_arrays, write_arrays, write_file
+from asyncrl.array_file import (
+    Digest,
+    digest_of,
+    map_arrays,
+    read_arrays,
+    write_arrays,
+    write_file,
+)
 from asyncrl.directory_lock import DirectoryLock
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.types import Params
@@ -120,15 +127,19 @@ class Checkpointer:
             ) from error
         return path
 
-    def load(self, name: str) -> Checkpoint:
-        """Load a checkpoint if all of it is as it was saved; raise `CheckpointError` otherwise."""
+    def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
+        """Load a checkpoint if all of it is as it was saved; raise `CheckpointError` otherwise.
+
+        Groups that are to be `mapped` stay in their files: their arrays are read-only, and in
+        memory only as far as they are being read.
+        """
         path = self._directory / _checked("checkpoint", name)
         if name not in self.names():
             raise CheckpointError(f"there is no checkpoint {path}; {self._others(name)}")
         while True:
             data = path.resolve()
             try:
-                return _read(data)
+                return _read(data, mapped)
             except (OSError, CheckpointError) as error:
                 if path.resolve() != data:
                     continue  # a newer one took its place while it was being read
@@ -136,11 +147,11 @@ class Checkpointer:
                     f"cannot load checkpoint {path}: {error}; {self._others(name)}"
                 ) from error
 
-    def load_latest(self) -> Checkpoint:
+    def load_latest(self, *, mapped: Collection[str] = ()) -> Checkpoint:
         """Load the highest-numbered checkpoint that is whole, and warn of those that are not."""
         for name in reversed(self._numbered()):
             try:
-                return self.load(name)
+                return self.load(name, mapped=mapped)
             except CheckpointError as error:
                 logger.warning("%s; going back to the one before", error)
         raise CheckpointError(f"{self._directory} holds no whole numbered checkpoint to go on from")
@@ -235,11 +246,14 @@ def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, indent=1).encode()
 
 
-def _read(data: Path) -> Checkpoint:
+def _read(data: Path, mapped: Collection[str]) -> Checkpoint:
     meta, files = _read_manifest(data / _MANIFEST)
     for name, digest in files.items():
         _verify(data / name, digest)
-    groups = {name.removesuffix(_SUFFIX): read_arrays(data / name) for name in files}
+    groups = {}
+    for name in files:
+        group = name.removesuffix(_SUFFIX)
+        groups[group] = (map_arrays if group in mapped else read_arrays)(data / name)
     return Checkpoint(groups, meta)
 
 

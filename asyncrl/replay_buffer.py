@@ -10,6 +10,7 @@ from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = [
+    "REPLAY",
     "KeepsState",
     "ReplayBuffer",
     "ReplayBufferConfig",
@@ -19,6 +20,9 @@ __all__ = [
     "pass_priorities_on",
     "restore_replay",
 ]
+
+REPLAY = "replay"
+"""The group of a checkpoint that holds the replay."""
 
 
 class ReplayBuffer(Protocol):

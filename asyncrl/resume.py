@@ -9,6 +9,7 @@ from pathlib import Path
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.replay_buffer import REPLAY
 
 __all__ = ["differences", "first_incarnation", "load_to_resume", "open_checkpoints"]
 
@@ -28,7 +29,7 @@ def load_to_resume(
     """
     if checkpoint_dir is None:
         raise ConfigError("resume=True needs a checkpoint_dir to go on from")
-    checkpoint = Checkpointer(checkpoint_dir).load_latest()
+    checkpoint = Checkpointer(checkpoint_dir).load_latest(mapped=[REPLAY])
     if "run" not in checkpoint.meta:
         raise CheckpointError(
             f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "

@@ -20,6 +20,7 @@ from asyncrl.checkpoint import BestModel, Checkpointer, _pack_manifest
 from asyncrl.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
+FILES_OF = ["agent", "model"]
 FILES = ["agent.safetensors", "model.safetensors", "manifest.json"]
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
@@ -61,6 +62,24 @@ def test_arrays_come_back_as_they_were(tmp_path: Path, dtype: str, shape: tuple[
     loaded = Checkpointer(tmp_path).load("1").groups["model"]["a/b"]
     assert (loaded.dtype, loaded.shape) == (array.dtype, array.shape)
     assert loaded.tobytes() == array.tobytes()
+
+
+def test_groups_may_stay_in_their_files(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("1", groups(7.0), {"a": 1})
+    for loaded in (
+        checkpointer.load("1", mapped=["agent"]),
+        checkpointer.load_latest(mapped=["agent"]),
+    ):
+        writeable = {
+            group: a.flags.writeable for group in FILES_OF for a in loaded.groups[group].values()
+        }
+        assert writeable == {"agent": False, "model": True}
+        assert loaded.groups["agent"]["moments"].tolist() == [[7.0] * 3] * 2
+        assert loaded.meta == {"a": 1}
+    flip(tmp_path / "1" / "agent.safetensors", -1)
+    with pytest.raises(CheckpointError, match="sha256"):
+        checkpointer.load("1", mapped=["agent"])
 
 
 @pytest.mark.parametrize("view", [np.s_[:, ::2], np.s_[::-1], np.s_[1:, 1], np.s_[0, 0]])

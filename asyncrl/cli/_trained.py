@@ -15,6 +15,7 @@ from asyncrl.config import load_yaml
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.messages import ModelInfo
+from asyncrl.replay_buffer import REPLAY
 from asyncrl.types import ModelVersion
 
 
@@ -42,7 +43,7 @@ def trained(
     """Load a model, and make the environment for so many episodes, some arguments changed."""
     config = load_yaml(RunConfig, run_dir / "config.yaml")
     config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
-    saved = Checkpointer(run_dir / "checkpoints").load(checkpoint)
+    saved = Checkpointer(run_dir / "checkpoints").load(checkpoint, mapped=[REPLAY])
     opt_steps, env_steps = (int(saved.meta[name]) for name in ("opt_steps", "env_steps"))
     env = config.eval_env_config().build_for(episodes)
     try:

@@ -19,6 +19,7 @@ from asyncrl.replay_buffers._state import (
     check_columns,
     check_names,
     check_numbers,
+    push_saved,
     schema_state,
 )
 from asyncrl.segment import END, TERMINATED, SegmentSchema
@@ -236,18 +237,14 @@ class Ring:
 
     def load_state(self, state: Params) -> None:
         """Take a state that has been checked."""
-        saved = {name: state[f"{COLUMN}{name}"] for name in self._segments}
         next_slot, oldest, _ = state["numbers"].tolist()
-        n_saved = len(saved["flags"])
+        n_saved = len(state[f"{COLUMN}flags"])
         self._per_slot[:] = 0
         self.oldest = self.newest = oldest
         # In a ring of the same size each segment comes to where it was.
         self._next_slot = next_slot if n_saved == self._n_slots else 0
         self._n_filled = 0
-        first = next_slot % n_saved if n_saved else 0
-        for part in (slice(first, n_saved), slice(first)):
-            columns = {name: column[part] for name, column in saved.items()}
-            self.push(columns, np.full(len(columns["flags"]), self.schema.rows))
+        push_saved(state, self.schema, self.push, next_slot % n_saved if n_saved else 0)
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
         """Add rewards up to the n-th step, or to the row before an `END` if that comes first.

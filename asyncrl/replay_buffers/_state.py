@@ -8,9 +8,10 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
+from asyncrl.array_file import let_go
 from asyncrl.errors import CheckpointError
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Array, Params
+from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = [
     "COLUMN",
@@ -22,9 +23,12 @@ __all__ = [
     "kind_of",
     "kind_state",
     "prepare_generator",
+    "push_saved",
     "schema_of",
     "schema_state",
 ]
+
+_PIECE_BYTES = 16 << 20
 
 COLUMN = "column/"
 """Before the names of columns in a state."""
@@ -109,6 +113,28 @@ def check_columns(state: Params, schema: SegmentSchema) -> int:
                 f"of shape {found.shape}, expected {column.dtype} of {shape}"
             )
     return n_saved
+
+
+def push_saved(
+    state: Params,
+    schema: SegmentSchema,
+    push: Callable[[Columns, IntArray], int],
+    first: int = 0,
+) -> None:
+    """Push segments that have been checked, the `first` first, the one before it last.
+
+    A piece at a time, so that a replay that is mapped from its file is never in memory twice.
+    """
+    columns = {c.name: state[f"{COLUMN}{c.name}"] for c in schema.columns}
+    n_saved, piece = len(columns["flags"]), max(1, _PIECE_BYTES // schema.segment_bytes)
+    for begin, end in ((first, n_saved), (0, first)):
+        for at in range(begin, end, piece):
+            part = slice(at, min(at + piece, end))
+            push(
+                {name: column[part] for name, column in columns.items()},
+                np.full(part.stop - part.start, schema.rows),
+            )
+            let_go(columns.values())
 
 
 def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError
-from asyncrl.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffer import REPLAY, KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.replay_buffers._shell import RingReplay
-from asyncrl.replay_buffers._state import COLUMN, check_columns, check_numbers, kind_of, schema_of
-from asyncrl.types import Params
+from asyncrl.replay_buffers._state import (
+    check_columns,
+    check_numbers,
+    kind_of,
+    push_saved,
+    schema_of,
+)
 
 __all__ = ["load_replay", "save_replay"]
-
-_GROUP = "replay"
-_PIECE_BYTES = 64 << 20
 
 
 def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
@@ -41,7 +41,7 @@ def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
         )
     state = buffer.state(copy=False) if isinstance(buffer, RingReplay) else buffer.state()
     meta = {"kind": type(buffer).__name__, "size": len(buffer)}
-    return Checkpointer(path.parent).save(path.name, {_GROUP: state}, meta)
+    return Checkpointer(path.parent).save(path.name, {REPLAY: state}, meta)
 
 
 def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayBuffer:
@@ -50,7 +50,7 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
     Where it is of the same kind, priorities are those that were saved; else all its transitions
     are new to it. Raises `CheckpointError` if what was saved is not whole, or has no room.
     """
-    state = _read(path).groups.get(_GROUP)
+    state = _read(path).groups.get(REPLAY)
     if state is None:
         raise CheckpointError(
             f"{path} holds no replay; runs save theirs with every checkpoint unless "
@@ -68,27 +68,17 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
             f"{path} has {n_segments} segments, and replay.capacity={config.capacity} is too "
             f"small for them; set it to at least {n_segments * schema.length}"
         )
-    _push(state, buffer, n_segments, schema.rows, max(1, _PIECE_BYTES // schema.segment_bytes))
-    return buffer
-
-
-def _push(state: Params, buffer: ReplayBuffer, n_segments: int, rows: int, piece: int) -> None:
-    """Push segments in their order of arrival, a piece at a time."""
     first = 0
     if "numbers" in state and n_segments:
         first = int(check_numbers("numbers", state["numbers"], 3, "int64")[0]) % n_segments
-    names = [name for name in state if name.startswith(COLUMN)]
-    for begin, end in ((first, n_segments), (0, first)):
-        for at in range(begin, end, piece):
-            part = slice(at, min(at + piece, end))
-            columns = {name.removeprefix(COLUMN): state[name][part] for name in names}
-            buffer.push(columns, np.full(part.stop - part.start, rows))
+    push_saved(state, schema, buffer.push, first)
+    return buffer
 
 
 def _read(path: Path) -> Checkpoint:
     parent = Checkpointer(path.parent)
     if path.name in parent.names():
-        return parent.load(path.name)
+        return parent.load(path.name, mapped=[REPLAY])
     if Checkpointer(path).names():
-        return Checkpointer(path).load_latest()
+        return Checkpointer(path).load_latest(mapped=[REPLAY])
     raise CheckpointError(f"there is neither a saved replay nor a run's checkpoint at {path}")

@@ -38,6 +38,7 @@ from asyncrl.replay_buffers._state import (
     check_kind,
     check_names,
     kind_state,
+    push_saved,
     schema_state,
 )
 from asyncrl.segment import END, TERMINATED, SegmentSchema
@@ -175,8 +176,7 @@ class TrajectoryQueue:
             )
         self._segments.clear()
         self._len, self._owed = 0, int(owed[0])
-        columns = {c.name: state[f"{COLUMN}{c.name}"] for c in schema.columns}
-        self.push(columns, np.full(n_saved, schema.rows))
+        push_saved(state, schema, self.push)
 
     def _batch(self, segments: list[_Segment]) -> dict[str, Array]:
         sampled = self._schema.sampled

@@ -1,0 +1,28 @@
+"""Replays whose memory can be told from that of the process around them. Loads little else."""
+
+from __future__ import annotations
+
+from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import ColumnSpec, make_schema
+
+__all__ = ["LARGE", "SCHEMA", "SEGMENTS"]
+
+SEGMENTS = 200
+SCHEMA = make_schema(
+    [
+        ColumnSpec("obs", "uint8", (32 << 10,)),
+        ColumnSpec("flags", "uint8"),
+        ColumnSpec("action", "int64"),
+        ColumnSpec("reward", "float32"),
+    ],
+    length=16,
+    lookahead=1,
+)
+LARGE: dict[str, ReplayBufferConfig] = {
+    "uniform": UniformReplayConfig(capacity=SCHEMA.length * SEGMENTS),
+    "prioritized": PrioritizedReplayConfig(capacity=SCHEMA.length * SEGMENTS),
+    "queue": TrajectoryQueueConfig(capacity=SCHEMA.length * SEGMENTS),
+}
