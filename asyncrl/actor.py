@@ -14,6 +14,7 @@ import numpy as np
 
 from asyncrl.agent import Policy, Remembers, forget
 from asyncrl.env import BatchEnv, EnvStep
+from asyncrl.env_checks import checked
 from asyncrl.launcher import Progress
 from asyncrl.messages import ActorReport, Experience, Hello, Peer
 from asyncrl.outbox import Outbox
@@ -81,7 +82,7 @@ class Actor:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peer = peer
-        self._env = env
+        self._env = checked(env)
         self._policy = policy
         self._remembers = isinstance(policy, Remembers)  # asked here, since asking takes a while
         self._processor = processor

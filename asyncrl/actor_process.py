@@ -27,6 +27,7 @@ from asyncrl.agent import (
     PolicyWrapper,
 )
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.env_checks import checked
 from asyncrl.errors import EnvironmentFault
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
@@ -161,7 +162,7 @@ class _Environments:
                 raise
 
     def _make(self) -> BatchEnv:
-        env = self._spec.make_env()
+        env = checked(self._spec.make_env())
         self._open.callback(env.close)
         return env
 

@@ -199,7 +199,12 @@ class EnvStep(NamedTuple):
 
 
 class BatchEnv(Protocol):
-    """B environments of one kind, stepped together."""
+    """B environments of one kind, stepped together.
+
+    What one of your own gives is checked, see `env_checks.py`; what is wrong raises
+    `EnvironmentFault`, and never reaches replay. One that checks itself may say so, by a class
+    attribute `checks_itself = True`.
+    """
 
     @property
     def spec(self) -> EnvSpec:
@@ -216,7 +221,7 @@ class BatchEnv(Protocol):
         ...
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them. Raises `EnvironmentFault` on NaN, infinity or a wrong shape."""
+        """Act in all of them; NaN, infinity or a wrong shape in what is returned is a fault."""
         ...
 
     def close(self) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.env_checks import after, as_array, require_finite, shown
 from asyncrl.envs._spaces import Parts
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["Checks", "shown"]
-
-_SHOWN_VALUES = 8
+__all__ = ["Checks"]
 
 
 class Checks:
@@ -53,11 +52,11 @@ class Checks:
         if problem := self._problem(obs, (self._n_envs,), action):
             raise EnvironmentFault(f"{self._name} gave {problem}")
         if self._packed is None:
-            return _as_array(obs).astype(self._parts[0].dtype, order="C")
+            return as_array(obs).astype(self._parts[0].dtype, order="C")
         columns = zip(self._parts, self._take_apart([obs]), strict=True)
         return self._packed.pack(
             {
-                part.name: _as_array(batch).astype(part.dtype, copy=False)
+                part.name: as_array(batch).astype(part.dtype, copy=False)
                 for part, (batch,) in columns
             }
         )
@@ -71,7 +70,7 @@ class Checks:
         if array.shape != (self._n_envs,):
             raise EnvironmentFault(
                 f"{self._name}: the rewards of {self._n_envs} environments must be one number "
-                f"each, got {shown(reward)}{_after(action)}. Make the environment return a float."
+                f"each, got {shown(reward)}{after(action)}. Make the environment return a float."
             )
         return array
 
@@ -100,20 +99,7 @@ class Checks:
         self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
     ) -> None:
         """Raise if any value is NaN or infinite; `env_ids` are the rows', if not all of them."""
-        # uint8 images are left out: there is nothing to find, and they are large.
-        # Counting takes half the time of `all` on a small array.
-        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
-            return
-        wrong = ~np.isfinite(values.reshape(len(values), -1))
-        row = int(np.flatnonzero(wrong.any(axis=1))[0])
-        env_id = row if env_ids is None else int(env_ids[row])
-        raise EnvironmentFault(
-            f"{self.place(env_id)} gave the {what} {shown(values[row])}, of which "
-            f"{int(wrong[row].sum())} of {wrong.shape[1]} values are NaN or infinite"
-            f"{_after(None if action is None else action[env_id])}. One such value ruins a model "
-            "for good. Look for a division by zero or an unstable simulation in the environment; "
-            "end the episode before it happens, or wrap the environment to clip the value."
-        )
+        require_finite(what, values, self.place, action, env_ids)
 
     def _problem(self, obs: Any, lead: tuple[int, ...], action: Any) -> str | None:  # noqa: ANN401
         """Say what is wrong with an observation, or with a batch of them, and what would help.
@@ -123,16 +109,16 @@ class Checks:
         advice = "Make the environment return what its space says, or correct the space."
         what = "observations" if lead else "an observation"
         if misfit := self._take_apart.misfit(obs):
-            told = _after(action)
+            told = after(action)
             return f"{what} not built as the observation space says{told}: {misfit}. {advice}"
         for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
-            found, shape = _as_array(value), (*lead, *part.shape)
+            found, shape = as_array(value), (*lead, *part.shape)
             if found.shape != shape or not np.can_cast(found.dtype, part.dtype, "same_kind"):
                 field = f" with field {part.name!r}" if part.name else ""
                 told = "" if lead else f", {shown(value)}"
                 return (
                     f"{what}{field} of shape {found.shape} and dtype {found.dtype}{told}"
-                    f"{_after(action)}; its observation space promises {shape}, {part.dtype}. "
+                    f"{after(action)}; its observation space promises {shape}, {part.dtype}. "
                     f"{advice}"
                 )
         return None
@@ -171,26 +157,3 @@ class _Part:
             merged = out.reshape(len(rows) * length, *others)
             np.concatenate(rows, out=merged, casting="same_kind")
         return out
-
-
-def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
-    """Return a value in one line that stays short."""
-    array = _as_array(value)
-    if array.dtype.kind not in "biufc":
-        text = " ".join(repr(value).split())
-        return text if len(text) <= 200 else text[:197] + "..."
-    if array.size <= _SHOWN_VALUES:
-        return str(array.tolist())
-    first = ", ".join(str(x) for x in array.ravel()[:_SHOWN_VALUES].tolist())
-    return f"[{first}, ...] ({array.size} values from {array.min()} to {array.max()})"
-
-
-def _as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
-    try:
-        return np.asarray(value)
-    except ValueError:  # lists of different lengths
-        return np.asarray(value, object)
-
-
-def _after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none
-    return " after reset" if action is None else f" after action {shown(action)}"

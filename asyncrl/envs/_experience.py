@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
-from asyncrl.envs._checks import shown
+from asyncrl.env_checks import shown
 from asyncrl.envs._probe import Answer, Probe
 from asyncrl.types import BoolArray
 

@@ -95,6 +95,8 @@ class AtariBatch:
     observation begins anew: its frames are all the newest one.
     """
 
+    checks_itself = True
+
     def __init__(self, games: _Games, config: AtariConfig) -> None:
         self._games = games
         self._env = VectorBatch(games)

@@ -14,7 +14,8 @@ import gymnasium as gym
 import numpy as np
 
 from asyncrl.env import DiscreteSpec, EnvSpec, EnvStep
-from asyncrl.envs._checks import Checks, shown
+from asyncrl.env_checks import shown
+from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
@@ -31,6 +32,8 @@ class PlainBatch:
     Discrete actions reach the environments as Python's own ints, Box actions as arrays. Whatever
     an environment raises goes to the caller unchanged, with a note that says which one it was.
     """
+
+    checks_itself = True
 
     def __init__(self, make: MakeEnv | Sequence[MakeEnv], n_envs: int) -> None:
         """Make the environments; a sequence holds one factory for each of them."""

@@ -40,6 +40,8 @@ def make_vector(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> Vector
 class EnvPoolBatch:
     """A `BatchEnv` of EnvPool's."""
 
+    checks_itself = True
+
     def __init__(self, pool: _Pool) -> None:
         self._pool = pool
         self._env = VectorBatch(pool)

@@ -22,7 +22,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from asyncrl.env import EnvSpec, EnvStep, PackedSpec
-from asyncrl.envs._checks import Checks, shown
+from asyncrl.env_checks import shown
+from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
@@ -36,6 +37,8 @@ class VectorBatch:
     All that it returns is copied: native vector environments write into the same buffers again,
     few of them say so, and a copy is cheap beside a step.
     """
+
+    checks_itself = True
 
     def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
         self._env = vector_env

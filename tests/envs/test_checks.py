@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncrl.envs._checks import Checks, shown
+from asyncrl.env_checks import shown
+from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import Parts, spec_from_spaces
 from asyncrl.errors import EnvironmentFault
 

@@ -1,0 +1,195 @@
+"""What is checked of every step of environments that do not check themselves. Repairs nothing.
+
+`envs/` checks what Gymnasium's environments give, each as early as it can; a `BatchEnv` of the
+user's own is checked here. Either way what does not fit ends the step, and is never in replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from asyncrl.env import BatchEnv, BoxSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.errors import EnvironmentFault
+from asyncrl.types import Array, BoolArray
+
+__all__ = ["CheckedBatch", "after", "as_array", "checked", "require_finite", "shown"]
+
+_SHOWN_VALUES = 8
+
+
+def checked(env: BatchEnv) -> BatchEnv:
+    """Return environments whose every step is checked.
+
+    Those that have an attribute `checks_itself` which is true, as all in `envs/` do, are returned
+    as they are: they have done it, and can say more exactly what is wrong.
+    """
+    return env if getattr(env, "checks_itself", False) else CheckedBatch(env)
+
+
+class CheckedBatch:
+    """Passes on what another batch gives, if it is what `BatchEnv` and its spec promise.
+
+    Arrays of another dtype of the same kind, such as rewards in float64, are converted; anything
+    else raises `EnvironmentFault`. A step of 64 small environments takes 10 microseconds longer.
+    """
+
+    checks_itself = True
+
+    def __init__(self, env: BatchEnv) -> None:
+        self._env = env
+        self._spec = env.spec
+        self._n_envs = env.n_envs
+        self._name = type(env).__name__
+        observation = env.spec.observation
+        self._shape = (env.n_envs, *observation.shape)
+        self._dtype = np.dtype(observation.dtype)
+        self._fields = _float_fields(observation)
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Spaces of one of them."""
+        return self._spec
+
+    @property
+    def n_envs(self) -> int:
+        """How many."""
+        return self._n_envs
+
+    def reset(self, seed: int) -> Array:
+        """Start all episodes anew."""
+        return self._obs("first observations", self._env.reset(seed), None)
+
+    def step(self, action: Array) -> EnvStep:
+        """Act in all of them."""
+        out = self._env.step(action)
+        if not isinstance(out, EnvStep):
+            raise EnvironmentFault(
+                f"step of {self._name} returned {shown(out)}; make it return an `EnvStep`, see "
+                "asyncrl/env.py"
+            )
+        obs = self._obs("observations", out.obs, action)
+        final = out.final_obs
+        return EnvStep(
+            obs,
+            self._numbers("rewards", out.reward, action),
+            self._flags("terminated", out.terminated),
+            self._flags("truncated", out.truncated),
+            obs if final is out.obs else self._obs("last observations", final, action),
+            None if out.stepped is None else self._flags("stepped", out.stepped),
+            None if out.score is None else self._numbers("scores", out.score, action),
+            None if out.over is None else self._flags("over", out.over),
+        )
+
+    def close(self) -> None:
+        """Release what they hold."""
+        self._env.close()
+
+    def _obs(self, what: str, value: Any, action: Array | None) -> Array:  # noqa: ANN401
+        obs = self._fitting(what, value, self._shape, self._dtype, action)
+        if self._fields is None:
+            require_finite(what, obs, self._place, action)
+        elif self._fields:
+            assert isinstance(self._spec.observation, PackedSpec)  # noqa: S101  # it has fields
+            columns = self._spec.observation.unpack(obs)
+            for name in self._fields:
+                require_finite(f"field {name!r} of the {what}", columns[name], self._place, action)
+        return obs
+
+    def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
+        numbers = self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
+        require_finite(what, numbers, self._place, action)
+        return numbers
+
+    def _flags(self, what: str, value: Any) -> BoolArray:  # noqa: ANN401
+        return self._fitting(f"flags `{what}`", value, (self._n_envs,), np.dtype(bool), None)
+
+    def _fitting(
+        self,
+        what: str,
+        value: Any,  # noqa: ANN401  # from foreign code
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        action: Array | None,
+    ) -> Array:
+        """Return a value as an array of this shape and dtype; raise where it is of another kind."""
+        array = as_array(value)
+        if array.shape == shape and array.dtype == dtype:
+            return array
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise EnvironmentFault(
+                f"{self._name} gave {what} of shape {array.shape} and dtype {array.dtype}"
+                f"{'' if action is None else after(action)}; its spec, or `EnvStep`, promises "
+                f"{shape}, {dtype}. Make it return that, or correct the spec."
+            )
+        with np.errstate(over="ignore"):  # what becomes infinite is found as such
+            return array.astype(dtype)
+
+    def _place(self, env_id: int) -> str:
+        return f"environment {env_id} of {self._n_envs} ({self._name})"
+
+
+def require_finite(
+    what: str,
+    values: Array,
+    place: Callable[[int], str],
+    action: Array | None,
+    env_ids: Array | None = None,
+) -> None:
+    """Raise `EnvironmentFault` if any value is NaN or infinite.
+
+    Args:
+        what: The values' name.
+        values: A row for each environment.
+        place: Names an environment.
+        action: What was done before; None after a reset.
+        env_ids: Of the rows, if they are not those of all environments.
+    """
+    # uint8 images are left out: there is nothing to find, and they are large.
+    # Counting takes half the time of `all` on a small array.
+    if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
+        return
+    wrong = ~np.isfinite(values.reshape(len(values), -1))
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    env_id = row if env_ids is None else int(env_ids[row])
+    raise EnvironmentFault(
+        f"{place(env_id)} gave the {what} {shown(values[row])}, of which "
+        f"{int(wrong[row].sum())} of {wrong.shape[1]} values are NaN or infinite"
+        f"{after(None if action is None else action[env_id])}. One such value ruins a model "
+        "for good. Look for a division by zero or an unstable simulation in the environment; "
+        "end the episode before it happens, or wrap the environment to clip the value."
+    )
+
+
+def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
+    """Return a value in one line that stays short."""
+    array = as_array(value)
+    if array.dtype.kind not in "biufc":
+        text = " ".join(repr(value).split())
+        return text if len(text) <= 200 else text[:197] + "..."
+    if array.size <= _SHOWN_VALUES:
+        return str(array.tolist())
+    first = ", ".join(str(x) for x in array.ravel()[:_SHOWN_VALUES].tolist())
+    return f"[{first}, ...] ({array.size} values from {array.min()} to {array.max()})"
+
+
+def as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
+    """Return a value as an array; of objects, if nothing else is possible."""
+    try:
+        return np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return np.asarray(value, object)
+
+
+def after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none
+    """Return when something happened, to end a sentence with."""
+    return " after reset" if action is None else f" after action {shown(action)}"
+
+
+def _float_fields(observation: BoxSpec | PackedSpec) -> list[str] | None:
+    """Return the names of fields that may be NaN; None if an observation has no fields."""
+    if isinstance(observation, BoxSpec):
+        return None
+    return [name for name, box in observation.fields if np.dtype(box.dtype).kind == "f"]
