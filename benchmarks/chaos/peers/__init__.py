@@ -1,0 +1,1 @@
+"""The same four faults in several frameworks. Loads nothing: some are not where asyncrl is."""

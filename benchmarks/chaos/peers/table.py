@@ -1,0 +1,97 @@
+"""What was found, as a table for a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from benchmarks.chaos.peers.cell import SIDES, Cell
+from benchmarks.chaos.peers.findings import Kept
+from benchmarks.chaos.peers.verdict import ACTORS, Finding
+
+__all__ = ["BEGIN", "END", "render"]
+
+BEGIN = "<!-- faults elsewhere: written by benchmarks.chaos.peers -->"
+END = "<!-- end of faults elsewhere -->"
+
+_FAULTS = {
+    "kill": "`kill -9`",
+    "raise": "the environment raises",
+    "hang": "the environment hangs",
+    "nan": "one step of NaN",
+}
+
+_HEAD = ["what happened", "after", "longest pause", "experience", "exit code", "told"]
+
+
+def render(cells: Iterable[Cell], found: Mapping[str, Kept]) -> str:
+    """Return one table for each fault, and what was measured with what."""
+    known = [cell for cell in cells if cell.name in found]
+    lines: list[str] = []
+    for fault, label in _FAULTS.items():
+        rows = [_row(cell, found[cell.name]) for cell in known if cell.fault == fault]
+        if rows:
+            lines += ["", _line([f"**{label}**", *_HEAD]), _line(["---"] * (len(_HEAD) + 1)), *rows]
+    return "\n".join([*lines, "", *_origin(known, found), ""])
+
+
+def _row(cell: Cell, kept: Kept) -> str:
+    finding = kept.finding
+    label = SIDES[cell.side].label + (" (careful)" if cell.careful else "")
+    return _line(
+        [
+            label,
+            _outcome(finding),
+            f"{finding.after_s:.1f} s",
+            f"{finding.pause_s:.1f} s",
+            _experience(finding),
+            "killed by us" if finding.exit_code is None else str(finding.exit_code),
+            f"`{finding.told.replace('|', '/').replace('`', chr(39))}`"
+            if finding.told
+            else "nothing",
+        ]
+    )
+
+
+def _outcome(finding: Finding) -> str:
+    match finding.outcome:
+        case "recovered":
+            return "**recovered**"
+        case "ended":
+            return "run over"
+        case "hung":
+            return "hung"
+        case "short":
+            return f"went on with {finding.working} of {ACTORS}"
+        case _:
+            how = "" if finding.told else " in silence"
+            return f"went on{how}, and learned from it"
+
+
+def _experience(finding: Finding) -> str:
+    if finding.bad_params:
+        return f"{finding.bad_rows} bad rows learned from, **the model is NaN**"
+    if finding.bad_rows:
+        return f"{finding.bad_rows} bad rows learned from"
+    return f"{finding.lost:,} steps lost"
+
+
+def _origin(cells: Iterable[Cell], found: Mapping[str, Kept]) -> list[str]:
+    versions: dict[str, str] = {}
+    dates, commits, machines = set(), set(), set()
+    for cell in cells:
+        kept = found[cell.name]
+        versions[SIDES[cell.side].label.partition(",")[0]] = kept.version
+        dates.add(kept.date)
+        commits.add(kept.commit)
+        machines.add(", ".join(str(kept.machine[name]) for name in ("processor", "platform")))
+    if not versions:
+        return []
+    shown = ", ".join(f"{label} {version}" for label, version in versions.items())
+    return [
+        f"Measured: {', '.join(sorted(dates))}, at {', '.join(sorted(commits))}, with {shown}.",
+        f"On: {'; '.join(sorted(machines))}.",
+    ]
+
+
+def _line(values: Iterable[str]) -> str:
+    return f"| {' | '.join(values)} |"

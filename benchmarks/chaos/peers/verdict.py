@@ -1,0 +1,191 @@
+"""What became of a run, from what was seen of it. Pure: starts nothing, reads nothing."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from benchmarks.chaos.peers.scene import Beat, Claim
+
+__all__ = ["Finding", "Seen", "Strength", "judge", "shorten"]
+
+ACTORS = 2
+
+_STILL_S = 5.0
+"""A process that has made a step within so long works: trainings pause to learn."""
+
+_NOTES = 5
+_LONGEST = 110
+_CLUE = re.compile(
+    r"\b(\w*Error|\w*Exception|WARNING|warning|died|dead|killed|SIGKILL|unhealthy|timed? ?out"
+    r"|restart\w*|replaced)\b"
+)
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+Note = Mapping[str, Any]
+
+
+class Strength:
+    """Follows how many processes have worked since the fault."""
+
+    def __init__(self, fault_at: float) -> None:
+        self._fault_at = fault_at
+        self._first: dict[int, float] = {}
+        self.full_since: float | None = None
+        """The begin of the stretch at full strength that goes on."""
+
+    def look(self, beats: Mapping[int, Beat], now: float) -> int:
+        """Take in what the processes have left word of; return how many work."""
+        since = max(self._fault_at, now - _STILL_S)
+        working = {pid: beat for pid, beat in beats.items() if beat.at > since}
+        for pid in set(self._first) - set(working):
+            del self._first[pid]
+        for pid, beat in working.items():
+            self._first.setdefault(pid, beat.at)
+        if len(working) < ACTORS:
+            self.full_since = None
+        elif self.full_since is None:
+            self.full_since = sorted(self._first.values())[ACTORS - 1]
+        return len(working)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Everything that was seen of a run; times are of one clock, in seconds."""
+
+    fault: str
+    claim: Claim
+    until: float
+    """When it was told to stop, or was seen to have ended by itself."""
+
+    ended: bool
+    """By itself."""
+
+    exit_code: int | None
+    """None: it did not end when it was told to, and was killed."""
+
+    full_since: float | None
+    working: int
+    """Processes that worked in the end."""
+
+    made: int
+    """Environment steps in all."""
+
+    notes: Sequence[Note]
+    said: str
+    """What it printed after the fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What became of it."""
+
+    outcome: str
+    """`recovered`, `ended`, `hung`, `short` (went on with fewer) or `learned` (from bad numbers)"""
+
+    after_s: float
+    """From the fault to full strength, or to the end, or for as long as was waited."""
+
+    pause_s: float
+    """The longest time without learning after the fault."""
+
+    lost: int
+    """Environment steps that were made and never learned from; of runs that end, all since the
+    last time they learned."""
+
+    bad_rows: int
+    """That learning was done with."""
+
+    bad_params: bool
+    working: int
+    exit_code: int | None
+    told: str
+    """What the user gets to read: the error, or the first line that has to do with it."""
+
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judge(seen: Seen) -> Finding:
+    """Say what became of the run."""
+    progress = [note for note in seen.notes if note["event"] == "progress"]
+    last = progress[-1] if progress else {}
+    bad_rows, bad_params = last.get("bad_rows", 0), last.get("bad_params", False)
+    outcome = _outcome(seen, progress, bad=bool(bad_rows or bad_params))
+    until = seen.until
+    if outcome in {"recovered", "learned"} and seen.full_since is not None:
+        until = seen.full_since
+    elif outcome == "ended":
+        until = next((note["at"] for note in seen.notes if note["event"] == "error"), until)
+    return Finding(
+        outcome=outcome,
+        after_s=round(max(0.0, until - seen.claim.at), 2),
+        pause_s=round(_longest_pause(seen, progress), 2),
+        lost=_lost(seen, progress),
+        bad_rows=bad_rows,
+        bad_params=bad_params,
+        working=seen.working,
+        exit_code=seen.exit_code,
+        told=_told(seen),
+        details={name: last[name] for name in ("healthy", "restarts") if name in last},
+    )
+
+
+def shorten(text: str, longest: int = _LONGEST) -> str:
+    """Return the first line that is not empty, and not much of it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = " ".join(lines[0].split()) if lines else ""
+    return first if len(first) <= longest else first[: longest - 3].rstrip() + "..."
+
+
+def _outcome(seen: Seen, progress: Sequence[Note], *, bad: bool) -> str:
+    if seen.ended:
+        return "ended"
+    if seen.full_since is not None:
+        return "learned" if bad else "recovered"
+    half = (seen.claim.at + seen.until) / 2
+    return "short" if any(note["at"] > half for note in _steps_ahead(progress)) else "hung"
+
+
+def _steps_ahead(progress: Sequence[Note]) -> list[Note]:
+    """Return the notes of turns in which something new was learned from."""
+    ahead: list[Note] = []
+    for note in progress:
+        if not ahead or note["received"] > ahead[-1]["received"]:
+            ahead.append(note)
+    return ahead
+
+
+def _longest_pause(seen: Seen, progress: Sequence[Note]) -> float:
+    times = [note["at"] for note in _steps_ahead(progress)]
+    before = [at for at in times if at <= seen.claim.at][-1:]
+    after = [at for at in times if seen.claim.at < at < seen.until]
+    moments = [*before, *after, seen.until]
+    return max((b - a for a, b in pairwise(moments)), default=0.0)
+
+
+def _lost(seen: Seen, progress: Sequence[Note]) -> int:
+    if not progress:
+        return seen.made
+    if seen.ended:
+        return max(0, seen.made - int(progress[-1]["received"]))
+    if "lost" in progress[-1]:
+        return int(progress[-1]["lost"])
+    behind = [(note["at"], int(note["made"]) - int(note["received"])) for note in progress]
+    before = [steps for at, steps in behind if at <= seen.claim.at][-_NOTES:]
+    after = [steps for _, steps in behind][-_NOTES:]
+    return max(0, round(statistics.median(after) - statistics.median(before or after)))
+
+
+def _told(seen: Seen) -> str:
+    for note in seen.notes:
+        if note["event"] == "error":
+            said = shorten(note["message"])
+            return shorten(f"{note['type']}: {said}" if said else note["type"])
+    plain = _ESCAPES.sub("", seen.said)
+    lines = [line for line in plain.splitlines() if line[:1].strip()]  # no code of tracebacks
+    clues = [line for line in lines if _CLUE.search(line)]
+    return shorten(clues[0]) if clues else ""

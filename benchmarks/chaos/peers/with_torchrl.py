@@ -1,0 +1,106 @@
+"""TorchRL: DQN on batches of its asynchronous collector with two worker processes.
+
+The workers read the learner's weights from the memory that they share: `update_policy_weights_`
+would wait for ever for the answer of a worker that is gone.
+
+Careful: it checks for numbers that are none, and waits 10 s for workers, not for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.chaos.peers.faulty import make_env
+from benchmarks.chaos.peers.scene import FOREVER, Asked, asked, is_finite, telling
+
+__all__ = ["main"]
+
+FRAMES = 64
+HIDDEN = (64, 64)
+BATCH = 64
+CAPACITY = 10_000
+OPT_STEPS = 2
+"""After each batch that was collected."""
+
+WAITS = {"MAX_IDLE_COUNT": "10"}
+"""Seconds, read from the environment when TorchRL is loaded."""
+
+
+def make_wrapped(run: Asked) -> Any:  # noqa: ANN401  # untyped where this is checked
+    """Return the environment as TorchRL's."""
+    from torchrl.envs import (  # noqa: PLC0415  # after the wait is set
+        FiniteTensorDictCheck,
+        GymWrapper,
+        TransformedEnv,
+    )
+
+    env = GymWrapper(
+        make_env(str(run.scene.directory), run.fault), categorical_action_encoding=True
+    )
+    return TransformedEnv(env, FiniteTensorDictCheck()) if run.careful else env
+
+
+def bad_rows(batch: Any) -> int:  # noqa: ANN401  # see above
+    """Count the rows with a number that is none."""
+    after = batch["next"]
+    columns = (batch["observation"], after["observation"], after["reward"])
+    bad = [~torch.isfinite(column).all(-1) for column in columns]
+    return int(torch.stack(bad).any(0).sum())
+
+
+def train(run: Asked) -> None:
+    """Train until told to stop."""
+    from tensordict.nn import TensorDictSequential  # noqa: PLC0415  # see above
+    from torchrl.collectors import MultiAsyncCollector  # noqa: PLC0415
+    from torchrl.modules import EGreedyModule  # noqa: PLC0415
+
+    from benchmarks.peers.interface import Sizes  # noqa: PLC0415
+    from benchmarks.peers.torchrl_parts import Learner, LearnerConfig, make_replay  # noqa: PLC0415
+
+    sizes = Sizes(obs=4, actions=2, hidden=HIDDEN, batch=BATCH)
+    learner = Learner(LearnerConfig(sizes=sizes, discrete=True))
+    explore = EGreedyModule(learner.spec, eps_init=0.1, eps_end=0.1)
+    replay = make_replay(CAPACITY, BATCH)
+    collector = MultiAsyncCollector(
+        [partial(make_wrapped, run)] * 2,
+        TensorDictSequential(learner.actor, explore),
+        frames_per_batch=FRAMES,
+        total_frames=FOREVER,
+    )
+    received = bad = 0
+    for learned, batch in enumerate(collector, 1):
+        received += batch.numel()
+        bad += bad_rows(batch)
+        replay.extend(batch.reshape(-1).exclude("collector"))
+        for _ in range(OPT_STEPS):
+            learner.update(replay.sample())
+        run.scene.progress(
+            learned=learned,
+            received=received,
+            bad_rows=bad,
+            bad_params=not all(is_finite(array.detach()) for array in learner.body.parameters()),
+        )
+        if run.scene.stop.exists():
+            break
+    collector.shutdown()
+
+
+def main() -> None:
+    """Run once."""
+    run = asked(__doc__)
+    if run.careful:
+        os.environ.update(WAITS)
+    import torchrl  # noqa: PLC0415  # see above
+
+    torch.set_num_threads(1)
+    run.scene.note("version", version=torchrl.__version__)
+    with telling(run.scene):
+        train(run)
+
+
+if __name__ == "__main__":
+    main()
