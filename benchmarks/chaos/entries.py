@@ -51,6 +51,8 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("corruption", "checkpoints that are damaged at random", 10, 120),
     ("decoder_fuzz", "hostile messages for the decoder", 30, 900),
     ("socket_flood", "hostile connections while an honest actor works", 40, 600),
+    ("credentials", "peers without the right keys, of nine kinds", 5, 120),
+    ("incarnations", "messages of a life, and of a run, that is over", 3, 60),
     ("canaries", "bytes that would run code, wherever bytes are read", 10, 10),
 )
 """Name, which is that of the module here, what it does, and seconds of small and full."""

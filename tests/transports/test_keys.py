@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,8 +22,6 @@ from asyncrl.transports._zeromq_socket import (
     Curve,
     check_libzmq,
     listen,
-    routing_id,
-    routing_prefix,
 )
 from asyncrl.transports.zeromq import (
     ZmqActorLink,
@@ -32,7 +29,19 @@ from asyncrl.transports.zeromq import (
     ZmqTransport,
     ZmqTransportConfig,
 )
-from asyncrl.wire import WireFormat
+from benchmarks.chaos.intruders import (
+    KINDS,
+    NAME,
+    OLD_GREETINGS,
+    Intruder,
+    Knocker,
+    admitted,
+    close_gate,
+    curve,
+    keys_of,
+    no_keys,
+    wrong_keys,
+)
 from tests.helpers import wait_until
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
 
@@ -52,17 +61,6 @@ def learner() -> Iterator[ZmqLearnerLink]:
 
 def open_learner(bind: str = "tcp://127.0.0.1") -> ZmqLearnerLink:
     return ZmqTransport.tcp(bind, schema=SCHEMA, config=CONFIG).listen()
-
-
-def admitted(learner: ZmqLearnerLink, peer: Peer = PEER) -> ZmqTransport:
-    transport = learner.admit(peer)
-    assert isinstance(transport, ZmqTransport)
-    return transport
-
-
-def keys_of(transport: ZmqTransport) -> Curve:
-    assert transport.curve is not None
-    return transport.curve
 
 
 def until(learner: ZmqLearnerLink, condition: Callable[[], Any]) -> list[Any]:
@@ -94,66 +92,7 @@ def serve_one(
     until(learner, lambda: actor.drain(0.0))
 
 
-class Intruder:
-    """Somebody who connects with what he has, and says what an actor would say."""
-
-    def __init__(self, to: ZmqTransport, set_keys: Callable[[zmq.Socket[bytes]], None]) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.ROUTING_ID, routing_id(routing_prefix(to.run_id), make_peer(5)))
-        set_keys(self.socket)
-        self.socket.connect(to.endpoint)
-        wire = WireFormat(schema=to.schema, run_id=to.run_id)
-        for message in (make_hello(make_peer(5)), make_experience(1, make_peer(5))):
-            self.socket.send_multipart([bytes(frame) for frame in wire.encode(message)])
-
-    def close(self) -> None:
-        self.socket.close(0)
-        self.context.term()
-
-
-def no_keys(_: zmq.Socket[bytes]) -> None:
-    """As a socket is that knows of no encryption at all: mechanism NULL."""
-
-
-def plain(link: zmq.Socket[bytes]) -> None:
-    link.setsockopt(zmq.PLAIN_USERNAME, b"actor")
-    link.setsockopt(zmq.PLAIN_PASSWORD, b"password")
-
-
-def curve(server: bytes, public: bytes, secret: bytes) -> Callable[[zmq.Socket[bytes]], None]:
-    def set_keys(link: zmq.Socket[bytes]) -> None:
-        link.setsockopt(zmq.CURVE_SERVERKEY, server)
-        link.setsockopt(zmq.CURVE_PUBLICKEY, public)
-        link.setsockopt(zmq.CURVE_SECRETKEY, secret)
-
-    return set_keys
-
-
-def wrong_keys(learner: ZmqLearnerLink, kind: str) -> Callable[[zmq.Socket[bytes]], None]:
-    """Return how somebody sets his socket up who has the wrong keys, of one of the kinds."""
-    server = keys_of(admitted(learner, make_peer(6))).server
-    if kind == "null":
-        return no_keys
-    if kind == "plain":
-        return plain
-    if kind == "unknown":
-        return curve(server, *zmq.curve_keypair())
-    good = keys_of(admitted(learner, make_peer(5)))
-    if kind == "wrong server":
-        return curve(zmq.curve_keypair()[0], good.public, good.secret)
-    if kind == "stolen public":
-        return curve(server, good.public, zmq.curve_keypair()[1])
-    assert kind == "revoked"
-    learner.revoke(make_peer(5))
-    return curve(server, good.public, good.secret)
-
-
 # --- who gets in ---------------------------------------------------------------------------------
-
-
-KINDS = ["null", "plain", "wrong server", "unknown", "stolen public", "revoked"]
 
 
 @pytest.mark.fault("F22")
@@ -161,7 +100,7 @@ KINDS = ["null", "plain", "wrong server", "unknown", "stolen public", "revoked"]
 def test_nobody_gets_in_with_the_wrong_keys(
     learner: ZmqLearnerLink, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    actor = admitted(learner).connect(PEER)
+    actor = admitted(learner, PEER).connect(PEER)
     serve_one(learner, actor)
     with caplog.at_level(logging.WARNING):
         set_keys = wrong_keys(learner, kind)
@@ -179,40 +118,22 @@ def test_nobody_gets_in_with_the_wrong_keys(
 
 
 @pytest.mark.fault("F22")
-@pytest.mark.parametrize(
-    "greeting",
-    [b"\x01\x00", b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00"],
-    ids=["protocol 1", "protocol 2"],
-)
+@pytest.mark.parametrize("protocol", OLD_GREETINGS)
 def test_nobody_gets_in_with_a_protocol_that_knows_no_keys(
-    learner: ZmqLearnerLink, greeting: bytes
+    learner: ZmqLearnerLink, protocol: str
 ) -> None:
-    transport = admitted(learner, make_peer(5))
-    wire = WireFormat(schema=SCHEMA, run_id=transport.run_id)
-    (hello,) = (bytes(frame) for frame in wire.encode(make_hello(make_peer(5))))
-    host, _, port = transport.endpoint.removeprefix("tcp://").rpartition(":")
-    with socket.create_connection((host, int(port))) as old:
-        old.sendall(greeting + b"\x00" + bytes([len(hello)]) + hello)
-        received = until(learner, lambda: is_cut(old))
+    old = Knocker(admitted(learner, NAME), OLD_GREETINGS[protocol])
+    received = until(learner, lambda: old.is_cut)
+    old.close()
     assert received == []
     assert learner._table.peers == []
 
 
-def is_cut(link: socket.socket) -> bool:
-    """Take in what the learner says; return whether it has hung up."""
-    if not select.select([link], [], [], 0.0)[0]:
-        return False
-    try:
-        return not link.recv(65536)
-    except ConnectionResetError:
-        return True
-
-
 def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLearnerLink) -> None:
-    good = keys_of(admitted(learner, make_peer(5)))
+    good = keys_of(admitted(learner, NAME))
     intruder = Intruder(learner.address, curve(good.server, good.public, good.secret))  # type: ignore[arg-type]
     received = until(learner, lambda: len(learner._table.peers) == 1)
-    received += until(learner, lambda: learner._table._lives[make_peer(5).actor_id].received)
+    received += until(learner, lambda: learner._table._lives[NAME.actor_id].received)
     assert [type(message).__name__ for message in received] == ["Hello", "Experience"]
     intruder.close()
 
@@ -220,13 +141,10 @@ def test_with_the_right_key_an_intruder_of_the_test_would_get_in(learner: ZmqLea
 @pytest.mark.fault("F22")
 def test_nobody_gets_in_while_nobody_is_at_the_gate(learner: ZmqLearnerLink) -> None:
     """Neither with a key that was good nor with none, and those inside go on."""
-    actor = admitted(learner).connect(PEER)
+    actor = admitted(learner, PEER).connect(PEER)
     serve_one(learner, actor)
-    good = keys_of(admitted(learner, make_peer(5)))
-    assert learner._gate is not None
-    learner._poller.unregister(learner._gate.socket)
-    learner._gate.close()
-    learner._gate.answer = lambda: None  # type: ignore[method-assign]
+    good = keys_of(admitted(learner, NAME))
+    close_gate(learner)
     intruders = [
         Intruder(learner.address, set_keys)  # type: ignore[arg-type]
         for set_keys in (
@@ -244,14 +162,14 @@ def test_nobody_gets_in_while_nobody_is_at_the_gate(learner: ZmqLearnerLink) -> 
 
 @pytest.mark.fault("F26")
 def test_an_actor_of_an_earlier_run_cannot_even_connect(learner: ZmqLearnerLink) -> None:
-    before = admitted(learner)
+    before = admitted(learner, PEER)
     stale = before.connect(PEER)
     serve_one(learner, stale)
     for seq in range(2, 2 + CONFIG.window):
         assert stale.send(make_experience(seq), 0.0)
     learner.close()
     after = open_learner(before.endpoint)
-    actor = admitted(after).connect(PEER)
+    actor = admitted(after, PEER).connect(PEER)
     serve_one(after, actor)
     received = until(after, lambda: after.counters.get("handshake_failed", 0) >= 3)
     assert received == []
@@ -261,7 +179,7 @@ def test_an_actor_of_an_earlier_run_cannot_even_connect(learner: ZmqLearnerLink)
 
 
 def test_a_key_is_good_for_the_name_it_was_made_for_and_no_other(learner: ZmqLearnerLink) -> None:
-    honest = admitted(learner).connect(PEER)
+    honest = admitted(learner, PEER).connect(PEER)
     serve_one(learner, honest)
     captured = admitted(learner, make_peer(7)).connect(make_peer(8))
     captured.hello(make_hello(make_peer(8)))
@@ -274,7 +192,7 @@ def test_a_key_is_good_for_the_name_it_was_made_for_and_no_other(learner: ZmqLea
 
 
 def test_a_second_key_replaces_the_first(learner: ZmqLearnerLink) -> None:
-    first, second = admitted(learner), admitted(learner)
+    first, second = admitted(learner, PEER), admitted(learner, PEER)
     assert keys_of(first).public != keys_of(second).public
     old = first.connect(PEER)
     until(learner, lambda: learner.counters.get("handshake_failed"))
@@ -329,7 +247,7 @@ def silence(
 
 
 def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink) -> None:
-    transport = admitted(learner)
+    transport = admitted(learner, PEER)
     learner.revoke(PEER)
     actor = transport.connect(PEER)
     actor.hello(make_hello())
@@ -352,7 +270,7 @@ def test_a_revoked_actor_gives_up(learner: ZmqLearnerLink) -> None:
 def test_an_actor_with_another_learner_says_what_may_be_wrong(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    transport = replace(admitted(learner), curve=Curve.make(Curve.make().public))
+    transport = replace(admitted(learner, PEER), curve=Curve.make(Curve.make().public))
     with silent_learner():
         assert "the learner of another run" in silence(learner, transport, caplog, "failed")
 
@@ -372,13 +290,13 @@ def silent_learner() -> Iterator[None]:
 def test_an_actor_whose_learner_does_nothing_says_so(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert "busy elsewhere" in silence(None, admitted(learner), caplog, "connected")
+    assert "busy elsewhere" in silence(None, admitted(learner, PEER), caplog, "connected")
 
 
 def test_an_actor_without_a_learner_says_so(
     learner: ZmqLearnerLink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    transport = admitted(learner)
+    transport = admitted(learner, PEER)
     learner.close()
     assert "nobody accepts connections" in silence(None, transport, caplog, "")
 
@@ -389,11 +307,11 @@ def test_an_address_without_a_key_is_no_use(learner: ZmqLearnerLink) -> None:
     with pytest.raises(TransportError, match="no key"):
         learner.address.connect(PEER)
     with pytest.raises(TransportError, match="an actor's keys"):
-        admitted(learner).listen()
+        admitted(learner, PEER).listen()
 
 
 def test_secrets_are_not_shown(learner: ZmqLearnerLink) -> None:
-    transport = admitted(learner)
+    transport = admitted(learner, PEER)
     secret = keys_of(transport).secret.decode()
     assert len(secret) == 40
     assert secret not in repr(transport) + str(transport) + repr(keys_of(transport))
@@ -447,7 +365,7 @@ def test_every_network_must_be_spelled_out(bind: str) -> None:
 def test_actors_of_this_host_reach_a_learner_on_every_network() -> None:
     config = replace(CONFIG, bind="tcp://0.0.0.0", bind_every_interface=True)
     learner = ZmqTransport.of(Path("/nowhere"), schema=SCHEMA, config=config).listen()
-    transport = admitted(learner)
+    transport = admitted(learner, PEER)
     assert transport.endpoint.startswith("tcp://127.0.0.1:")
     actor = transport.connect(PEER)
     serve_one(learner, actor)
