@@ -32,7 +32,7 @@ usage: asyncrl COMMAND [OPTIONS]
       write its policy as a file that acts with numpy alone
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch
-  asyncrl bench tune [--agent dqn|sac] [--env ID] [--config FILE] [--seconds S] [--json]
+  asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
       find how many actors and environments train fastest, as train --actors auto does first
   asyncrl doctor [ENV] [--vectorization batch|native] [--seconds S] [--json]
       say whether this machine, or an environment to play with, is fit for training

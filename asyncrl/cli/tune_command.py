@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.run_config import RunConfig, preset, preset_lines
 from asyncrl.config import load_yaml
 from asyncrl.cores import Cores
 from asyncrl.env import DiscreteSpec
@@ -47,11 +48,18 @@ class TuneOptions:
     """Find how many actors, environments, rows and threads train fastest on this machine."""
 
     agent: str = ""
-    """`dqn`, `sac`, or `module:Class` of an agent config; by default the one of the two that fits
-    the environment's actions."""
+    """A preset of `asyncrl train`, or `module:Class` of an agent config; by default `dqn` or `sac`,
+    whichever fits the environment's actions."""
 
     env: str | None = None
     """A Gymnasium id, or `module:factory`; by default the preset's, or the file's."""
+
+    env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    """Arguments for making it, in place of the preset's, or the file's."""
+
+    vectorization: Literal["batch", "native"] | None = None
+    """`batch` steps plain environments one after another; `native` uses the environment's own
+    vector form; by default as the preset, or the file, says."""
 
     config: Path | None = None
     """YAML file with the settings to tune, for instance a run's `config.yaml`."""
@@ -96,7 +104,7 @@ def run(arguments: TuneArguments) -> int:
         print(f"{agent} on {config.env}, {options.seconds:.0f} s at the most", flush=True)
         print("  ".join(f"{title:>{width}}" for title, width in _COLUMNS), flush=True)
     tuned, tuning = tune(config, seconds=options.seconds, on_tried=show)
-    command = _command(agent, tuned, options.config)
+    command = _command(agent, tuned, options)
     if options.json:
         plan = dataclasses.asdict(tuning.chosen)
         tried = [dataclasses.asdict(one) for one in tuning.tried]
@@ -167,21 +175,40 @@ def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
     """Return the agent by name, and the settings to start from."""
     if options.config:
         config = load_yaml(RunConfig, options.config)
-        names = {type(preset(name).agent): name for name in ("dqn", "sac")}
-        cls = type(config.agent)
-        name = names.get(cls, f"{cls.__module__}:{cls.__qualname__}")
-        if options.agent not in {"", name}:
-            raise ConfigError(f"{options.config} trains {name}, not {options.agent}")
+        name = _name_of(config, options)
     else:
-        name = options.agent or _fitting_agent(options.env)
+        name = options.agent or _fitting_agent(options)
         config = preset(name)
-    return name, replace(config, env=options.env) if options.env else config
+    return name, _in_environment(config, options)
 
 
-def _fitting_agent(env: str | None) -> str:
-    if env is None:
+def _name_of(config: RunConfig, options: TuneOptions) -> str:
+    """Return what the agent of a file is called, as the user calls it if that is the same."""
+    cls = type(config.agent)
+    fitting = [name for name in preset_lines() if type(preset(name).agent) is cls]
+    name = min(fitting, key=len, default=f"{cls.__module__}:{cls.__qualname__}")
+    if not options.agent:
+        return name
+    if type(preset(options.agent).agent) is not cls:
+        raise ConfigError(f"{options.config} trains {name}, not {options.agent}")
+    return options.agent
+
+
+def _in_environment(config: RunConfig, options: TuneOptions) -> RunConfig:
+    """Return the settings with the environment that was asked for."""
+    return replace(
+        config,
+        env=options.env or config.env,
+        env_kwargs=options.env_kwargs or config.env_kwargs,
+        vectorization=options.vectorization or config.vectorization,
+    )
+
+
+def _fitting_agent(options: TuneOptions) -> str:
+    if options.env is None:
         return "dqn"
-    batch = replace(preset("dqn"), env=env, envs_per_actor=1).env_config().build()
+    config = replace(_in_environment(preset("dqn"), options), envs_per_actor=1)
+    batch = config.env_config().build()
     try:
         return "dqn" if isinstance(batch.spec.action, DiscreteSpec) else "sac"
     finally:
@@ -193,20 +220,27 @@ def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
     most = freedom.most_envs
     if config.max_env_steps:
         most = min(most, config.max_env_steps // (_FEWEST_STEPS_EACH * config.actors))
+    if config.replay.once:
+        # A message that is more than a batch is learned from in parts, the last ones rather old.
+        most = min(most, config.trainer.batch_size // config.segment.length)
+    # Sequences and trajectories are cut where segments end.
+    cut = config.replay.once or isinstance(config.replay, SequenceReplayConfig)
     return replace(
         freedom,
-        # Sequences are cut where segments end.
-        length=freedom.length and not isinstance(config.replay, SequenceReplayConfig),
+        length=freedom.length and not cut,
         threads=freedom.threads and getattr(config.agent, "threads", 0) > 0,
         most_envs=max(most, config.envs_per_actor),
     )
 
 
-def _command(agent: str, config: RunConfig, path: Path | None) -> str:
+def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
+    kwargs = [shlex.quote(f"{word}") for pair in options.env_kwargs.items() for word in pair]
     parts = ["asyncrl train", agent]
-    parts += [f"--config {path}"] if path else []
+    parts += [f"--config {options.config}"] if options.config else []
+    parts += [f"--env {config.env}"]
+    parts += [f"--env-kwargs {' '.join(kwargs)}"] if kwargs else []
+    parts += [f"--vectorization {options.vectorization}"] if options.vectorization else []
     parts += [
-        f"--env {config.env}",
         f"--actors {config.actors}",
         f"--envs-per-actor {config.envs_per_actor}",
         f"--segment.length {config.segment.length}",
@@ -223,7 +257,7 @@ def _row(tried: Tried) -> str:
         f"{plan.envs_per_actor}",
         f"{plan.segment_length}",
         f"{plan.threads}",
-        "on" if tried.limited else "off",
+        "on" if trial.limited else "off",
         f"{trial.env_steps_per_s:,.0f}",
         f"{tried.predicted.env_steps_per_s:,.0f}" if tried.predicted else "",
         f"{trial.opt_steps_per_s:,.0f}",

@@ -39,6 +39,9 @@ class Trial:
     actor: ActorCost
     learner: LearnerCost
     verdict: Verdict
+    limited: bool
+    """Whether the rate limiter did its work."""
+
     took_s: float
     """With its start and its end."""
 
@@ -59,9 +62,10 @@ def run_trial(
         config: The rest; of the books, nothing is kept.
         seconds: How long to measure, once actors and learner are going.
         limited: Whether the rate limiter does its work. Without it nobody waits, which shows
-            what each side costs.
+            what each side costs. A replay that hands out each transition once needs it always.
     """
     began_s = time.monotonic()
+    limited = limited or config.replay.once
     loop = _Measuring(config.actors, seconds)
     trainer = build_async_trainer(agent, make_env, _quick(config, limited), strategy=loop)
     result = trainer.train()
@@ -72,6 +76,7 @@ def run_trial(
         actor=_actor_cost(before, after),
         learner=_learner_cost(before, after),
         verdict=result.verdict,
+        limited=limited,
         took_s=time.monotonic() - began_s,
     )
 

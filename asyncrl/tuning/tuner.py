@@ -67,6 +67,9 @@ class Tried:
 
     plan: Plan
     limited: bool
+    """Whether the limiter was to work, so that it tells how fast a run will be; what did, the trial
+    says."""
+
     trial: Trial
     predicted: Prediction | None = None
 

@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train_command, tune_command
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.run_config import RunConfig, preset, preset_lines
 from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
 from asyncrl.config import save_yaml
 from asyncrl.errors import ConfigError
@@ -93,6 +93,45 @@ def test_sequences_keep_their_length() -> None:
     config, _ = tune(start, seconds=60.0)
     assert config.segment.length == 16
     assert config.envs_per_actor > 4
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize("name", ["ppo", "appo", "impala"])
+def test_trajectories_keep_their_length_and_messages_stay_below_a_batch(name: str) -> None:
+    start = preset(name)
+    config, tuning = tune(start, seconds=60.0)
+    assert config.segment.length == start.segment.length
+    assert config.envs_per_actor * config.segment.length <= config.trainer.batch_size
+    assert {tried.plan.segment_length for tried in tuning.tried} == {start.segment.length}
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize("name", preset_lines())
+def test_every_preset_can_be_tuned(name: str) -> None:
+    arguments = parse(["--agent", name])
+    config, tuning = tune(arguments.config, seconds=60.0)
+    assert type(config.replay) is type(preset(name).replay)
+    assert tuning.sentence.startswith("chose ")
+
+
+@pytest.mark.usefixtures("tried")
+def test_environment_is_the_one_that_was_described(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--env", "tests.fake_envs:make_env", "--env-kwargs", "who", "5"]
+    arguments = parse([*flags, "--vectorization", "batch", "--json"])
+    assert arguments.config.env_kwargs == {"who": 5}
+    run(arguments)
+    words = json.loads(capsys.readouterr().out)["command"].split()
+    config = train_command.parse(words[2:]).config
+    assert (config.env, config.env_kwargs) == (flags[1], {"who": 5})
+    assert config.vectorization == "batch"
+
+
+@pytest.mark.usefixtures("tried")
+def test_file_of_any_preset_is_known_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    save_yaml(preset("appo"), path)
+    assert parse(["--config", str(path)]).agent == "ppo"
+    assert parse(["--config", str(path), "--agent", "appo"]).agent == "appo"
 
 
 @pytest.mark.usefixtures("tried")

@@ -1,15 +1,19 @@
-"""A real run of two seconds, measured."""
+"""Real runs of seconds, measured; and what each preset would be tried with."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.cli.run_config import preset, preset_lines
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.segment import SegmentConfig
+from asyncrl.tuning import trial as trial_module
 from asyncrl.tuning.trial import run_trial
 
 
@@ -37,3 +41,40 @@ def test_trial_tells_rates_and_what_steps_cost(limited: bool) -> None:
     assert 0 < trial.learner.cpu_s < 1.0
     if limited:  # 64 samples an insert, in batches of 64: one opt step for each env step
         assert trial.opt_steps_per_s == pytest.approx(trial.env_steps_per_s, rel=0.8)
+    assert trial.limited is limited
+
+
+class Built(Exception):
+    """As far as a run is built here."""
+
+
+@pytest.mark.parametrize("name", preset_lines())
+@pytest.mark.parametrize("limited", [True, False])
+def test_settings_of_every_preset_can_be_tried(
+    name: str, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[AsyncConfig] = []
+
+    def build(_agent: Any, _make_env: Any, config: AsyncConfig, **_: Any) -> Any:
+        tried.append(config)
+        raise Built
+
+    monkeypatch.setattr(trial_module, "build_async_trainer", build)
+    start = preset(name)
+    with pytest.raises(Built):
+        run_trial(start.agent, start.env_config().build, start, seconds=1.0, limited=limited)
+    (config,) = tried
+    message = start.envs_per_actor * start.segment.length
+    once, batch_size = config.replay.once, config.trainer.batch_size
+    limiter = config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
+    limiter.on_insert(10 * (message + batch_size))
+    assert limiter.may_insert(message) is not (limited or once), "as fast as it can, or not"
+
+
+@pytest.mark.processes
+def test_trial_on_policy_is_limited_always() -> None:
+    start = preset("ppo")
+    trial = run_trial(start.agent, start.env_config().build, start, seconds=0.3, limited=False)
+    assert trial.limited
+    assert trial.env_steps_per_s > 0
+    assert 0 < trial.learner.wall_s < 10.0

@@ -64,6 +64,7 @@ class World:
             actor=actor,
             learner=learner,
             verdict=Verdict("balanced", "balanced: made up"),
+            limited=limited,
             took_s=self.took_s,
         )
 
