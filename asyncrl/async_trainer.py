@@ -257,7 +257,7 @@ class AsyncTrainer:
         return batches
 
     def _state(self) -> RunState:
-        groups, numbers = self.proxy.state(with_replay=self.config.books.save_replay)
+        groups, numbers = self.proxy.state(save_replay=self.config.books.save_replay)
         return RunState(groups, {**numbers, "incarnation": self._manager.next_incarnation})
 
     def _start(self) -> None:

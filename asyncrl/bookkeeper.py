@@ -6,7 +6,6 @@ Does not train.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -23,6 +22,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record, Recorder
+from asyncrl.resume import plain_config
 from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
@@ -124,7 +124,7 @@ class Bookkeeper:
     def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
         """Begin a run: from here on time counts. `sources` are asked at each record."""
         self._sources = sources
-        self._run_config = config
+        self._run_config = plain_config(config)
         self._recorded_at = self._clock()
         self._started_at = self._recorded_at - self._wall_before_s
         self._record_every_s = EverySeconds(self._config.record_interval_s, self._recorded_at)
@@ -184,7 +184,7 @@ class Bookkeeper:
                 "wall_s": self.wall_s,
                 "best_score": self._best.score if self._best_opt_steps is not None else None,
                 "best_opt_steps": self._best_opt_steps,
-                "config": json.loads(json.dumps(dict(self._run_config), default=str)),
+                "config": self._run_config,
                 "run": dict(state.numbers),
             }
             groups = {"model": self.snapshot().params, "agent": self._agent.state()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from asyncrl.agent import TellsPriorities
@@ -18,6 +19,7 @@ __all__ = [
     "check_priorities",
     "in_batches",
     "pass_priorities_on",
+    "replay_groups",
     "restore_replay",
 ]
 
@@ -111,14 +113,22 @@ class ReplayBufferConfig(Protocol):
         ...
 
 
-def restore_replay(buffer: ReplayBuffer, state: Params) -> None:
-    """Put what a checkpoint holds into a buffer, or say why it cannot be."""
+def replay_groups(buffer: ReplayBuffer, *, save: bool) -> dict[str, Params]:
+    """Return the groups in which a checkpoint keeps a replay: none if it shall not, or cannot."""
+    return {REPLAY: buffer.state()} if save and isinstance(buffer, KeepsState) else {}
+
+
+def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:
+    """Put what a checkpoint keeps of a replay into a buffer; return whether it does."""
+    if REPLAY not in groups:
+        return False
     if not isinstance(buffer, KeepsState):
         raise CheckpointError(
             f"the checkpoint holds a replay, and {type(buffer).__name__} cannot take one: it has "
             "no load_state"
         )
-    buffer.load_state(state)
+    buffer.load_state(groups[REPLAY])
+    return True
 
 
 def in_batches(together: Columns, batch_size: int) -> list[Columns]:

@@ -19,7 +19,7 @@ from asyncrl.ledger import Balance, Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.recorder import Record
-from asyncrl.replay_buffer import KeepsState, ReplayBuffer, TakesPriorities, restore_replay
+from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import LearnerLink
 from asyncrl.types import Array, Columns, IntArray, Params
@@ -109,24 +109,22 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
 
-    def state(self, *, with_replay: bool) -> tuple[dict[str, Params], dict[str, Any]]:
+    def state(self, *, save_replay: bool) -> tuple[dict[str, Params], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
 
         The limiter's counts are about the replay, so they go with it.
         """
-        groups: dict[str, Params] = {}
         counts: dict[str, int] = {}
         with self._turnstile, self._changed:
-            if with_replay and isinstance(self.buffer, KeepsState):
-                groups["replay"] = self.buffer.state()
+            groups = replay_groups(self.buffer, save=save_replay)
+            if groups:
                 counts = {"inserted": self._limiter.inserted, "sampled": self._limiter.sampled}
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
         return groups, {"ledger": asdict(balance), "env_steps": env_steps, "limiter": counts}
 
     def restore(self, groups: Mapping[str, Params], numbers: Mapping[str, Any]) -> None:
         """Go on from what `state` returned; before `start`."""
-        if "replay" in groups:
-            restore_replay(self.buffer, groups["replay"])
+        if restore_replay(self.buffer, groups):
             self._limiter.on_insert(numbers["limiter"]["inserted"])
             self._limiter.on_sample(numbers["limiter"]["sampled"])
         self.ledger.go_on(Balance(**numbers["ledger"]), env_steps=numbers["env_steps"])

@@ -11,7 +11,13 @@ from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffer import REPLAY
 
-__all__ = ["differences", "first_incarnation", "load_to_resume", "open_checkpoints"]
+__all__ = [
+    "differences",
+    "first_incarnation",
+    "load_to_resume",
+    "open_checkpoints",
+    "plain_config",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +41,7 @@ def load_to_resume(
             f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "
             "nothing can go on from it; its model can still be evaluated"
         )
-    changed = differences(
-        checkpoint.meta["config"], json.loads(json.dumps(dict(config or {}), default=str))
-    )
+    changed = differences(checkpoint.meta["config"], plain_config(config or {}))
     if changed:
         logger.warning("resumed with other settings than before: %s", "; ".join(changed))
     return checkpoint
@@ -69,6 +73,12 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
     Seeds depend on it, so no life is lived twice.
     """
     return int(checkpoint.meta["run"]["incarnation"]) if checkpoint else 0
+
+
+def plain_config(config: Mapping[str, object]) -> dict[str, object]:
+    """Return settings as they come back from a checkpoint: lists for tuples, text for paths."""
+    plain: dict[str, object] = json.loads(json.dumps(dict(config), default=str))
+    return plain
 
 
 def differences(before: object, now: object, name: str = "") -> list[str]:

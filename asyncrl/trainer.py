@@ -21,10 +21,10 @@ from asyncrl.inline_actor import InlineActor
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Record, Recorder
 from asyncrl.replay_buffer import (
-    KeepsState,
     ReplayBuffer,
     check_priorities,
     pass_priorities_on,
+    replay_groups,
     restore_replay,
 )
 from asyncrl.saver import RunState
@@ -174,8 +174,7 @@ class Trainer:
         """
         self.books.restore(checkpoint)
         numbers = checkpoint.meta["run"]
-        if "replay" in checkpoint.groups:
-            restore_replay(self.buffer, checkpoint.groups["replay"])
+        restore_replay(self.buffer, checkpoint.groups)
         self._opt_rounds, self._opts_owed = numbers["opt_rounds"], numbers["opts_owed"]
         self._actor.restore(numbers["actor"])
         self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
@@ -188,9 +187,7 @@ class Trainer:
         """
         actor = self._actor.end_life()
         numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
-        groups = {}
-        if self.config.books.save_replay and isinstance(self.buffer, KeepsState):
-            groups["replay"] = self.buffer.state()
+        groups = replay_groups(self.buffer, save=self.config.books.save_replay)
         self._actor.begin_life()
         return RunState(groups, numbers)
 

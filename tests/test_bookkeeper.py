@@ -286,6 +286,23 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
     assert set(groups["model"]) == {"action"}
 
 
+def test_settings_are_made_plain_once_for_all_checkpoints() -> None:
+    class Shown:
+        asked = 0
+
+        def __str__(self) -> str:
+            Shown.asked += 1
+            return "shown"
+
+    run = Run(save_interval_opt_steps=1)
+    run.books.start({"env": Shown(), "hidden": (64, 32)}, [])
+    for _ in range(3):
+        run.turn()
+    saved = [meta["config"] for _, _, meta in run.checkpointer.saved]
+    assert saved == [{"env": "shown", "hidden": [64, 32]}] * 3
+    assert Shown.asked == 1
+
+
 def test_records_come_by_time_and_by_steps() -> None:
     run = Run(record_interval_s=2.0)
     for _ in range(10):

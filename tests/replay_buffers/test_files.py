@@ -205,7 +205,7 @@ if how == "load":
 else:
     buffer = LARGE[kind].build(SCHEMA, 0)
     checkpoint = load_to_resume(Path(path))
-    restore_replay(buffer, checkpoint.groups["replay"])
+    restore_replay(buffer, checkpoint.groups)
 print(len(buffer), 1024 * (peak_kib() - before))
 """
 
