@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncrl.messages import ActorReport, Peer
 from asyncrl.recorder import Record
-from asyncrl.types import ActorId
+from asyncrl.types import ActorId, ModelVersion
 
 __all__ = ["ActorRow", "ActorTable"]
 
@@ -27,6 +27,9 @@ class ActorRow:
     restarts: int = 0
     dropped: bool = False
     steps_per_s: float = 0.0
+    model_version: ModelVersion | None = None
+    """The newest model behind its experience; None before there was any."""
+
     policy: dict[str, float] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
@@ -35,7 +38,8 @@ class ActorRow:
             "env_steps": self.env_steps,
             "episodes": self.episodes,
             "restarts": self.restarts,
-            "dropped": self.dropped,
+            "env_restarts": self.policy.get("env_restarts", 0.0),
+            "dropped": int(self.dropped),
         }
 
 
@@ -69,10 +73,11 @@ class ActorTable:
             self._returns.extend(report.episode_returns)
             self._lengths.extend(report.episode_lengths)
 
-    def on_env_steps(self, peer: Peer, env_steps: int) -> None:
+    def on_experience(self, peer: Peer, *, env_steps: int, model_version: ModelVersion) -> None:
         """Note how far an actor has come, between its reports and should it never give another."""
         with self._lock:
             self._count(peer, env_steps)
+            self._rows.setdefault(peer.actor_id, ActorRow()).model_version = model_version
 
     def _count(self, peer: Peer, env_steps: int) -> None:
         new = env_steps - self._env_steps.get(peer, 0)
@@ -132,6 +137,11 @@ def _row_record(prefix: str, row: ActorRow) -> Record:
         f"{prefix}/env_steps_per_s": row.steps_per_s,
         f"{prefix}/episodes": float(row.episodes),
         f"{prefix}/restarts": float(row.restarts),
+        **(
+            {}
+            if row.model_version is None
+            else {f"{prefix}/model_version": float(row.model_version)}
+        ),
         **({f"{prefix}/dropped": 1.0} if row.dropped else {}),
         **{f"{prefix}/{name}": value for name, value in row.policy.items()},
     }

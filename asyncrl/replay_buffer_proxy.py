@@ -149,7 +149,7 @@ class ReplayBufferProxy:
             self._thread.join(timeout_s)
 
     def record(self) -> Record:
-        """Return ledger, replay and receiving metrics; times are since the last call."""
+        """Return ledger, replay, link and receiving metrics; times are since the last call."""
         balance = self.ledger.balance()
         inserted, sampled = self._limiter.inserted, self._limiter.sampled
         record = {
@@ -161,6 +161,7 @@ class ReplayBufferProxy:
             "ledger/dropped": float(balance.dropped),
             "ledger/lost": float(balance.lost),
             "ledger/in_flight": float(balance.in_flight),
+            **{f"link/{reason}": float(n) for reason, n in self._link.counters.items() if n},
         }
         laps = self._watch.take()
         for phase in ("recv", "push"):
@@ -201,7 +202,9 @@ class ReplayBufferProxy:
             produced=message.produced,
             env_steps=message.env_steps,
         )
-        self.actors.on_env_steps(message.peer, message.env_steps)
+        self.actors.on_experience(
+            message.peer, env_steps=message.env_steps, model_version=message.model_version
+        )
         self._held.append(message)
 
     def _store_held(self) -> None:

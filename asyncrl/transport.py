@@ -6,6 +6,7 @@ made them, except for the calls that say otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
@@ -55,6 +56,11 @@ class ActorLink(Protocol):
 
 class LearnerLink(Protocol):
     """The learner's end; `poll` and `acknowledge` belong to the receiving thread."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Messages and connections that did not count, by reason, see `metrics.py`. Any thread."""
+        ...
 
     def admit(self, peer: Peer) -> Transport:
         """Return what this life of an actor is to connect to, its key included. Any thread."""

@@ -169,6 +169,11 @@ class Flood:
             model_version=ModelVersion(0),
         )
 
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Everything counts."""
+        return {}
+
     def poll(self, timeout_s: float) -> list[Message]:
         """Return the same message again."""
         if not self.dry:

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.actor_table import ActorTable
 from asyncrl.messages import ActorReport, Peer
-from asyncrl.types import ActorId
+from asyncrl.types import ActorId, ModelVersion
 
 
 def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:
@@ -47,6 +47,20 @@ def test_actor_that_was_dropped_is_told_apart() -> None:
     assert [row.counts()["dropped"] for row in table.rows().values()] == [0, 1]
 
 
+def test_newest_model_behind_an_actors_experience_is_told() -> None:
+    table = ActorTable()
+    table.on_report(report(0, env_steps=100))
+    assert "actor/0/model_version" not in table.take()
+    for version in (3, 5):
+        table.on_experience(
+            Peer(actor_id=ActorId(0), incarnation=0),
+            env_steps=50 * version,
+            model_version=ModelVersion(version),
+        )
+    record = table.take()
+    assert (record["actor/0/model_version"], record["actor/0/env_steps"]) == (5.0, 250.0)
+
+
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
     table.on_report(report(0, episodes=2, episode_returns=(1.0, 3.0), episode_lengths=(10, 20)))
@@ -74,7 +88,8 @@ def test_reported_steps_are_those_of_the_reported_seconds() -> None:
     table.on_report(report(0, env_steps=150, shares={"env": 2.0}))
     table.on_report(report(1, env_steps=10, shares={"policy": 0.5}))
     table.on_report(report(1, 1, env_steps=7, shares={"policy": 0.5}))
-    table.on_env_steps(Peer(actor_id=ActorId(0), incarnation=0), 999)
+    peer = Peer(actor_id=ActorId(0), incarnation=0)
+    table.on_experience(peer, env_steps=999, model_version=ModelVersion(7))
     assert table.reported() == ({"env": 5.0, "wait": 1.0, "policy": 1.0}, 167)
 
 

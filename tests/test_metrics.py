@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import asyncrl
 from asyncrl.metrics import METRICS, describe
 
 
@@ -29,6 +33,17 @@ def test_name_of_a_family_is_described_by_its_most_exact_line(name: str, line: s
 )
 def test_name_outside_the_list_has_no_description(name: str) -> None:
     assert describe(name) is None
+
+
+def test_every_reason_why_a_link_does_not_accept_is_listed() -> None:
+    root = Path(asyncrl.__file__).parent
+    sources = [root / "protocol.py", *sorted((root / "transports").glob("*.py"))]
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    forms = (r'counters\["(\w+)"\]', r'\.note\(\s*"(\w+)"', r'yield "(\w+)"', r'return "(\w+)"\n')
+    reasons = {reason for form in forms for reason in re.findall(form, text)}
+    assert {"stale", "malformed", "flood", "unknown"} <= reasons, "each form is found"
+    listed = {name.removeprefix("link/") for name in METRICS if name.startswith("link/")}
+    assert reasons == listed
 
 
 def test_every_line_says_what_it_means() -> None:

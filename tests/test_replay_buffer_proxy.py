@@ -40,6 +40,7 @@ class FakeLink:
         self.inbox: queue.SimpleQueue[list[Message]] = queue.SimpleQueue()
         self.acknowledged: list[tuple[Peer, int]] = []
         self.woken = 0
+        self.counters = {"malformed": 0}
 
     def put(self, *messages: Message) -> None:
         self.inbox.put(list(messages))
@@ -353,6 +354,14 @@ def test_evaluations_are_given_out_once_in_order(open_station: Station) -> None:
     wait_until(lambda: len(open_station.proxy._evaluations) == 2, SOON_S, "two evaluations")
     assert [report.score for report in open_station.proxy.take_evaluations()] == [1.0, 2.0]
     assert open_station.proxy.take_evaluations() == []
+
+
+@pytest.mark.fault("F22", "F32")
+def test_record_tells_what_the_link_did_not_accept(open_station: Station) -> None:
+    assert "link/malformed" not in open_station.proxy.record(), "absent until there is one"
+    open_station.link.counters |= {"malformed": 3, "duplicate": 1}
+    record = open_station.proxy.record()
+    assert (record["link/malformed"], record["link/duplicate"]) == (3.0, 1.0)
 
 
 def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:

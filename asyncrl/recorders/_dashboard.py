@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from asyncrl.recorders._faults import fault_phrases
 from asyncrl.recorders._numbers import byte_size, count, duration, measure, percent
 from asyncrl.recorders._run_state import RunState
 
@@ -45,7 +46,10 @@ _LOADS = (
     ("actors cpu", "system/children_cpu_percent", "system/children_rss_bytes"),
     ("gpu", "system/gpu_percent", "system/gpu_memory_bytes"),
 )
-_ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts")
+_ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts", "model_version")
+_STATES = ("dropped", "env_restarts")
+"""Told in other columns."""
+
 _MOST_POLICY_COLUMNS = 2
 
 
@@ -166,12 +170,17 @@ def _blocks(
         grid.add_row(*row)
         blocks += [Text(), grid]
     ledger = _below(state.values, "ledger/")
-    if {"produced", "stored"} <= set(ledger):
-        books = _packed(_ledger_parts(ledger), " ", width - len("ledger  "))
-        line = Table.grid()
-        line.add_row(Text("ledger  ", style=_TITLE), books)
-        blocks += [Text(), line]
-    return blocks
+    books = _ledger_parts(ledger) if {"produced", "stored"} <= set(ledger) else []
+    faults = fault_phrases(state.values, state.actors())
+    listed = [f"{phrase}," for phrase in faults[:-1]] + faults[-1:]
+    lines = Table.grid()
+    for title, text, style in (
+        ("ledger  ", _packed(books, " ", width - len("ledger  ")), ""),
+        ("faults  ", _packed(listed, " ", width - len("faults  ")), "yellow"),
+    ):
+        if text:
+            lines.add_row(Text(title, style=_TITLE), Text(text, style=style))
+    return [*blocks, Text(), lines] if lines.rows else blocks
 
 
 def _labelled(values: Mapping[str, float], labels: _Labels) -> list[tuple[str, str]]:
@@ -251,38 +260,57 @@ def _actor_table(
     if len(slots) > room:
         ill = sorted(slots, key=lambda s: _illness(state, s, actors[s]), reverse=True)
         slots = [slot for slot in slots if slot in set(ill[: room - 1])]
-    policy = [name for row in actors.values() for name in row if name not in _ACTOR_COLUMNS]
+    shown = {*_ACTOR_COLUMNS, *_STATES}
+    policy = [name for row in actors.values() for name in row if name not in shown]
     extra = list(dict.fromkeys(policy))[: _MOST_POLICY_COLUMNS if width >= 76 else 1]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
-    for title in ("actor", "env steps", "steps/s", "episodes", "restarts"):
+    lag = ["lag"] if any("model_version" in row for row in actors.values()) else []
+    for title in ("actor", "env steps", "steps/s", "episodes", "restarts", *lag):
         table.add_column(title, justify="right", no_wrap=True)
     for title in extra:  # these may be cut where the window is narrow
         table.add_column(Text(title), justify="right", overflow="ellipsis", min_width=7)
     for slot in slots:
-        table.add_row(*_actor_cells(state, slot, actors[slot], extra))
+        late = [Text(_actor_lag(state, actors[slot]))] if lag else []
+        policy_cells = [_policy_cell(actors[slot], name) for name in extra]
+        table.add_row(*_actor_cells(state, slot, actors[slot]), *late, *policy_cells)
     hidden = len(actors) - len(slots)
     more = [Text(f"... and {hidden} more", style="dim")] if hidden else []
     return [table, *more]
 
 
-def _illness(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[bool, float, float]:
+def _illness(state: RunState, slot: str, row: Mapping[str, float]) -> tuple[float, ...]:
     idle = state.idle_s(slot) >= _IDLE_S
-    return idle, row.get("restarts", 0.0), -row.get("env_steps_per_s", 0.0)
+    restarts = row.get("restarts", 0.0) + row.get("env_restarts", 0.0)
+    return row.get("dropped", 0.0), idle, restarts, -row.get("env_steps_per_s", 0.0)
 
 
-def _actor_cells(
-    state: RunState, slot: str, row: Mapping[str, float], extra: Sequence[str]
-) -> list[RenderableType]:
+def _actor_cells(state: RunState, slot: str, row: Mapping[str, float]) -> list[RenderableType]:
     def cell(name: str, style: str = "") -> Text:
         return Text(count(row[name]) if name in row else "", style=style)
 
-    idle_s = state.idle_s(slot)
-    idle = Text(f"idle {duration(idle_s)}", style="bold red")
+    pace = cell("env_steps_per_s")
+    if row.get("dropped"):
+        pace = Text("dropped", style="bold red")
+    elif (idle_s := state.idle_s(slot)) >= _IDLE_S and not state.ended:
+        pace = Text(f"idle {duration(idle_s)}", style="bold red")
+    restarts = cell("restarts", "bold yellow" if row.get("restarts") else "")
+    if row.get("env_restarts"):
+        restarts = Text(f"{restarts.plain}+{count(row['env_restarts'])} env", style="bold yellow")
     return [
         Text(slot),
         cell("env_steps"),
-        idle if idle_s >= _IDLE_S and not state.ended else cell("env_steps_per_s"),
+        pace,
         cell("episodes"),
-        cell("restarts", "bold yellow" if row.get("restarts") else ""),
-        *(Text(measure(row[name]) if name in row else "") for name in extra),
+        restarts,
     ]
+
+
+def _actor_lag(state: RunState, row: Mapping[str, float]) -> str:
+    """Return by how many opt steps the learner is ahead of an actor's newest experience."""
+    if "model_version" not in row or row.get("dropped"):
+        return ""
+    return count(max(0.0, state.values.get("opt_steps", 0.0) - row["model_version"]))
+
+
+def _policy_cell(row: Mapping[str, float], name: str) -> Text:
+    return Text(measure(row[name]) if name in row else "")

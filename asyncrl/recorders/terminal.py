@@ -15,6 +15,7 @@ from rich.text import Text
 from asyncrl.facts import Setup
 from asyncrl.recorder import Record
 from asyncrl.recorders._dashboard import Dashboard, ledger_line
+from asyncrl.recorders._faults import fault_phrases
 from asyncrl.recorders._numbers import count, duration, measure, percent
 from asyncrl.recorders._run_state import RunState
 
@@ -58,7 +59,7 @@ class TerminalRecorder:
     def write(self, record: Record) -> None:
         self._state.update(record)
         if self._live is None:
-            line = Text(_plain_line(self._state.values), overflow="ignore", no_wrap=True)
+            line = Text(_plain_line(self._state), overflow="ignore", no_wrap=True)
             self._console.print(line, soft_wrap=True)
         else:
             self._live.update(Dashboard(self._state), refresh=True)
@@ -85,13 +86,16 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         "actors": _shares(summary.get("actor_shares")),
         "verdict": (summary.get("verdict") or {}).get("sentence", ""),
         "ledger": ledger_line(summary["ledger"]) if summary.get("ledger") else "",
+        "faults": _faults(summary),
         "results": str(summary.get("run_dir") or ""),
     }
     lines = [f"  {name:<10} {text}" for name, text in rows.items() if text]
     return "\n".join([f"run ended: {summary.get('stop_reason', 'unknown')}", *lines])
 
 
-def _plain_line(values: Record) -> str:
+def _plain_line(state: RunState) -> str:
+    values = state.values
+
     def parts() -> list[str]:
         shown = {
             "env": ("env_steps", count, ""),
@@ -106,8 +110,13 @@ def _plain_line(values: Record) -> str:
             if name in values
         ]
 
-    line = " | ".join([f"{duration(values.get('wall_s', 0.0)):>8}", *parts()])
-    return f"{line} (best {measure(values['eval/best'])})" if "eval/best" in values else line
+    line = " | ".join([f"{duration(state.wall_s):>8}", *parts()])
+    if "eval/best" in values:
+        line += f" (best {measure(values['eval/best'])})"
+    faults = fault_phrases(values, state.actors())
+    if lost := values.get("ledger/lost"):
+        faults.append(f"{count(lost)} transitions lost")
+    return f"{line} | {', '.join(faults)}" if faults else line
 
 
 def _score(summary: Mapping[str, Any]) -> str:
@@ -132,6 +141,10 @@ def _steps(summary: Mapping[str, Any], kind: str) -> str:
         return ""
     rate = summary.get(f"{kind}_steps_per_s")
     return count(summary[f"{kind}_steps"]) + (f" ({count(rate)}/s)" if rate is not None else "")
+
+
+def _faults(summary: Mapping[str, Any]) -> str:
+    return ", ".join(fault_phrases({}, summary.get("actors") or {}))
 
 
 def _shares(shares: Mapping[str, float] | None) -> str:

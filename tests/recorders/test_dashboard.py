@@ -129,10 +129,74 @@ def test_window_too_low_for_everything_keeps_what_matters_most() -> None:
 def test_many_actors_are_cut_to_those_that_look_ill() -> None:
     state = make_state(RUN | actors(64, actor__40__restarts=2.0, actor__50__env_steps_per_s=1.0))
     frame = draw(state, 80, 26)
-    shown = [line.split() for line in frame[frame.index(line_with(frame, "restarts")) + 1 : -1]]
+    shown = [line.split() for line in frame[frame.index(line_with(frame, "actor  env")) + 1 : -1]]
     slots = [row[0] for row in shown]
     assert {"40", "50"} <= set(slots)
     assert frame[-1].strip() == f"... and {64 - len(slots)} more"
+
+
+FAULTS = {
+    "actor/3/dropped": 1.0,
+    "actor/1/restarts": 12.0,
+    "actor/2/restarts": 1.0,
+    "actor/0/env_restarts": 5.0,
+    "actor/0/model_version": 2990.0,
+    "actor/3/model_version": 1000.0,
+    "checkpoint/failures": 1.0,
+    "link/malformed": 1.0,
+    "link/after_gap": 40.0,
+    "link/handshake_failed": 12_000.0,
+}
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_faults_are_told_below_the_ledger(width: int) -> None:
+    frame = draw(make_state(RUN | actors(4) | FAULTS), width)
+    first = frame.index(line_with(frame, "faults  "))
+    assert frame[first - 1].startswith("ledger  ")
+    told = " ".join(line.strip() for line in frame[first : frame.index("", first)])
+    assert told == (
+        "faults  1 actor dropped (actor 3), 13 restarts (actors 1, 2), "
+        "5 renewals of environments (actor 0), 1 checkpoint not written, 1 message malformed, "
+        "40 messages sent again, 12.0 k connections refused"
+    )
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_faults_break_no_line(width: int) -> None:
+    frame = draw(make_state(RUN | actors(4) | FAULTS), width, 60)
+    assert max(map(len, frame)) <= width
+
+
+def test_many_actors_with_faults_are_counted() -> None:
+    restarts = {f"actor/{slot}/restarts": 1.0 for slot in range(64)}
+    frame = draw(make_state(RUN | actors(64) | restarts))
+    assert "64 restarts (64 actors)" in line_with(frame, "faults  ")
+
+
+def test_run_without_faults_says_nothing_of_them() -> None:
+    assert "faults" not in "\n".join(draw(make_state(RUN | actors(4))))
+
+
+def test_line_of_an_actor_tells_its_faults_and_its_lag() -> None:
+    frame = draw(make_state(RUN | actors(4) | FAULTS))
+    titles, *rows = [line.split() for line in frame[-5:]]
+    assert titles == [
+        "actor",
+        "env",
+        "steps",
+        "steps/s",
+        "episodes",
+        "restarts",
+        "lag",
+        *titles[7:],
+    ]
+    assert rows == [
+        ["0", "1.0", "k", "500", "40", "0+5", "env", "10", "0.2500"],
+        ["1", "1.0", "k", "501", "40", "12", "0.2500"],
+        ["2", "1.0", "k", "502", "40", "1", "0.2500"],
+        ["3", "1.0", "k", "dropped", "40", "0", "0.2500"],
+    ]
 
 
 def test_actor_without_steps_is_called_idle() -> None:

@@ -74,6 +74,16 @@ def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
     ]
 
 
+def test_plain_line_ends_with_what_went_wrong() -> None:
+    console, out = file_console()
+    recorder = TerminalRecorder(console)
+    recorder.start({})
+    recorder.write(FIRST | {"actor/2/restarts": 1.0, "link/malformed": 3.0, "ledger/lost": 12.0})
+    recorder.close(failed=False)
+    end = "fps 95.4/s | 1 restart (actor 2), 3 messages malformed, 12 transitions lost"
+    assert out.getvalue().strip().endswith(end)
+
+
 def test_plain_lines_also_where_the_terminal_cannot_move_its_cursor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -139,6 +149,13 @@ def test_summary_leaves_out_what_is_not_known() -> None:
     unknown = dict.fromkeys(SUMMARY, None) | {"stop_reason": "stopped", "ledger": {}}
     for summary in (unknown, {"stop_reason": "stopped"}):
         assert render_summary(summary) == "run ended: stopped"
+
+
+def test_summary_names_the_actors_that_had_faults() -> None:
+    rows = {"0": {"restarts": 2, "dropped": 0}, "1": {"restarts": 0, "dropped": 1}}
+    assert "  faults     1 actor dropped (actor 1), 2 restarts (actor 0)" in render_summary(
+        SUMMARY | {"actors": rows}
+    )
 
 
 def test_summary_tells_best_and_last_score_apart() -> None:
