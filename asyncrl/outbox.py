@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from asyncrl.messages import Experience, Peer
-from asyncrl.segment import END, SegmentConfig, SegmentSchema
+from asyncrl.segment import END, ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.step_processor import Rows
 from asyncrl.types import Array, IntArray, ModelVersion
 
@@ -53,9 +53,10 @@ class Outbox:
             c.name: np.zeros((n_envs, self._capacity, *c.shape), c.dtype) for c in schema.columns
         }
         self._flat = {
-            name: column.reshape(n_envs * self._capacity, *column.shape[2:])
-            for name, column in self._streams.items()
+            c.name: _items(self._streams[c.name].reshape(-1, *c.shape), n_envs * self._capacity, c)
+            for c in schema.columns
         }
+        self._specs = {c.name: c for c in schema.columns}
         self._first_row = np.arange(n_envs) * self._capacity
         self._next_row = self._first_row.copy()  # where each stream goes on, in `_flat`
         # Pushes until the longest stream may be at its end: each adds at most one row to it.
@@ -73,7 +74,7 @@ class Outbox:
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
-            self._flat[name][at] = column
+            self._flat[name][at] = _items(column, len(ids), self._specs[name])
         # Where a row does not count, the stream's next one takes its place.
         self._next_row[... if everywhere else ids] += 1 if only is None else only
         counts = columns["flags"] < END
@@ -168,10 +169,9 @@ class _Draft:
         self._sampled, self._rows = schema.sampled, schema.rows
         self.count = 0
         self.transitions = 0
-        self.rows = np.zeros(n_segments, np.int64)
-        # Zeros, so that the unused end of a short segment never shows old memory.
+        self.rows = np.empty(n_segments, np.int64)
         self.columns: dict[str, Array] = {
-            c.name: np.zeros((n_segments, schema.rows, *c.shape), c.dtype) for c in schema.columns
+            c.name: np.empty((n_segments, schema.rows, *c.shape), c.dtype) for c in schema.columns
         }
 
     def add(self, streams: dict[str, Array], ids: IntArray, rows: IntArray) -> None:
@@ -179,15 +179,24 @@ class _Draft:
         first, last = self._sampled.start, self._sampled.stop
         real = streams["flags"][ids, first:last] < END
         real &= np.arange(first, last) < rows[:, None]
-        counts = real.sum(axis=1)
-        ids, rows = ids[counts > 0], rows[counts > 0]
+        wanted = real.any(axis=1)
+        if not wanted.all():
+            ids, rows = ids[wanted], rows[wanted]
         part = slice(self.count, self.count + len(ids))
         for name, column in streams.items():
             self.columns[name][part] = column[ids, : self._rows]
-        for k, n in enumerate(rows):
-            if n < self.columns["flags"].shape[1]:
-                for column in self.columns.values():
-                    column[self.count + k, n:] = 0
+        for k in (rows < self._rows).nonzero()[0]:
+            for column in self.columns.values():  # so that it never shows old memory
+                column[self.count + k, rows[k] :] = 0
         self.rows[part] = rows
         self.count += len(ids)
-        self.transitions += int(counts.sum())
+        self.transitions += int(np.count_nonzero(real))
+
+
+def _items(column: Array, n: int, spec: ColumnSpec) -> Array:
+    """Return `n` rows as one item each, which numpy moves many times as fast as rows of several."""
+    if not spec.shape or not spec.row_bytes:
+        return column
+    rows = np.ascontiguousarray(column.reshape(n, *spec.shape), spec.dtype)
+    items: Array = np.ndarray(n, f"V{spec.row_bytes}", rows)
+    return items

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from asyncrl.messages import Experience
 from asyncrl.outbox import Outbox, segments_per_message
-from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
+from asyncrl.segment import (
+    END,
+    TERMINATED,
+    TRUNCATED,
+    ColumnSpec,
+    SegmentConfig,
+    make_schema,
+)
 from asyncrl.step_processor import Rows
-from asyncrl.types import ModelVersion
+from asyncrl.types import Columns, ModelVersion
 from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
 
 LOOKAHEAD = 2
@@ -176,6 +183,31 @@ def test_messages_own_their_arrays() -> None:
     copy = first[0].columns["obs"].copy()
     play([["", "", "", ""]], outbox, finish=False)
     np.testing.assert_array_equal(first[0].columns["obs"], copy)
+
+
+def pair_outbox() -> Outbox:
+    """Make an outbox for two environments with observations of (3, 2)."""
+    columns = (ColumnSpec("obs", "float32", (3, 2)), ColumnSpec("flags", "uint8"))
+    pairs = make_schema(columns, length=1, lookahead=1)
+    return Outbox(PEER, pairs, SegmentConfig(length=1), 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_may_lie_in_any_order_and_have_another_dtype(dtype: str) -> None:
+    outbox = pair_outbox()
+    obs = np.arange(12, dtype=dtype).reshape(2, 3, 2)
+    for t in range(2):
+        columns: Columns = {"obs": np.asfortranarray(obs + t), "flags": np.zeros(2, np.uint8)}
+        outbox.push(Rows(np.arange(2), columns))
+    outbox.finish()
+    message = take_all(outbox)[0]
+    np.testing.assert_array_equal(message.columns["obs"], np.stack([obs, obs + 1], axis=1))
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    columns: Columns = {"obs": np.zeros((2, 3, 3), np.float32), "flags": np.zeros(2, np.uint8)}
+    with pytest.raises(ValueError, match="shape"):
+        pair_outbox().push(Rows(np.arange(2), columns))
 
 
 @pytest.mark.parametrize("value", [0, -1])
