@@ -266,7 +266,7 @@ class EpisodeMeter:
     def __init__(self, n_envs: int) -> None:
         self._return = np.zeros(n_envs, np.float64)
         self._length = np.zeros(n_envs, np.int64)
-        self._ended: list[tuple[float, int]] = []
+        self._ended: list[tuple[Array, Array]] = []
         self.env_steps = 0
         self.episodes = 0
 
@@ -283,9 +283,7 @@ class EpisodeMeter:
         ended = over.nonzero()[0]
         if len(ended):
             self.episodes += len(ended)
-            self._ended += zip(
-                self._return[ended].tolist(), self._length[ended].tolist(), strict=True
-            )
+            self._ended.append((self._return[ended], self._length[ended]))
             self._return[ended] = 0.0
             self._length[ended] = 0
 
@@ -297,7 +295,8 @@ class EpisodeMeter:
     def take(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Return returns and lengths of the episodes that ended since the last call."""
         ended, self._ended = self._ended, []
-        return tuple(r for r, _ in ended), tuple(n for _, n in ended)
+        returns = tuple(r for some, _ in ended for r in some.tolist())
+        return returns, tuple(n for _, some in ended for n in some.tolist())
 
 
 def _floats(record: Mapping[str, float]) -> dict[str, float]:
