@@ -49,6 +49,7 @@ class Entry:
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("checkpoint_sweep", "saves that are killed, or refused, at each system call", 30, 400),
     ("corruption", "checkpoints that are damaged at random", 10, 120),
+    ("resume", "runs that are killed at random steps and go on", 60, 500),
     ("decoder_fuzz", "hostile messages for the decoder", 30, 900),
     ("socket_flood", "hostile connections while an honest actor works", 40, 600),
     ("credentials", "peers without the right keys, of nine kinds", 5, 120),

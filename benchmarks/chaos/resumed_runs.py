@@ -1,0 +1,237 @@
+"""Small runs that are resumed, and killed at a step of one's choice.
+
+What tests and the chaos bench compare: the final checkpoint of an unbroken synchronous run, and
+what an asynchronous run was restored to.
+
+    python -m benchmarks.chaos.resumed_runs DIRECTORY KILL_AFTER_OPT_STEPS
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrl.agent import AgentConfig
+from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.exploration import EpsilonGreedy
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.schedules import Schedule
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.env import MakeBatchEnv
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.recorder import Record
+from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.stop_conditions import MaxOptSteps, StopCondition
+from asyncrl.train import build_async_trainer
+from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trainer import TrainerConfig
+
+__all__ = [
+    "CASES",
+    "DQN_SMALL",
+    "EVERY",
+    "LAST",
+    "DiesAt",
+    "async_config",
+    "cartpole",
+    "same",
+    "sync_run",
+]
+
+EVERY = 40
+"""Optimisation steps between two checkpoints: in the middle of a round."""
+
+LAST = 200
+
+DQN_SMALL = DQNConfig(
+    hidden=(16,),
+    device="cpu",
+    exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.05, 400)),
+    threads=1,
+)
+_SAC = SACConfig(hidden=(16,), device="cpu", random_env_steps=150, normalize_reward=True, threads=1)
+
+CASES: Mapping[str, tuple[AgentConfig, str, ReplayBufferConfig]] = {
+    "dqn": (DQN_SMALL, "CartPole-v1", UniformReplayConfig(capacity=300, n_step=3)),
+    "dqn-prioritized": (DQN_SMALL, "CartPole-v1", PrioritizedReplayConfig(capacity=300, n_step=2)),
+    "sac": (_SAC, "Pendulum-v1", UniformReplayConfig(capacity=1000)),
+}
+"""Of synchronous runs: agent, environment and replay."""
+
+_EPSILON = Schedule.linear(1.0, 0.05, 50_000)
+_LEARNING_RATE = Schedule.linear(2e-3, 1e-4, 50_000)
+_SCHEDULED = DQNConfig(
+    hidden=(16,),
+    device="cpu",
+    exploration=EpsilonGreedy(epsilon=_EPSILON),
+    learning_rate=_LEARNING_RATE,
+    threads=1,
+)
+"""Schedules so slow that a run is always on their way."""
+
+
+class DiesAt(StopCondition):
+    """Stops a run at its last step, or kills it with SIGKILL at one before."""
+
+    def __init__(self, dies_at: float, last: int = LAST) -> None:
+        self._dies_at, self._ends = dies_at, MaxOptSteps(last)
+
+    def update(self, record: Record) -> str | None:
+        if float(record.get("opt_steps", 0)) >= self._dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._ends.update(record)
+
+    def reset(self) -> None:
+        self._ends.reset()
+
+    def limits(self) -> Mapping[str, float]:
+        return self._ends.limits()
+
+
+def same(a: Checkpoint, b: Checkpoint) -> bool:
+    """Tell whether two checkpoints hold the same, but for the time that it took."""
+    numbers = [{k: v for k, v in c.meta.items() if k not in {"wall_s", "config"}} for c in (a, b)]
+    return (
+        numbers[0] == numbers[1]
+        and a.groups.keys() == b.groups.keys()
+        and all(
+            a.groups[group].keys() == b.groups[group].keys()
+            and all(np.array_equal(v, b.groups[group][k]) for k, v in a.groups[group].items())
+            for group in a.groups
+        )
+    )
+
+
+def sync_run(
+    case: str, directory: Path, *, resume: bool = False, dies_at: float = math.inf
+) -> Checkpoint:
+    """Train synchronously up to the last step, or die; return the checkpoint of the last step."""
+    agent, env, replay = CASES[case]
+    books = BookkeepingConfig(
+        eval_interval_opt_steps=90,
+        save_interval_opt_steps=EVERY,
+        keep_checkpoints=0,
+        record_interval_s=0.0,
+    )
+    config = SyncConfig(
+        seed=3,
+        replay=replay,
+        trainer=TrainerConfig(
+            batch_size=16,
+            warmup_env_steps=60,
+            opt_interval_env_steps=6,
+            opt_steps_per_interval=3,
+            books=books,
+        ),
+    )
+    train_sync(
+        agent,
+        EnvConfig(id=env, n_envs=2).build,
+        config,
+        stop=DiesAt(dies_at),
+        checkpoint_dir=directory,
+        resume=resume,
+    )
+    return Checkpointer(directory).load(str(LAST))
+
+
+def async_config(**books: float) -> AsyncConfig:
+    """Return settings of a small asynchronous run; `books` are those of its bookkeeping."""
+    keeping: dict[str, Any] = {"record_interval_s": 0.2, **books}
+    return AsyncConfig(
+        actors=2,
+        segment=SegmentConfig(length=8),
+        replay=UniformReplayConfig(capacity=4000),
+        limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=200),
+        trainer=AsyncTrainerConfig(batch_size=32, books=BookkeepingConfig(**keeping)),
+        evaluation=EvaluationConfig(where="off"),
+    )
+
+
+def cartpole() -> MakeBatchEnv:
+    """Return what makes the environment of asynchronous runs."""
+    return EnvConfig(id="CartPole-v1", n_envs=2).build
+
+
+class _Life:
+    """A training loop that tells what it begins with, and dies after so many steps."""
+
+    def __init__(self, steps: int, *, dies: bool) -> None:
+        self._steps, self._dies = steps, dies
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        agent = trainer.agent
+        assert isinstance(agent, DQNAgent)
+        begin = trainer.books.counts.opt_steps
+        while trainer.books.counts.opt_steps == begin and not trainer.should_stop:
+            trainer.run_step()
+        _tell("first_step", **_schedules(agent))
+        while trainer.books.counts.opt_steps < begin + self._steps and not trainer.should_stop:
+            trainer.run_step()
+        if self._dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        trainer.interrupter.stop("enough")
+
+
+def _schedules(agent: DQNAgent) -> dict[str, float]:
+    """Return what schedules say now, and what they should."""
+    return {
+        "agent_env_steps": agent.env_steps,
+        "epsilon": float(agent.record()["exploration_rate"]),
+        "expected_epsilon": _EPSILON.at(agent.env_steps),
+        "learning_rate": float(agent.optimizer.tell("learning_rate")["learning_rate"]),
+        "expected_learning_rate": _LEARNING_RATE.at(agent.env_steps),
+    }
+
+
+def _tell(what: str, **numbers: object) -> None:
+    print(json.dumps({"what": what, **numbers}), flush=True)
+
+
+def main() -> None:
+    """Live one life of an asynchronous run; tell what it goes on from, and how it ends."""
+    directory, kill_after = Path(sys.argv[1]), int(sys.argv[2])
+    resume = Checkpointer(directory).latest() is not None
+    trainer = build_async_trainer(
+        _SCHEDULED,
+        cartpole(),
+        async_config(save_interval_opt_steps=EVERY),
+        strategy=_Life(kill_after or EVERY, dies=kill_after > 0),
+        checkpoint_dir=directory,
+        resume=resume,
+    )
+    agent = trainer.agent
+    assert isinstance(agent, DQNAgent)
+    counts, balance = trainer.books.counts, trainer.proxy.ledger.balance()
+    epsilon = float(agent.record()["exploration_rate"])
+    _tell(
+        "begins",
+        opt_steps=counts.opt_steps,
+        env_steps=counts.env_steps,
+        agent_env_steps=agent.env_steps,
+        epsilon=epsilon,
+        expected_epsilon=_EPSILON.at(agent.env_steps),
+        ledger=asdict(balance),
+    )
+    result = trainer.train()
+    _tell("ends", opt_steps=result.opt_steps, env_steps=result.env_steps, ledger=result.ledger)
+
+
+if __name__ == "__main__":
+    main()
