@@ -42,7 +42,7 @@ def _row(cell: Cell, kept: Kept) -> str:
             label,
             _outcome(finding),
             f"{finding.after_s:.1f} s",
-            f"{finding.pause_s:.1f} s",
+            "" if finding.outcome == "ended" else f"{finding.pause_s:.1f} s",
             _experience(finding),
             "killed by us" if finding.exit_code is None else str(finding.exit_code),
             f"`{finding.told.replace('|', '/').replace('`', chr(39))}`"
@@ -72,24 +72,37 @@ def _experience(finding: Finding) -> str:
         return f"{finding.bad_rows} bad rows learned from, **the model is NaN**"
     if finding.bad_rows:
         return f"{finding.bad_rows} bad rows learned from"
-    return f"{finding.lost:,} steps lost"
+    if finding.outcome in {"ended", "hung"}:
+        return f"{_steps(finding.lost)} never learned from"
+    return f"{_steps(finding.lost)} lost"
 
 
-def _origin(cells: Iterable[Cell], found: Mapping[str, Kept]) -> list[str]:
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count:,} steps"
+
+
+def _framework(cell: Cell) -> str:
+    return SIDES[cell.side].label.partition(",")[0]
+
+
+def _origin(known: list[Cell], found: Mapping[str, Kept]) -> list[str]:
     versions: dict[str, str] = {}
-    dates, commits, machines = set(), set(), set()
-    for cell in cells:
+    dates, machines = set(), set()
+    loads = [found[cell.name].load_before for cell in known]
+    for cell in known:
         kept = found[cell.name]
-        versions[SIDES[cell.side].label.partition(",")[0]] = kept.version
+        versions[_framework(cell)] = kept.version
         dates.add(kept.date)
-        commits.add(kept.commit)
         machines.add(", ".join(str(kept.machine[name]) for name in ("processor", "platform")))
     if not versions:
         return []
+    careful = {_framework(cell): SIDES[cell.side].means for cell in known if cell.careful}
     shown = ", ".join(f"{label} {version}" for label, version in versions.items())
+    busy = f"others used it as well, load {min(loads):.0f} to {max(loads):.0f}"
     return [
-        f"Measured: {', '.join(sorted(dates))}, at {', '.join(sorted(commits))}, with {shown}.",
-        f"On: {'; '.join(sorted(machines))}.",
+        *(f"{framework}, careful: {means}.  " for framework, means in careful.items()),
+        f"Measured: {', '.join(sorted(dates))}, one run each, with {shown}.  ",
+        f"On: {'; '.join(sorted(machines))}; {busy}.",
     ]
 
 

@@ -166,18 +166,23 @@ def test_the_table_says_what_happened():
         "rllib-ppo/nan": kept(outcome="learned", bad_rows=1, told="a warning"),
         "rllib-impala/hang": kept(outcome="short", working=1),
         "sb3/nan/careful": kept(outcome="ended", exit_code=1),
+        "rllib-impala/kill": kept(lost=1),
     }
     page = render(cells(), found)
     rows = {line.split(" | ")[0]: line for line in page.splitlines() if line.startswith("| ")}
     assert "**recovered** | 1.2 s | 0.5 s | 1,234 steps lost | 0 | `a / b` |" in page
-    assert "hung | 100.0 s | 0.5 s | 1,234 steps lost | killed by us | nothing |" in page
+    assert (
+        "hung | 100.0 s | 0.5 s | 1,234 steps never learned from | killed by us | nothing |" in page
+    )
+    assert "| 1 step lost |" in page
     assert "went on in silence, and learned from it" in page
     assert "3 bad rows learned from, **the model is NaN**" in page
     assert "went on, and learned from it | 1.2 s | 0.5 s | 1 bad rows" in page
     assert "went on with 1 of 2" in rows[f"| {SIDES['rllib-impala'].label}"]
-    assert "run over" in rows[f"| {SIDES['sb3'].label} (careful)"]
     assert "the environment raises" not in page  # nothing was found out about it
-    assert "Measured: 2030-01-02, at abc1234" in page
+    assert "run over | 1.2 s |  | 1,234 steps never" in rows[f"| {SIDES['sb3'].label} (careful)"]
+    assert f"Stable-Baselines3, careful: {SIDES['sb3'].means}." in page
+    assert "Measured: 2030-01-02, one run each, with asyncrl 1.2" in page
 
 
 def test_the_page_has_a_place_for_the_table():
