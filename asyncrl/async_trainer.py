@@ -23,8 +23,14 @@ from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import check_priorities, in_batches, pass_priorities_on
+from asyncrl.replay_buffer import (
+    TakesPriorities,
+    check_priorities,
+    in_batches,
+    pass_priorities_on,
+)
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
 from asyncrl.staleness import Staleness
 from asyncrl.stop_conditions import StopCondition
@@ -166,8 +172,9 @@ class AsyncTrainer:
         Counters, the ledger, schedules and, if it was saved, the replay go on; actors begin new
         episodes, which no life of an actor has played before.
         """
-        self.books.restore(checkpoint)
-        self.proxy.restore(checkpoint.groups, checkpoint.meta["run"])
+        with going_on_from(checkpoint):
+            self.books.restore(checkpoint)
+            self.proxy.restore(checkpoint)
 
     def close(self) -> None:
         """Release what a trainer holds that is not to train; `train` itself leaves nothing."""

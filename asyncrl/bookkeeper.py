@@ -193,12 +193,12 @@ class Bookkeeper:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""
-        meta = checkpoint.meta
-        self._agent.load_state(checkpoint.groups["agent"])
-        self.counts = Counts(meta["env_steps"], meta["opt_steps"])
-        self._wall_before_s = meta["wall_s"]
-        if meta["best_score"] is not None:
-            self._best.score, self._best_opt_steps = meta["best_score"], meta["best_opt_steps"]
+        self.counts = Counts(checkpoint.count("env_steps"), checkpoint.count("opt_steps"))
+        self._wall_before_s = checkpoint.number("wall_s")
+        if checkpoint.meta.get("best_score", ...) is not None:
+            self._best.score = checkpoint.number("best_score")
+            self._best_opt_steps = checkpoint.count("best_opt_steps")
+        self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
 
     def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:

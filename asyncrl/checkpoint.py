@@ -18,7 +18,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,42 @@ class Checkpoint:
 
     groups: Mapping[str, Params]
     meta: Mapping[str, Any]
+    path: Path = Path()
+    """Where it was loaded from."""
+
+    def group(self, name: str) -> Params:
+        """Return arrays that must be there."""
+        if name not in self.groups:
+            held = ", ".join(sorted(self.groups)) or "nothing"
+            raise CheckpointError(f"it should hold {name}, and holds {held}")
+        return self.groups[name]
+
+    def number(self, name: str) -> float:
+        """Return a number of `meta` that must be there; dots lead into what is inside."""
+        return float(self._plain(name, "a number", lambda v: type(v) in {int, float}))
+
+    def count(self, name: str) -> int:
+        """Return a whole number of `meta` that must be there, and not negative."""
+        return int(self._plain(name, "a count", lambda v: type(v) is int and v >= 0))
+
+    @contextmanager
+    def naming(self, purpose: str, advice: str) -> Iterator[None]:
+        """Have errors about what it holds tell which one it was, and what to do."""
+        try:
+            yield
+        except (CheckpointError, ConfigError) as error:
+            raise CheckpointError(
+                f"cannot {purpose} checkpoint {self.path}: {error}. {advice}"
+            ) from error
+
+    def _plain(self, name: str, what: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401
+        value: Any = self.meta
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if not fits(value):
+            said = "does not" if value is None else f"says {str(value)[:80]!r}"
+            raise CheckpointError(f"its manifest should say {name}, {what}, and {said}")
+        return value
 
 
 class BestModel:
@@ -139,7 +176,7 @@ class Checkpointer:
         while True:
             data = path.resolve()
             try:
-                return _read(data, mapped)
+                return _read(data, mapped, path)
             except (OSError, CheckpointError) as error:
                 if path.resolve() != data:
                     continue  # a newer one took its place while it was being read
@@ -149,12 +186,17 @@ class Checkpointer:
 
     def load_latest(self, *, mapped: Collection[str] = ()) -> Checkpoint:
         """Load the highest-numbered checkpoint that is whole, and warn of those that are not."""
-        for name in reversed(self._numbered()):
+        newest = " its run has saved none; begin a new one"
+        numbered = self._numbered()
+        for name in reversed(numbered):
             try:
                 return self.load(name, mapped=mapped)
             except CheckpointError as error:
                 logger.warning("%s; going back to the one before", error)
-        raise CheckpointError(f"{self._directory} holds no whole numbered checkpoint to go on from")
+                newest = f" {error}" if name == numbered[-1] else newest
+        raise CheckpointError(
+            f"{self._directory} holds no whole numbered checkpoint to go on from:{newest}"
+        )
 
     def latest(self) -> str | None:
         """Return the highest-numbered name, whole or not."""
@@ -246,7 +288,7 @@ def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, indent=1).encode()
 
 
-def _read(data: Path, mapped: Collection[str]) -> Checkpoint:
+def _read(data: Path, mapped: Collection[str], path: Path) -> Checkpoint:
     meta, files = _read_manifest(data / _MANIFEST)
     for name, digest in files.items():
         _verify(data / name, digest)
@@ -254,7 +296,7 @@ def _read(data: Path, mapped: Collection[str]) -> Checkpoint:
     for name in files:
         group = name.removesuffix(_SUFFIX)
         groups[group] = (map_arrays if group in mapped else read_arrays)(data / name)
-    return Checkpoint(groups, meta)
+    return Checkpoint(groups, meta, path)
 
 
 def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -266,7 +308,7 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if content["format"] != _FORMAT:
             raise CheckpointError(
                 f"{path.name} has format {content['format']!r}, but this version of asyncrl reads "
-                f"{_FORMAT}"
+                f"{_FORMAT}; use the version that saved it"
             )
         meta, files = dict(content["meta"]), dict(content["files"])
         whole = _pack_manifest(meta, files) == raw and all(
@@ -274,7 +316,9 @@ def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             for name, digest in files.items()
         )
     except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is damaged: {error!r}") from error
+        raise CheckpointError(
+            f"{path.name} is damaged, or no manifest: {type(error).__name__}: {error}"
+        ) from error
     if not whole:
         raise CheckpointError(f"{path.name} is damaged: its content is not what was saved")
     return meta, files

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.actor_table import ActorTable
+from asyncrl.checkpoint import Checkpoint
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Balance, Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
@@ -122,12 +122,13 @@ class ReplayBufferProxy:
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
         return groups, {"ledger": asdict(balance), "env_steps": env_steps, "limiter": counts}
 
-    def restore(self, groups: Mapping[str, Params], numbers: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; before `start`."""
-        if restore_replay(self.buffer, groups):
-            self._limiter.on_insert(numbers["limiter"]["inserted"])
-            self._limiter.on_sample(numbers["limiter"]["sampled"])
-        self.ledger.go_on(Balance(**numbers["ledger"]), env_steps=numbers["env_steps"])
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from what `state` returned, the numbers being those of its run; before `start`."""
+        parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
+        self.ledger.go_on(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
+        if restore_replay(self.buffer, checkpoint.groups):
+            self._limiter.on_insert(checkpoint.count("run.limiter.inserted"))
+            self._limiter.on_sample(checkpoint.count("run.limiter.sampled"))
 
     def take_evaluations(self) -> list[EvaluationReport]:
         """Return the evaluations that have arrived since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
@@ -14,6 +15,7 @@ from asyncrl.replay_buffer import REPLAY
 __all__ = [
     "differences",
     "first_incarnation",
+    "going_on_from",
     "load_to_resume",
     "open_checkpoints",
     "plain_config",
@@ -41,8 +43,8 @@ def load_to_resume(
             f"the newest checkpoint in {checkpoint_dir} does not say how far its run had come, so "
             "nothing can go on from it; its model can still be evaluated"
         )
-    changed = differences(checkpoint.meta["config"], plain_config(config or {}))
-    if changed:
+    before = checkpoint.meta.get("config")
+    if changed := differences(before, plain_config(config or {})) if before else []:
         logger.warning("resumed with other settings than before: %s", "; ".join(changed))
     return checkpoint
 
@@ -72,7 +74,19 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
 
     Seeds depend on it, so no life is lived twice.
     """
-    return int(checkpoint.meta["run"]["incarnation"]) if checkpoint else 0
+    if not checkpoint:
+        return 0
+    with going_on_from(checkpoint):
+        return checkpoint.count("run.incarnation")
+
+
+def going_on_from(checkpoint: Checkpoint) -> AbstractContextManager[None]:
+    """Have errors about what a checkpoint holds tell that nothing can go on from it, and why."""
+    return checkpoint.naming(
+        "go on from",
+        "Go on with the settings, the kind of run and the version of asyncrl that saved it, or "
+        "begin a new run",
+    )
 
 
 def plain_config(config: Mapping[str, object]) -> dict[str, object]:

@@ -27,6 +27,7 @@ from asyncrl.replay_buffer import (
     replay_groups,
     restore_replay,
 )
+from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
@@ -172,11 +173,13 @@ class Trainer:
         What follows is, bit for bit, what followed in the run that saved it, if it saved its
         replay too.
         """
-        self.books.restore(checkpoint)
-        numbers = checkpoint.meta["run"]
-        restore_replay(self.buffer, checkpoint.groups)
-        self._opt_rounds, self._opts_owed = numbers["opt_rounds"], numbers["opts_owed"]
-        self._actor.restore(numbers["actor"])
+        with going_on_from(checkpoint):
+            self._opt_rounds = checkpoint.count("run.opt_rounds")
+            self._opts_owed = checkpoint.count("run.opts_owed")
+            lives = ("incarnation", "env_steps", "stored")
+            self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
+            self.books.restore(checkpoint)
+            restore_replay(self.buffer, checkpoint.groups)
         self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
 
     def _state(self) -> RunState:

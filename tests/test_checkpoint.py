@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import BestModel, Checkpointer, _pack_manifest
+from asyncrl.checkpoint import BestModel, Checkpoint, Checkpointer, _pack_manifest
 from asyncrl.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -356,6 +356,69 @@ def test_run_that_was_copied_without_its_links_goes_on(tmp_path: Path) -> None:
     assert [value_of(copy, name) for name in copy.names() if "old" in name] == [1]
     copy.save("3", groups(3), {})
     assert copy.names()[0] == "3", "1 and 2 are deleted"
+
+
+def test_what_a_checkpoint_holds_is_asked_for_by_name() -> None:
+    meta = {"steps": 3, "wall_s": 2, "run": {"ledger": {"stored": 7}, "ratio": -0.5}}
+    checkpoint = Checkpoint(groups(2.0), meta)
+    assert (checkpoint.count("steps"), checkpoint.count("run.ledger.stored")) == (3, 7)
+    assert (checkpoint.number("wall_s"), checkpoint.number("run.ratio")) == (2.0, -0.5)
+    assert checkpoint.group("model")["weight"].tolist() == [2.0] * 4
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize(
+    ("name", "meta", "said"),
+    [
+        ("steps", {}, "steps, a count, and does not"),
+        ("steps", {"steps": "many"}, "steps, a count, and says 'many'"),
+        ("steps", {"steps": True}, "says 'True'"),
+        ("steps", {"steps": 1.5}, "says '1.5'"),
+        ("steps", {"steps": -1}, "says '-1'"),
+        ("steps", {"steps": "x" * 1000}, f"says '{'x' * 80}'"),
+        ("run.stored", {"run": [1]}, "run.stored, a count, and does not"),
+        ("run.stored", {"run": {"stored": None}}, "does not"),
+    ],
+)
+def test_count_that_is_not_there_is_a_sentence(name: str, meta: Any, said: str) -> None:
+    with pytest.raises(CheckpointError, match="its manifest should say") as error:
+        Checkpoint({}, meta).count(name)
+    assert str(error.value).endswith(said)
+
+
+@pytest.mark.fault("F37")
+def test_number_and_group_that_are_not_there_are_sentences() -> None:
+    checkpoint = Checkpoint(groups(), {"a": "b"})
+    with pytest.raises(CheckpointError, match="should say a, a number, and says 'b'"):
+        checkpoint.number("a")
+    with pytest.raises(CheckpointError, match="should hold replay, and holds agent, model"):
+        checkpoint.group("replay")
+    with pytest.raises(CheckpointError, match="should hold replay, and holds nothing"):
+        Checkpoint({}, {}).group("replay")
+
+
+@pytest.mark.parametrize("error", [CheckpointError, ConfigError])
+def test_disappointment_names_the_checkpoint_and_what_to_do(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    Checkpointer(tmp_path).save("7", groups(), {})
+    checkpoint = Checkpointer(tmp_path).load("7")
+    assert checkpoint.path == tmp_path / "7"
+    said = rf"cannot use checkpoint {checkpoint.path}: too small\. Try another$"
+    with pytest.raises(CheckpointError, match=said), checkpoint.naming("use", "Try another"):
+        raise error("too small")
+
+
+def test_directory_without_numbers_says_so_and_one_of_the_future_why(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has saved none; begin a new one"):
+        Checkpointer(tmp_path).load_latest()
+    for name in ("1", "2"):
+        path = Checkpointer(tmp_path).save(name, groups(), {}) / "manifest.json"
+        path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint \S*/2: .* has format 9.*use the version"
+    ):
+        Checkpointer(tmp_path).load_latest()
 
 
 def test_best_is_strictly_greater_than_all_before() -> None:

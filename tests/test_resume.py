@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.resume import differences, first_incarnation, load_to_resume
+from asyncrl.resume import differences, first_incarnation, load_to_resume, plain_config
 
 CONFIG = {"seed": 1, "trainer": {"batch_size": 64}, "hidden": [64, 64]}
 META: dict[str, Any] = {"opt_steps": 5, "config": CONFIG, "run": {"incarnation": 3}}
@@ -72,3 +72,27 @@ def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
 def test_new_run_begins_with_the_first_lives() -> None:
     assert first_incarnation(None) == 0
     assert first_incarnation(Checkpoint({}, META)) == 3
+
+
+@pytest.mark.fault("F37")
+def test_run_of_another_kind_is_named_with_what_it_lacks(tmp_path: Path) -> None:
+    save(tmp_path, "5", {**META, "run": {"opt_rounds": 3}})
+    checkpoint = load_to_resume(tmp_path, CONFIG)
+    said = (
+        r"cannot go on from checkpoint \S*/5: .*run.incarnation.* the kind of run and the version"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        first_incarnation(checkpoint)
+
+
+def test_checkpoint_without_settings_is_compared_with_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, "5", {"run": {}})
+    load_to_resume(tmp_path, CONFIG)
+    assert caplog.text == ""
+
+
+def test_settings_are_what_they_are_in_a_file() -> None:
+    plain = plain_config({"hidden": (64, 32), "path": Path("x"), "seed": 1})
+    assert plain == {"hidden": [64, 32], "path": "x", "seed": 1}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from asyncrl.agent import Policy, PolicyContext
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import load_yaml
 from asyncrl.env import BatchEnv
-from asyncrl.errors import ConfigError
+from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.replay_buffer import REPLAY
 from asyncrl.types import ModelVersion
@@ -32,8 +32,18 @@ class Trained(NamedTuple):
 
 def check_run_dir(run_dir: Path) -> None:
     """Refuse what is not the directory of a run."""
-    if not (run_dir / "config.yaml").is_file():
-        raise ConfigError(f"{run_dir} is not a run directory: it has no config.yaml")
+    if (run_dir / "config.yaml").is_file():
+        return
+    if not run_dir.exists():
+        found = "there is no such directory"
+    elif not run_dir.is_dir():
+        found = "it is a file"
+    else:
+        found = "it has no config.yaml"
+    raise ConfigError(
+        f"{run_dir} is not a run directory: {found}; name what asyncrl train has written, "
+        "--run-dir or runs/..., in which checkpoints/ is"
+    )
 
 
 @contextmanager
@@ -43,14 +53,39 @@ def trained(
     """Load a model, and make the environment for so many episodes, some arguments changed."""
     config = load_yaml(RunConfig, run_dir / "config.yaml")
     config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
-    saved = Checkpointer(run_dir / "checkpoints").load(checkpoint, mapped=[REPLAY])
-    opt_steps, env_steps = (int(saved.meta[name]) for name in ("opt_steps", "env_steps"))
+    saved = _load(run_dir, checkpoint)
     env = config.eval_env_config().build_for(episodes)
     try:
-        policy = config.agent.build_policy(env.spec, PolicyContext(seed=config.seed))
-        version = ModelVersion(opt_steps)
-        info = ModelInfo(version=version, params=saved.groups["model"], env_steps=env_steps)
-        policy.sync_model(info)
-        yield Trained(config, policy, env, opt_steps)
+        with _using(saved, run_dir):
+            policy = config.agent.build_policy(env.spec, PolicyContext(seed=config.seed))
+            info = ModelInfo(
+                version=ModelVersion(saved.count("opt_steps")),
+                params=saved.group("model"),
+                env_steps=saved.count("env_steps"),
+            )
+            policy.sync_model(info)
+        yield Trained(config, policy, env, info.version)
     finally:
         env.close()
+
+
+def _load(run_dir: Path, name: str) -> Checkpoint:
+    checkpointer = Checkpointer(run_dir / "checkpoints")
+    if not (names := checkpointer.names()):
+        raise CheckpointError(
+            f"{run_dir} holds no checkpoint: its run has saved none, which it does every "
+            "trainer.books.save_interval_opt_steps and at its end, once it has learned"
+        )
+    if name not in names:
+        raise CheckpointError(
+            f"{run_dir} has no checkpoint {name}; --checkpoint chooses one of {', '.join(names)}"
+        )
+    return checkpointer.load(name, mapped=[REPLAY])
+
+
+def _using(saved: Checkpoint, run_dir: Path) -> AbstractContextManager[None]:
+    return saved.naming(
+        "use",
+        f"The agent and the environment in {run_dir}/config.yaml must be those that it was "
+        "trained with, and this the version of asyncrl that saved it",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.cli._trained import check_run_dir
 from asyncrl.cli.run_config import RunConfig
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
 from asyncrl.config import load_yaml
@@ -32,8 +33,7 @@ def parse(argv: list[str]) -> TrainArguments:
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")
     name, *flags = argv
     run_dir = Path(name)
-    if not (run_dir / "config.yaml").is_file():
-        raise ConfigError(f"{run_dir} is not a run directory: it has no config.yaml")
+    check_run_dir(run_dir)
     for flag in flags:
         if flag.startswith(_GIVEN_ELSEWHERE):
             raise ConfigError(f"{flag.partition('=')[0]} has no meaning here: the run says it")

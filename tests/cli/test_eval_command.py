@@ -11,6 +11,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig
@@ -141,6 +143,50 @@ def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(trained.directory), "--checkpoint", "77"]) == 1
+    assert "has no checkpoint 77; --checkpoint chooses one of 300, best" in capsys.readouterr().err
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize(
+    ("group", "meta", "agent", "said"),
+    [
+        ("model", {"opt_steps": 1}, ConstantConfig(), "env_steps, a count, and does not"),
+        ("model", {"opt_steps": "x", "env_steps": 1}, ConstantConfig(), "opt_steps, a count"),
+        ("agent", {"opt_steps": 1, "env_steps": 1}, ConstantConfig(), "should hold model"),
+        ("model", {"opt_steps": 1, "env_steps": 1}, DQNConfig(), "does not fit"),
+        ("model", {"opt_steps": 1, "env_steps": 1}, SACConfig(), "discrete"),
+    ],
+    ids=["no counter", "text", "no model", "other networks", "other actions"],
+)
+def test_checkpoint_that_cannot_be_used_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    group: str,
+    meta: dict[str, Any],
+    agent: Any,
+    said: str,
+) -> None:
+    config = RunConfig(agent=agent, env="tests.fake_envs:TellingEnv")
+    save_yaml(config, tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints.save("best", {group: {"action": np.array(1)}}, meta)
+    for command in ("eval", "export"):
+        assert main([command, str(tmp_path)]) == 1
+        text = capsys.readouterr().err
+        assert said in text
+        assert f"cannot use checkpoint {tmp_path}/checkpoints/best: " in text
+        assert f"in {tmp_path}/config.yaml must be those that it was trained with" in text
+
+
+@pytest.mark.fault("F20")
+def test_checkpoint_that_was_cut_off_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RunConfig(agent=ConstantConfig(), env="tests.fake_envs:TellingEnv")
+    save_yaml(config, tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    path = checkpoints.save("best", {"model": {"action": np.array(1)}}, {}) / "manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(["eval", str(tmp_path)]) == 1
     text = capsys.readouterr().err
-    assert "no checkpoint" in text
-    assert "77; also there: 300, best" in text
+    assert f"cannot load checkpoint {tmp_path}/checkpoints/best: manifest.json is damaged" in text

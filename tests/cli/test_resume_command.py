@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.cli.main import main
 from asyncrl.cli.resume_command import parse
 from asyncrl.errors import ConfigError
 from tests.cli.conftest import Trained
@@ -67,6 +71,64 @@ def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
 
 
+def without(meta: dict[str, Any], name: str) -> None:
+    *parts, last = name.split(".")
+    for part in parts:
+        meta = meta[part]
+    del meta[last]
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize(
+    ("lacks", "flags", "said"),
+    [
+        ("env_steps", [], "should say env_steps, a count, and does not"),
+        ("best_score", [], "should say best_score, a number, and does not"),
+        ("run.ledger.lost", [], "should say run.ledger.lost, a count, and does not"),
+        ("run.limiter.sampled", [], "should say run.limiter.sampled"),
+        ("run.incarnation", [], "should say run.incarnation"),
+        ("agent", [], "should hold agent, and holds model, replay"),
+        ("", ["--agent.hidden", "32"], r"has shape \(16, 4\), expected \(32, 4\)"),
+        ("", ["--env", "Acrobot-v1"], r"has shape \(16, 4\), expected \(16, 6\)"),
+        ("", ["--replay.capacity", "64"], "set replay.capacity to at least"),
+    ],
+)
+def test_checkpoint_that_nothing_can_go_on_from_is_named(
+    run_dir: Path, lacks: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpointer(run_dir / "checkpoints")
+    name = str(checkpoints.latest())
+    saved = checkpoints.load(name)
+    groups, meta = dict(saved.groups), copy.deepcopy(dict(saved.meta))
+    if lacks in groups:
+        del groups[lacks]
+    elif lacks:
+        without(meta, lacks)
+    checkpoints.save(name, groups, meta)
+    assert main(["resume", str(run_dir), "--max-opt-steps", "9999", "--quiet", *flags]) == 1
+    text = capsys.readouterr().err
+    assert re.search(said, text), text
+    assert f"cannot go on from checkpoint {run_dir}/checkpoints/{name}: " in text
+    assert text.endswith("that saved it, or begin a new run\n"), text
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file", "an empty directory"])
+def test_run_without_checkpoints_says_so(
+    run_dir: Path, left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = run_dir / "checkpoints"
+    shutil.rmtree(checkpoints)
+    if left == "a file":
+        checkpoints.touch()
+    elif left == "an empty directory":
+        checkpoints.mkdir()
+    assert main(["resume", str(run_dir), "--quiet"]) == 1
+    assert f"{checkpoints} holds no whole numbered checkpoint" in capsys.readouterr().err
+    for command in ("eval", "export"):
+        assert main([command, str(run_dir)]) == 1
+        assert f"{run_dir} holds no checkpoint: its run has saved none" in capsys.readouterr().err
+
+
 def test_settings_are_those_of_the_run(run_dir: Path) -> None:
     arguments = parse([str(run_dir), "--trainer.batch-size", "32"])
     assert arguments.output.run_dir == run_dir
@@ -79,7 +141,9 @@ def test_settings_are_those_of_the_run(run_dir: Path) -> None:
     [
         ([], "name a run"),
         (["--quiet"], "name a run"),
-        (["nowhere"], "no config.yaml"),
+        (["nowhere"], "nowhere is not a run directory: there is no such directory"),
+        ([__file__], "it is a file; name what asyncrl train has written"),
+        (["RUN/checkpoints"], "it has no config.yaml; name what asyncrl train has written"),
         (["RUN", "--run-dir", "other"], "--run-dir has no meaning here"),
         (["RUN", "--config=other.yaml"], "--config has no meaning here"),
         (["RUN", "--actors", "auto"], "--actors auto has no meaning here"),
@@ -87,7 +151,7 @@ def test_settings_are_those_of_the_run(run_dir: Path) -> None:
 )
 def test_arguments_are_checked(argv: list[str], words: str, run_dir: Path) -> None:
     with pytest.raises(ConfigError, match=words):
-        parse([str(run_dir) if word == "RUN" else word for word in argv])
+        parse([word.replace("RUN", str(run_dir)) for word in argv])
 
 
 def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
