@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 from asyncrl.agent import TellsPriorities
 from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.segment import SegmentSchema
+from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "pass_priorities_on",
     "replay_groups",
     "restore_replay",
+    "with_start_columns",
 ]
 
 REPLAY = "replay"
@@ -116,6 +118,28 @@ class ReplayBufferConfig(Protocol):
 def replay_groups(buffer: ReplayBuffer, *, save: bool) -> dict[str, Params]:
     """Return the groups in which a checkpoint keeps a replay: none if it shall not, or cannot."""
     return {REPLAY: buffer.state()} if save and isinstance(buffer, KeepsState) else {}
+
+
+def with_start_columns(
+    config: ReplayBufferConfig, columns: Iterable[ColumnSpec]
+) -> ReplayBufferConfig:
+    """Return a replay that hands out start columns as such; refuse one that has no beginnings.
+
+    `columns` are the agent's own. Those that it declares as start columns need not be named in
+    `replay.start_columns` as well.
+    """
+    kept: tuple[str, ...] | None = getattr(config, "start_columns", None)
+    missing = [c.name for c in columns if c.start and c.name not in (kept or ())]
+    if not missing:
+        return config
+    if kept is None or not is_dataclass(config):
+        raise ConfigError(
+            f"the agent needs its column {missing[0]!r} as it was where a sequence or a trajectory "
+            f"starts, and {type(config).__name__} hands out neither; use TrajectoryQueueConfig for "
+            "an on-policy agent, SequenceReplayConfig or its prioritized form for any other"
+        )
+    filled: Any = replace(config, start_columns=(*kept, *missing))
+    return filled
 
 
 def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:

@@ -27,7 +27,7 @@ from asyncrl.launcher import ActorBody
 from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffer import ReplayBuffer, with_start_columns
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentSchema
 from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
@@ -63,6 +63,7 @@ class RunPlan:
         self._config = config
         self._spec, self._n_envs = _look_at(make_env)
         extras = agent.extra_columns(self._spec)
+        self._replay = with_start_columns(config.replay, extras)
         self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
         self.schema: SegmentSchema = schema_of(
             self._make_processor(),
@@ -93,7 +94,7 @@ class RunPlan:
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
-        return self._config.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
+        return self._replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
     def bodies(self, admit: Admit, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
         """Return what each process runs; an evaluating one's slot comes after the actors'.

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -63,6 +63,9 @@ class ColumnSpec:
     """A numpy name: `float32`, `uint8`, ..."""
 
     shape: tuple[int, ...] = ()
+    start: bool = field(default=False, compare=False)
+    """Whether batches need it only of the row that a trajectory or a sequence starts from, as what
+    an agent remembered there."""
 
     @property
     def row_bytes(self) -> int:

@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
@@ -79,13 +79,13 @@ def train_sync(
         closing.callback(env.close)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
         extras = agent.extra_columns(env.spec)
-        segment, lookahead = config.trainer.segment, config.replay.lookahead
+        replay, segment = with_start_columns(config.replay, extras), config.trainer.segment
         processor = make_processor() if make_processor else make_one_step(segment, extras)
-        schema = schema_of(processor, env.spec, extras, segment, lookahead=lookahead)
+        schema = schema_of(processor, env.spec, extras, segment, lookahead=replay.lookahead)
         trainer = Trainer(
             agent.build(env.spec, context),
             env,
-            config.replay.build(schema, derive_seed(config.seed, Role.REPLAY)),
+            replay.build(schema, derive_seed(config.seed, Role.REPLAY)),
             config.trainer,
             schema=schema,
             processor=processor,

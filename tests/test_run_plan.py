@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.env import BatchEnv
+from asyncrl.env import BatchEnv, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
-from asyncrl.segment import SegmentConfig
+from asyncrl.segment import ColumnSpec, SegmentConfig
 from asyncrl.transports.local import LocalTransport
 from asyncrl.types import ActorId
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
@@ -61,6 +62,31 @@ def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
         one = plan(config)
         bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+
+
+@dataclass(frozen=True)
+class RememberingConfig(ConstantConfig):
+    """Wants a column as it was where a trajectory starts."""
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        return (ColumnSpec("memory", "float32", (3,), start=True),)
+
+
+@pytest.mark.parametrize("named", [(), ("memory",), ("model_version",)])
+def test_start_columns_of_the_agent_are_kept_as_such(named: tuple[str, ...]) -> None:
+    config = replace(ONCE, replay=TrajectoryQueueConfig(start_columns=named))
+    one = RunPlan(RememberingConfig(), CountingBatch, None, config, None)
+    buffer, schema = one.build_buffer(), one.schema
+    columns = {c.name: np.zeros((2, schema.rows, *c.shape), c.dtype) for c in schema.columns}
+    buffer.push(columns, np.full(2, schema.rows))
+    batch = buffer.sample(8)
+    assert batch["memory"].shape == (2, 3)
+    assert batch["model_version"].shape == ((2,) if "model_version" in named else (2, 4))
+
+
+def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
+    with pytest.raises(ConfigError, match=r"needs its column 'memory'.*UniformReplayConfig"):
+        RunPlan(RememberingConfig(), CountingBatch, None, CONFIG, None)
 
 
 def test_learner_and_buffer_are_the_configs() -> None:

@@ -47,11 +47,12 @@ class PPOSettings(TorchConfig):
     Linear heads for policy and value come behind it. Must be importable, or cloudpickle-able."""
 
     shared_torso: bool = False
-    """Policy and value see through the same layers, which suits images, instead of their own."""
+    """Policy and value see through the same layers, which suits images, instead of their own. With
+    a memory they always do."""
 
     memory: Literal["none", "gru", "lstm"] = "none"
-    """What remembers earlier observations, between a shared torso and the heads. Trajectories must
-    then come with the memory they start from: `replay.start_columns` = ("memory",)."""
+    """What remembers earlier observations: one memory for policy and value, between a torso that
+    they share and the heads."""
 
     state_std: bool = False
     """For continuous actions: standard deviations depend on the observation."""
@@ -141,11 +142,11 @@ class PPOSettings(TorchConfig):
 
     def make_network(self, spec: EnvSpec) -> PolicyValueNet:
         """Make the network, from torch's global generator."""
+        core = None if self.memory == "none" else self.memory
         torsos = [
             make_torso(spec, self.hidden, self.activation, self.network)
-            for _ in range(1 if self.shared_torso else 2)
+            for _ in range(1 if self.shared_torso or core else 2)
         ]
-        core = None if self.memory == "none" else self.memory
         return PolicyValueNet([t for t, _ in torsos], torsos[0][1], self._head(spec), core)
 
     def _head(self, spec: EnvSpec) -> ActionHead:
@@ -159,11 +160,6 @@ def _check_choices(config: PPOSettings) -> None:
     for name, known in _CHOICES.items():
         if (value := getattr(config, name)) not in known:
             raise ConfigError(f"agent.{name} must be {' or '.join(known)}, got {value!r}")
-    if config.memory != "none" and not config.shared_torso:
-        raise ConfigError(
-            f"agent.memory={config.memory!r} is one memory for policy and value, behind one torso; "
-            "set agent.shared_torso to true"
-        )
     if config.accelerate != "off":
         raise ConfigError(
             f"agent.accelerate={config.accelerate!r} repeats updates of batches of one size, but "

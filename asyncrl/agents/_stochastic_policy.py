@@ -75,7 +75,7 @@ class StochasticPolicy(TorchPolicy):
 def own_columns(net: PolicyValueNet) -> tuple[ColumnSpec, ...]:
     """Return the columns that a policy with such a network adds to rows."""
     remembered = net.memory_size
-    memory = (ColumnSpec(MEMORY, "float32", (remembered,)),) if remembered else ()
+    memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
     return (ColumnSpec(LOG_PROB, "float32"), *net.head.columns, *memory)
 
 

@@ -79,7 +79,7 @@ class IMPALAConfig(TorchConfig):
 
     memory: Literal["none", "gru", "lstm"] = "none"
     """What remembers earlier observations of an episode, in as many units as the last hidden layer
-    has. The replay is to keep `start_columns=("memory",)`."""
+    has."""
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """What takes the steps."""

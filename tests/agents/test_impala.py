@@ -274,9 +274,7 @@ def rounds(
         config,
         env,
         SyncConfig(
-            replay=TrajectoryQueueConfig(
-                gamma=GAMMA, start_columns=("memory",) if config.memory != "none" else ()
-            ),
+            replay=TrajectoryQueueConfig(gamma=GAMMA),
             trainer=TrainerConfig(
                 batch_size=size,
                 opt_interval_env_steps=size,

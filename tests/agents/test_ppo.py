@@ -198,7 +198,7 @@ def batch_for(agent: PPOAgent, seed: int = 0, n: int = 3, length: int = 6) -> Co
     }
 
 
-MEMORIES = [{}, {"memory": "gru", "shared_torso": True}, {"memory": "lstm", "shared_torso": True}]
+MEMORIES: list[dict[str, Any]] = [{}, {"memory": "gru"}, {"memory": "lstm"}]
 with_and_without_memory = pytest.mark.parametrize("memory", MEMORIES, ids=["none", "gru", "lstm"])
 
 
@@ -498,8 +498,7 @@ def test_torso_with_another_answer_than_features_is_refused() -> None:
     [
         ({"hidden": (8, 0)}, "hidden"),
         ({"activation": "gelu"}, "tanh or relu"),
-        ({"memory": "gru"}, "shared_torso"),
-        ({"memory": "brain", "shared_torso": True}, "none or gru or lstm"),
+        ({"memory": "brain"}, "none or gru or lstm"),
         ({"correction": "retrace"}, "gae or vtrace"),
         ({"accelerate": "graphs"}, "set it to off"),
         ({"accelerate": "compile"}, "set it to off"),
@@ -524,7 +523,7 @@ def test_batches_of_another_replay_are_refused_with_advice() -> None:
     batch = batch_for(agent)
     with pytest.raises(ConfigError, match="TrajectoryQueueConfig"):
         agent.opt({name: column for name, column in batch.items() if name != "mask"})
-    agent = agent_for(memory="gru", shared_torso=True)
+    agent = agent_for(memory="gru")
     batch = batch_for(agent)
     with pytest.raises(ConfigError, match="start_columns"):
         agent.opt({**batch, "memory": np.zeros((3, 6, 8), np.float32)})
@@ -555,12 +554,11 @@ def train(
     agent: PPOConfig, env: str, n_envs: int = 8, n_steps: int = 128, **parts: Any
 ) -> TrainResult:
     n = n_envs * n_steps
-    memory = agent.memory != "none"
     return train_sync(
         agent,
         partial(EnvConfig(id=env, n_envs=n_envs).build),
         SyncConfig(
-            replay=TrajectoryQueueConfig(start_columns=("memory",) if memory else ()),
+            replay=TrajectoryQueueConfig(),
             play=EpisodeEvaluatorConfig(episodes=20),
             trainer=TrainerConfig(
                 batch_size=n,
@@ -590,7 +588,7 @@ def test_cartpole_is_learned(correction: Any) -> None:
 
 @pytest.mark.parametrize(("memory", "recalls"), [("none", False), ("gru", True), ("lstm", True)])
 def test_what_was_seen_earlier_is_used_with_a_memory_alone(memory: Any, recalls: bool) -> None:
-    agent = PPOConfig(device="cpu", hidden=(16,), memory=memory, shared_torso=True)
+    agent = PPOConfig(device="cpu", hidden=(16,), memory=memory)
     stop = AnyOf(ReachesUpperBound("eval_reward", 1.0), MaxEnvSteps(40_000 if recalls else 5_000))
     result = train(agent, RECALL, n_envs=32, n_steps=16, stop=stop)
     assert (result.best_score == 1.0) is recalls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run
 from tests.fakes import ConstantConfig
+from tests.test_readme import README
 
 SUMMARY = """
     stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_score best_opt_steps
@@ -40,6 +42,25 @@ def test_help_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert all(f"{name}: {line}" in shown for name, line in preset_lines().items())
+
+
+def readme_memories() -> list[str]:
+    """Return the flags for memories that the README names in the row of `ppo`."""
+    (row,) = re.findall(r"^\| `ppo` \|.*$", README, re.MULTILINE)
+    found = re.search(r"`(--agent\.memory) (\w+)` or `(\w+)`", row)
+    assert found, row
+    flag, *kinds = found.groups()
+    return [f"{flag} {kind}" for kind in kinds]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["ppo", "impala"])
+@pytest.mark.parametrize("flags", readme_memories())
+def test_memory_is_one_flag(name: str, flags: str, tmp_path: Path) -> None:
+    done = run("train", name, *flags.split(), *TINY, "--max-opt-steps", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert read_json(run_dir / "summary.json")["opt_steps"] >= 3
 
 
 # --- a run, and what it leaves -------------------------------------------------------------------
@@ -183,7 +204,9 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert f"asyncrl.errors.ActorFailed: {sentence}" in done.stderr
     else:
         hint = "x/error.txt holds the traceback"
-        assert done.stderr == f"asyncrl: error: {sentence} ({hint})\n"
+        assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Mend what ")
+        assert done.stderr.endswith(f" ({hint})\n")
+        assert done.stderr.count("\n") == 1
     written = (tmp_path / "x/error.txt").read_text()
     assert 'mine.py", line 10, in step' in written
     assert not (tmp_path / "x/summary.json").exists()
