@@ -55,6 +55,18 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("credentials", "peers without the right keys, of nine kinds", 5, 120),
     ("incarnations", "messages of a life, and of a run, that is over", 3, 60),
     ("canaries", "bytes that would run code, wherever bytes are read", 10, 10),
+    ("dead_noticed", "actors that are killed: until the user is told", 12, 300),
+    ("kill_storm", "actors that are killed, one after the other, at a steady rate", 60, 650),
+    ("hang_storm", "environments that hang, asleep, in native code or stopped", 20, 450),
+    ("flaky_env", "environments that raise, under each policy", 20, 400),
+    ("orphans", "learners that are killed with stuck actors: who and what is left", 35, 900),
+    ("signals", "Ctrl-C and SIGTERM with 100 MB of state", 60, 1200),
+    ("checkpoint_pause", "checkpoints of 100 MB: who stands still", 25, 300),
+    ("paused_learner", "a learner that is stopped for a while", 20, 80),
+    ("partition", "a network that stalls, or swallows what is sent", 25, 80),
+    ("models", "models that are lost on their way", 25, 320),
+    ("full_disk", "a disk that fills up while a run writes to it", 30, 300),
+    ("soak", "a fault at random every few seconds, for long", 245, 7210),
 )
 """Name, which is that of the module here, what it does, and seconds of small and full."""
 

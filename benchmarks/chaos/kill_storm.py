@@ -1,121 +1,89 @@
 """What do many deaths cost a run? Actors are killed at random while it trains.
 
 A calm stretch first, for comparison. Then one actor after another is killed with SIGKILL, at a
-steady rate. At the end every slot must be filled, and the ledger must add up to the last
-transition. Fails if it does not.
-
-    python -m benchmarks.chaos.kill_storm --kills 1000 --seconds 600
+steady rate, each when the one before has come back. The environments count their own steps and the
+replay looks at each transition that it is given, so that what a kill cost is known without the
+ledger, and what the ledger says is checked.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import signal
-import statistics
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 
 import psutil
 
-from asyncrl.actor_manager import ActorManagerConfig
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.restart_policy import RestartPolicyConfig
-from asyncrl.train import build_async_trainer
-from asyncrl.types import ActorId
-from benchmarks.common import positive
+from asyncrl.transports.zeromq import ZmqTransportConfig
+from benchmarks.chaos.figures import median, percentile
+from benchmarks.chaos.finding import Finding, Size
+from benchmarks.chaos.stage import DEADLINE_S, Stage
+from benchmarks.chaos.worlds import Life
+from benchmarks.common import note
 
-__all__ = ["KillStorm", "storm"]
+__all__ = ["Storm", "findings", "measure"]
 
-_BACK_S = 60.0
-"""For all slots to be filled again after the last death."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Death:
-    """A slot that is empty, and what it had done."""
-
-    killed_at: float
-    env_steps: int
+_UNSENT = 2
+"""Messages of an actor that no window counts: one that waits for credit, one that is filled."""
 
 
 @dataclass(slots=True)
-class KillStorm:
-    """A training loop that kills actors; the times are those until a slot makes steps again."""
+class Storm:
+    """A script: calm, then kills, then calm again."""
 
     kills: int
     seconds: float
     calm_s: float
-    seed: int
+    killed: list[Life] = field(default_factory=list)
+    killed_at: list[float] = field(default_factory=list)
     away_s: list[float] = field(default_factory=list)
-    gaps_s: list[float] = field(default_factory=list)
     env_steps_per_s: dict[str, float] = field(default_factory=dict)
-    rss_mib: list[float] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
-    _empty: dict[ActorId, _Death] = field(default_factory=dict)
+    rss_mib: list[float] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
 
-    def run(self, trainer: AsyncTrainer) -> None:
-        """Train in peace, then under the storm, then until everybody is back."""
-        while not trainer.run_step():  # actors are about to start
-            continue
-        self._stretch("calm", trainer, [], self.calm_s)
+    def __call__(self, stage: Stage) -> Iterator[None]:
+        """Train in peace, then under the storm, until everybody is back."""
+        draw = random.Random(0)  # noqa: S311  # no secret
+        yield from stage.begins()
+        yield from self._calm(stage)
+        self.began = time.monotonic()
+        steps = _env_steps(stage)
+        for number in count(1):
+            due = self.began + self.seconds * number / self.kills
+            yield from stage.for_s(due - time.monotonic())
+            if number > self.kills:
+                break
+            yield from self._kill(stage, draw)
+        self.ended = time.monotonic()
+        self.env_steps_per_s["storm"] = (_env_steps(stage) - steps) / (self.ended - self.began)
         self._note_size()
-        pauses = [self.seconds * (i + 1) / self.kills for i in range(self.kills)]
-        self._stretch("storm", trainer, pauses, self.seconds)
-        deadline = time.monotonic() + _BACK_S
-        while self._empty and time.monotonic() < deadline:
-            self._turn(trainer)
+
+    def _calm(self, stage: Stage) -> Iterator[None]:
+        steps, began = _env_steps(stage), time.monotonic()
+        yield from stage.for_s(self.calm_s)
+        passed_s = time.monotonic() - began
+        self.env_steps_per_s["calm"] = (_env_steps(stage) - steps) / passed_s
         self._note_size()
 
-    def _stretch(
-        self, name: str, trainer: AsyncTrainer, kill_after_s: list[float], seconds: float
-    ) -> None:
-        draw = random.Random(self.seed)  # noqa: S311  # no secret
-        began, steps, due = time.monotonic(), trainer.proxy.ledger.env_steps, list(kill_after_s)
-        while (passed := time.monotonic() - began) < seconds or due:
-            if due and passed >= due[0] and self._kill_one(trainer, draw):
-                due.pop(0)
-            self._turn(trainer)
-        self.env_steps_per_s[name] = (trainer.proxy.ledger.env_steps - steps) / passed
-
-    def _turn(self, trainer: AsyncTrainer) -> None:
-        began = time.monotonic()
-        trainer.run_step()
-        now = time.monotonic()
-        self.gaps_s.append(now - began)
-        rows = trainer.proxy.actors.rows()
-        for actor_id, death in list(self._empty.items()):
-            if rows[actor_id].env_steps > death.env_steps:
-                self.away_s.append(now - death.killed_at)
-                del self._empty[actor_id]
-
-    def _kill_one(self, trainer: AsyncTrainer, draw: random.Random) -> bool:
-        """Kill an actor if all slots are filled; it is known by its number when it is gone."""
-        helpers = psutil.Process().children()
-        actors = [actor.pid for helper in helpers for actor in helper.children()]
-        if self._empty or not actors:
-            return False
-        os.kill(draw.choice(actors), signal.SIGKILL)
-        self._await_restart(trainer)
-        return True
-
-    def _await_restart(self, trainer: AsyncTrainer) -> None:
-        """Learn on until it is known whose slot was refilled."""
-        killed_at = time.monotonic()
-        before = {i: row.restarts for i, row in trainer.proxy.actors.rows().items()}
-        while not self._empty and time.monotonic() < killed_at + _BACK_S:
-            self._turn(trainer)
-            for actor_id, row in trainer.proxy.actors.rows().items():
-                if row.restarts > before.get(actor_id, 0):
-                    self._empty[actor_id] = _Death(killed_at, row.env_steps)
+    def _kill(self, stage: Stage, draw: random.Random) -> Iterator[None]:
+        """Kill an actor, and learn on until its slot has had a new transition stored."""
+        victim = draw.choice(stage.lives.living())
+        newest = max(stage.audit.first_at)
+        self.killed.append(victim)
+        self.killed_at.append(time.monotonic())
+        os.kill(victim.pid, signal.SIGKILL)
+        what = f"a transition of the actor that follows number {len(self.killed)}"
+        yield from stage.until(lambda: max(stage.audit.first_at) > newest, DEADLINE_S, what)
+        self.away_s.append(stage.audit.first_at[max(stage.audit.first_at)] - self.killed_at[-1])
+        if len(self.killed) % 100 == 0:
+            note(f"{len(self.killed)} of {self.kills} killed")
 
     def _note_size(self) -> None:
         process = psutil.Process()
@@ -123,58 +91,102 @@ class KillStorm:
         self.descriptors.append(process.num_fds())
 
 
-def storm(loop: KillStorm, actors: int) -> Mapping[str, object]:
-    """Run it, and return what it cost; raise if anything was not accounted for."""
-    restart = RestartPolicyConfig(max_restarts=10 * loop.kills, backoff_max_s=0.2)
-    config = AsyncConfig(
-        actors=actors,
-        supervision=ActorManagerConfig(restart=restart),
-        limiter=RateLimiterConfig(samples_per_insert=4.0),
-        trainer=AsyncTrainerConfig(batch_size=64),
-        evaluation=EvaluationConfig(where="off"),
+def _env_steps(stage: Stage) -> int:
+    return sum(life.steps for life in stage.lives.all()) * stage.world.n_envs
+
+
+def measure(size: Size, directory: Path) -> list[Finding]:
+    """Run the storm, and say what it cost."""
+    storm = Storm(80, 45.0, 8.0) if size == "small" else Storm(1000, 600.0, 30.0)
+    stage = Stage(directory)
+    stage.play(storm)
+    return findings(storm, stage)
+
+
+def findings(storm: Storm, stage: Stage) -> list[Finding]:
+    """Return what a storm that is over has cost."""
+    return [_away(storm), _pauses(storm, stage), _loss(storm, stage), *_throughput(storm, stage)]
+
+
+def _away(storm: Storm) -> Finding:
+    middle, worst = median(storm.away_s), percentile(storm.away_s, 99)
+    return Finding(
+        target=2,
+        what=f"{storm.kills} kills of actors, started by a fork server",
+        measured=f"median {middle:.2f} s, p99 {worst:.2f} s, longest {max(storm.away_s):.2f} s",
+        promised="median <= 0.5 s, p99 <= 1.5 s",
+        passed=middle <= 0.5 and worst <= 1.5,
+        timed=True,
+        numbers={"median_s": middle, "p99_s": worst, "longest_s": max(storm.away_s)},
     )
-    agent = DQNConfig(hidden=(32,), device="cpu", threads=1)
-    make_env = EnvConfig(id="CartPole-v1", n_envs=4).build
-    trainer = build_async_trainer(agent, make_env, config, strategy=loop)
-    result = trainer.train()
-    ledger = result.ledger
-    restarts = sum(actor["restarts"] for actor in result.actors.values())
-    accounted = ledger["stored"] + ledger["dropped"] + ledger["lost"]
-    if ledger["in_flight"] or ledger["produced"] != accounted:
-        raise SystemExit(f"the ledger does not add up: {ledger}")
-    if restarts < loop.kills or len(loop.away_s) < loop.kills:
-        raise SystemExit(
-            f"{loop.kills} kills, {restarts} restarts, {len(loop.away_s)} of them seen to work"
-        )
-    away, gaps = sorted(loop.away_s), sorted(loop.gaps_s)
-    return {
-        "kills": loop.kills,
-        "restarts": restarts,
-        "transitions": ledger,
-        "lost_per_kill": ledger["lost"] / loop.kills,
-        "away_median_s": statistics.median(away),
-        "away_p99_s": away[int(0.99 * len(away))],
-        "longest_turn_of_the_learner_s": gaps[-1],
-        "env_steps_per_s": loop.env_steps_per_s,
-        "storm_vs_calm": loop.env_steps_per_s["storm"] / loop.env_steps_per_s["calm"],
-        "learner_rss_mib": loop.rss_mib,
-        "learner_descriptors": loop.descriptors,
-    }
 
 
-def main() -> None:
-    """Measure, and print the result as JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--kills", type=positive, default=100)
-    parser.add_argument("--seconds", type=float, default=60.0, help="over which they are spread")
-    parser.add_argument("--calm-seconds", type=float, default=10.0, help="before that")
-    parser.add_argument("--actors", type=positive, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    loop = KillStorm(given.kills, given.seconds, given.calm_seconds, given.seed)
-    json.dump(storm(loop, given.actors), sys.stdout, indent=2)
-    print()
+def _pauses(storm: Storm, stage: Stage) -> Finding:
+    """Look at the gaps that end while an actor is away."""
+    gaps = [
+        gap
+        for at, away_s in zip(storm.killed_at, storm.away_s, strict=True)
+        for gap in stage.gaps_s(at, at + away_s)
+    ]
+    calm = stage.gaps_s(end=storm.began)
+    return Finding(
+        target=4,
+        what="gradient steps while 1 of 2 actors is away",
+        measured=f"longest gap {1000 * max(gaps):.0f} ms ({1000 * max(calm):.0f} ms in calm)",
+        promised="<= 200 ms",
+        passed=max(gaps) <= 0.2,
+        timed=True,
+        numbers={"longest_s": max(gaps), "p99_s": percentile(gaps, 99), "calm_s": max(calm)},
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _loss(storm: Storm, stage: Stage) -> Finding:
+    """Look at what each kill cost, as the environments and the replay have it."""
+    lost = [stage.lost(life) / stage.message for life in storm.killed]
+    most = ZmqTransportConfig().window + _UNSENT
+    books = stage.books(5, f"{storm.kills} kills of actors")
+    return Finding(
+        target=5,
+        what=books.what,
+        measured=f"at most {max(lost):.1f} batches lost by a kill, {sum(lost) / len(lost):.1f} in "
+        f"the mean; {books.measured}",
+        promised=f"<= {most - _UNSENT} sent batches and {_UNSENT} unsent; {books.promised}",
+        passed=books.passed and max(lost) <= most,
+        numbers={**books.numbers, "most_lost_batches": max(lost)},
+    )
+
+
+def _throughput(storm: Storm, stage: Stage) -> list[Finding]:
+    rates = storm.env_steps_per_s
+    share = rates["storm"] / rates["calm"]
+    restarts = sum(actor["restarts"] for actor in stage.result.actors.values())
+    back_s = storm.away_s[-1]
+    took_s = storm.ended - storm.began
+    return [
+        Finding(
+            target=6,
+            what=f"{storm.kills} kills in {took_s:.0f} s: slots filled again",
+            measured=f"{restarts:.0f} of {storm.kills}",
+            promised="all, and no other",
+            passed=restarts == storm.kills == len(storm.away_s),
+            numbers={"restarts": restarts, "kills": storm.kills, "seconds": took_s},
+        ),
+        Finding(
+            target=6,
+            what="environment steps a second under the storm",
+            measured=f"{share:.0%} of those in calm ({rates['storm']:,.0f} of "
+            f"{rates['calm']:,.0f}); all back {back_s:.2f} s after the last kill",
+            promised=">= 60 %; all back <= 2 s",
+            passed=share >= 0.6 and back_s <= 2,
+            timed=True,
+            numbers={"share": share, "back_s": back_s, **rates},
+        ),
+        Finding(
+            target=24,
+            what="the learner's open files after the storm",
+            measured=f"{storm.descriptors[1]} after {storm.descriptors[0]}; memory "
+            f"{storm.rss_mib[1]:.0f} MiB after {storm.rss_mib[0]:.0f}",
+            promised="none is left open for each kill",
+            passed=storm.descriptors[1] < storm.descriptors[0] + 6,
+        ),
+    ]

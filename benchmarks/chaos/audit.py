@@ -1,0 +1,135 @@
+"""Looks at every transition that is stored, whatever the ledger says of it.
+
+Observations of `worlds.Numbered` say which life and which step they are of, so a transition that
+is stored twice, or never though a later one is, shows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from asyncrl.replay_buffer import KeepsState, ReplayBuffer
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import END, SegmentSchema
+from asyncrl.types import Array, Columns, IntArray, Params
+from benchmarks.chaos.worlds import SCALE
+
+__all__ = ["Audit", "AuditedReplayConfig"]
+
+
+@dataclass(slots=True)
+class Audit:
+    """What has been stored of each life, and when."""
+
+    twice: int = 0
+    """Transitions that were stored already."""
+
+    gaps: int = 0
+    """Transitions missing before one that was stored."""
+
+    unmodelled: int = 0
+    """Transitions in which nobody's model had acted."""
+
+    first_at: dict[int, float] = field(default_factory=dict)
+    """Life -> when its first transition was stored, by the monotonic clock."""
+
+    pushed_at: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    """The model that acted last in each part that was stored, at `pushed_at`."""
+
+    keeps_times: bool = False
+    """Whether the last two are kept."""
+
+    _next: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def stored(self, life: int) -> int:
+        """Return how many transitions of a life are stored."""
+        return sum(count for (of, _), count in self._next.items() if of == life)
+
+    def total(self) -> int:
+        """Return how many are stored of all."""
+        return sum(self._next.values())
+
+    def look(self, columns: Columns, rows: IntArray, schema: SegmentSchema) -> None:
+        """Take in what is about to be stored."""
+        now = time.monotonic()
+        sampled = schema.sampled
+        for i, filled in enumerate(rows):
+            part = slice(sampled.start, min(int(filled), sampled.stop))
+            counts = columns["flags"][i, part] < END
+            obs = columns["obs"][i, part][counts]
+            if len(obs):
+                self._look_at(np.rint(obs[:, :3] / SCALE).astype(np.int64), now)
+            self.unmodelled += int((columns["model_version"][i, part][counts] < 0).sum())
+        if self.keeps_times:
+            self.pushed_at.append(now)
+            self.versions.append(int(columns["model_version"][:, sampled].max()))
+
+    def _look_at(self, numbers: Array, now: float) -> None:
+        """Compare the steps of one environment with what has come of it before."""
+        life, env, first = (int(number) for number in numbers[0])
+        expected = self._next.get((life, env), 0)
+        steps = numbers[:, 2]
+        self.twice += max(0, expected - first) + int((np.diff(steps) < 1).sum())
+        self.gaps += max(0, first - expected) + int(np.maximum(np.diff(steps) - 1, 0).sum())
+        self._next[life, env] = int(steps[-1]) + 1
+        self.first_at.setdefault(life, now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedReplayConfig:
+    """A uniform replay whose intake is looked at."""
+
+    audit: Audit
+    inner: UniformReplayConfig = field(default_factory=UniformReplayConfig)
+
+    @property
+    def lookahead(self) -> int:
+        """As the replay's."""
+        return self.inner.lookahead
+
+    @property
+    def capacity(self) -> int:
+        """As the replay's."""
+        return self.inner.capacity
+
+    @property
+    def once(self) -> bool:
+        """As the replay's."""
+        return self.inner.once
+
+    def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
+        """Allocate it."""
+        return _Audited(self.inner.build(schema, seed), schema, self.audit)
+
+
+class _Audited(ReplayBuffer):
+    def __init__(self, inner: ReplayBuffer, schema: SegmentSchema, audit: Audit) -> None:
+        self._inner = inner
+        self._schema = schema
+        self._audit = audit
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        self._audit.look(columns, rows, self._schema)
+        return self._inner.push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        return self._inner.sample(batch_size)
+
+    def state(self) -> Params:
+        assert isinstance(self._inner, KeepsState)
+        return self._inner.state()
+
+    def load_state(self, state: Params) -> None:
+        assert isinstance(self._inner, KeepsState)
+        self._inner.load_state(state)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    @property
+    def capacity(self) -> int:
+        return self._inner.capacity

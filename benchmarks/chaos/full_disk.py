@@ -1,0 +1,180 @@
+"""A file system that is full while a run writes to it: what is lost, and what is the user told?
+
+The run directory is on a small file system of its own. Another file fills it while the run learns
+and saves. In one run it is removed after a while; in the other the disk stays full to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncrl.checkpoint import Checkpointer
+from benchmarks.chaos.finding import Finding, Size, not_run
+from benchmarks.chaos.learner import wait_until
+from benchmarks.chaos.stage import DEADLINE_S
+from benchmarks.common import ROOT
+
+__all__ = ["Outcome", "measure"]
+
+_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
+    --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
+    --replay.capacity 5000 --agent.device cpu --agent.hidden 64
+    --trainer.books.save-interval-opt-steps 200 --trainer.books.keep-checkpoints 2
+    --max-seconds 8""".split()
+_RUN_S, _FULL_S = 8.0, 2.0
+_DISK = "16M"
+_WORDS = "No space left on device"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is there after a run whose disk was full."""
+
+    code: int
+    said: str
+    full_at: int
+    """Optimisation steps of the newest checkpoint when the disk was filled."""
+
+    newest: int
+    """Of the newest one that loads, at the end."""
+
+    recorded_s: float
+    """When its newest record was written, in seconds of the run."""
+
+    broken_lines: int
+    """Lines of the metrics that are not whole."""
+
+
+def measure(size: Size, directory: Path) -> list[Finding]:
+    """Fill the disk of two runs, or more."""
+    what, promised = "a disk that is full", "the run goes on; the newest checkpoint loads"
+    if os.geteuid():
+        return [not_run(11, what, promised, "only root may mount a small file system")]
+    try:
+        with _small_disk(directory / "probe"):
+            pass
+    except subprocess.CalledProcessError as error:
+        return [not_run(11, what, promised, f"no file system can be mounted: {error.stderr}")]
+    findings = []
+    for number in range(1 if size == "small" else 10):
+        for stays_full in (False, True):
+            with _small_disk(directory / f"{number}-{stays_full}") as disk:
+                findings += _judge(_run_on(disk, stays_full=stays_full), stays_full=stays_full)
+    return findings
+
+
+@contextmanager
+def _small_disk(path: Path) -> Iterator[Path]:
+    path.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(path)]
+    subprocess.run(mounting, check=True, capture_output=True, text=True)  # noqa: S603
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)  # noqa: S603, S607
+
+
+def _run_on(disk: Path, *, stays_full: bool) -> Outcome:
+    """Run for a while on this disk, which is full for some of it or to the end."""
+    run_dir = disk / "run"
+    command = [sys.executable, "-c", _MAIN, *_ARGUMENTS, "--run-dir", str(run_dir)]
+    checkpoints = Checkpointer(run_dir / "checkpoints")
+    with subprocess.Popen(  # noqa: S603  # our own module
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            wait_until(
+                lambda: checkpoints.latest() or process.poll() is not None,
+                DEADLINE_S,
+                "a checkpoint",
+            )
+            filler = disk / "filler"
+            _fill(filler)
+            full_at = int(checkpoints.latest() or 0)
+            if not stays_full:
+                time.sleep(_FULL_S)
+                filler.unlink()
+            said = process.communicate(timeout=DEADLINE_S)[0]
+        finally:
+            process.kill()
+    filler.unlink(missing_ok=True)
+    records, broken = _records(run_dir / "metrics.jsonl")
+    newest = int(checkpoints.load_latest().meta["opt_steps"])
+    return Outcome(
+        code=process.returncode,
+        said=said,
+        full_at=full_at,
+        newest=newest,
+        recorded_s=max(record["wall_s"] for record in records),
+        broken_lines=broken,
+    )
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def _records(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the records that are whole, and how many lines are not."""
+    records, broken = [], 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            broken += 1
+    return records, broken
+
+
+def _judge(outcome: Outcome, *, stays_full: bool) -> list[Finding]:
+    """Compare what is there with what should be."""
+    what = "a disk that is full to the end" if stays_full else f"a disk full for {_FULL_S:g} s"
+    saved = outcome.newest >= outcome.full_at if stays_full else outcome.newest > outcome.full_at
+    told = [line for line in outcome.said.splitlines() if _WORDS in line]
+    found = [
+        Finding(
+            target=11,
+            what=f"{what}: the newest checkpoint",
+            measured=f"of {outcome.newest:,} optimisation steps loads, where {outcome.full_at:,} "
+            f"had been saved before; exit code {outcome.code}",
+            promised="that one, at least; exit code not 0"
+            if stays_full
+            else "a newer one; exit code 0",
+            passed=saved and (outcome.code != 0) == stays_full,
+            numbers={"newest": outcome.newest, "full_at": outcome.full_at, "code": outcome.code},
+        ),
+        Finding(
+            target=11,
+            what=f"{what}: the user is told",
+            measured=told[-1] if told else "nothing",
+            promised=f"{_WORDS!r}, and what is lost",
+            passed=bool(told),
+        ),
+    ]
+    return found if stays_full else [*found, _records_go_on(what, outcome)]
+
+
+def _records_go_on(what: str, outcome: Outcome) -> Finding:
+    return Finding(
+        target=11,
+        what=f"{what}: the records of a run of {_RUN_S:g} s",
+        measured=f"the newest is of {outcome.recorded_s:.1f} s; {outcome.broken_lines} broken",
+        promised="they go on when there is room; none is broken",
+        passed=outcome.recorded_s > _RUN_S - 1.0 and not outcome.broken_lines,
+        numbers={"recorded_s": outcome.recorded_s, "broken_lines": outcome.broken_lines},
+    )

@@ -1,0 +1,177 @@
+"""A learner in a process of its own, for entries that kill or stop it.
+
+Everything it starts carries a mark in its environment, by which those who are left are found; its
+/dev/shm is a directory of its own where the machine allows that.
+
+python -m benchmarks.chaos.learner DIRECTORY ACTORS WIDTH
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from benchmarks.chaos.finding import Finding
+from benchmarks.chaos.stage import DEADLINE_S, Stage
+from benchmarks.chaos.worlds import Lives, Numbered
+from benchmarks.common import ROOT
+
+__all__ = ["MARK", "SHARED_MEMORY", "Learner", "marked", "wait_until"]
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
+MARK = "ASYNCRL_CHAOS_MARK"
+_ENOUGH, _STATUS = "enough", "status"
+_CAPACITY = 4_000
+_OWN_SHARED_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
+    """Return as soon as something holds; raise with what was waited for if it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        time.sleep(0.002)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that carry a mark and are no corpses."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes().split(b"\0"):
+                process = psutil.Process(int(path.parent.name))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        except (OSError, psutil.Error):  # it has ended, or belongs to somebody else
+            continue
+    return found
+
+
+@dataclass(slots=True)
+class Learner:
+    """A run in another process, with environments of `worlds.Numbered`."""
+
+    directory: Path
+    actors: int = 2
+    width: int = 0
+    mark: str = ""
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the learner itself."""
+        assert self.process
+        return self.process.pid
+
+    @property
+    def shared_memory(self) -> Path:
+        """Where its /dev/shm is."""
+        return self.directory / "shm" if _can_unshare() else SHARED_MEMORY
+
+    @property
+    def lives(self) -> Lives:
+        """What its environments leave word of."""
+        return Lives(self.directory / "lives")
+
+    @property
+    def stored(self) -> int:
+        """Transitions that it has stored so far."""
+        with (self.directory / _STATUS).open("rb") as file:
+            return int.from_bytes(file.read(8), sys.byteorder)
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / "shm").mkdir(exist_ok=True)
+        (self.directory / _STATUS).write_bytes(bytes(8))
+        self.mark = secrets.token_hex(8)
+        command = [sys.executable, "-m", "benchmarks.chaos.learner", str(self.directory)]
+        command += [str(self.actors), str(self.width)]
+        if _can_unshare():
+            own = ["unshare", "--mount", "sh", "-c", _OWN_SHARED_MEMORY]
+            command = [*own, str(self.directory / "shm"), *command]
+        self.process = subprocess.Popen(  # noqa: S603  # our own module
+            command,
+            cwd=ROOT,
+            env={**os.environ, MARK: self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let nothing of it be left."""
+        assert self.process
+        for process in marked(self.mark):
+            process.kill()
+        self.process.communicate(timeout=DEADLINE_S)
+
+    def wait_for_steps(self) -> None:
+        """Wait until all its actors make steps and it stores them."""
+        lives = self.lives
+
+        def runs() -> bool:
+            assert self.process
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the learner has ended: {self.process.communicate()[1]}")
+            return len(lives.living()) == self.actors and self.stored > 0
+
+        wait_until(runs, DEADLINE_S, "a learner's actors")
+
+    def end(self) -> tuple[dict[str, Any], Finding]:
+        """Have it end well; return its actors' counts, and what became of its transitions."""
+        assert self.process
+        (self.directory / _ENOUGH).touch()
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        if self.process.returncode:
+            raise RuntimeError(f"the learner ended with {self.process.returncode}: {err}")
+        actors, books = json.loads(out.splitlines()[-1])
+        return actors, Finding(**books)
+
+
+def _can_unshare() -> bool:
+    return os.geteuid() == 0 and shutil.which("unshare") is not None
+
+
+def _until_enough(stage: Stage, directory: Path) -> Iterator[None]:
+    """Train, and leave word of what is stored, until a file is there or nobody waits for it."""
+    with (directory / _STATUS).open("r+b") as file:
+        cell = memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
+    entry = os.getppid()
+    while not (directory / _ENOUGH).exists() and os.getppid() == entry:
+        cell[0] = stage.audit.total()
+        yield
+
+
+def main() -> None:
+    """Be the learner."""
+    directory, actors, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    stage = Stage(
+        directory,
+        world=Numbered(width=width),
+        configure=lambda config: replace(config, actors=actors),
+        replay=UniformReplayConfig(capacity=_CAPACITY),
+    )
+    stage.play(lambda stage: _until_enough(stage, directory))
+    print(json.dumps([dict(stage.result.actors), asdict(stage.books(21, "the ledger"))]))
+
+
+if __name__ == "__main__":
+    main()

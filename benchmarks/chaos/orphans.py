@@ -1,0 +1,221 @@
+"""What is left when a learner is killed, whoever else is killed with it?
+
+A learner with four actors: one has started processes, one of them in a session of its own; one
+holds the interpreter's lock in native code; one is stopped; one works. Then the learner is killed,
+or its whole group, or its helper before it, or all of them after all were stopped, so that nobody
+can tidy up. Looked for are processes, files in the temporary directory and in /dev/shm, sockets
+and semaphores.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from asyncrl.launchers.local import LocalLauncher
+from benchmarks.chaos.figures import percentile
+from benchmarks.chaos.finding import Finding, Size
+from benchmarks.chaos.learner import Learner, marked, wait_until
+from benchmarks.chaos.stage import DEADLINE_S
+from benchmarks.chaos.worlds import Order
+from benchmarks.common import note
+
+__all__ = ["Left", "measure"]
+
+_FAMILY = 8
+"""The learner, its helper, four actors and two processes of one of them."""
+
+_LOOK_S = 5.0
+"""For processes and files to go; what is there after that is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What one kill left behind."""
+
+    way: str
+    gone_s: float
+    """Until no actor was there."""
+
+    actors: int
+    others: int
+    """Of the processes that actors had started."""
+
+    traces: tuple[str, ...]
+    """Files, sockets and semaphores."""
+
+    traces_gone_s: float
+
+
+def _the_learner(learner: Learner) -> None:
+    os.kill(learner.pid, signal.SIGKILL)
+
+
+def _its_group(learner: Learner) -> None:
+    os.killpg(learner.pid, signal.SIGKILL)
+
+
+def _its_helper_first(learner: Learner) -> None:
+    psutil.Process(learner.pid).children()[0].kill()
+    os.kill(learner.pid, signal.SIGKILL)
+
+
+def _all_at_once(learner: Learner) -> None:
+    """Stop all first, so that nobody sees another one's end."""
+    family = marked(learner.mark)
+    for process in family:
+        process.suspend()
+    for process in family:
+        process.kill()
+
+
+_WAYS: Mapping[str, Callable[[Learner], None]] = {
+    "the learner": _the_learner,
+    "its group": _its_group,
+    "its helper first": _its_helper_first,
+    "all at once": _all_at_once,
+}
+
+
+_WATCHED = ("the learner", "its group")
+"""Where somebody is left to tidy up."""
+
+
+def measure(size: Size, directory: Path) -> list[Finding]:
+    """Kill learners in all ways, and look."""
+    count = 8 if size == "small" else 200
+    ways = list(_WAYS)
+    found: list[Left] = []
+    for number in range(count):
+        found.append(_left_by(ways[number % len(ways)], directory / str(number)))
+        note(f"{number + 1} of {count}: {found[-1]}")
+    return [_processes(found), _in_time(found), _helper_first(found), _traces_found(found)]
+
+
+def _left_by(way: str, directory: Path) -> Left:
+    """Start a learner, get its actors stuck, kill it and look."""
+    directory.mkdir()
+    learner = Learner(directory, actors=4)
+    shared = learner.shared_memory
+    before = _traces(shared)
+    with learner:
+        learner.wait_for_steps()
+        lives = learner.lives.living()
+        for life, order in zip(lives, (Order.BEAR, Order.HOLD, Order.STOP), strict=False):
+            life.order = order
+        wait_until(lambda: all(life.obeyed_at for life in lives[:3]), DEADLINE_S, "stuck actors")
+        wait_until(lambda: len(marked(learner.mark)) >= _FAMILY, DEADLINE_S, "their children")
+        family = marked(learner.mark)
+        pids = {life.pid for life in lives}
+        actors = [process for process in family if process.pid in pids]
+        _WAYS[way](learner)
+        killed_at = time.monotonic()
+        actors_gone = _gone_after(lambda: not any(map(_lives, actors)), killed_at)
+        _gone_after(lambda: not any(map(_lives, family)), killed_at)
+        if way not in _WATCHED:
+            LocalLauncher().close()  # the next start
+        traces_gone = _gone_after(lambda: not _traces(shared) - before, killed_at)
+        left = {process.pid for process in marked(learner.mark)}
+        return Left(
+            way=way,
+            gone_s=actors_gone,
+            actors=len(left & pids),
+            others=len(left - pids),
+            traces=tuple(sorted(_traces(shared) - before)),
+            traces_gone_s=traces_gone,
+        )
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Tell whether it has not ended yet; one that is ending has no environment any more."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _gone_after(gone: Callable[[], object], since: float) -> float:
+    with suppress(TimeoutError):
+        wait_until(gone, _LOOK_S, "an end")
+    return time.monotonic() - since
+
+
+def _traces(shared_memory: Path) -> set[str]:
+    """Return files, sockets by name, and System V objects that are there now."""
+    temporary = Path(tempfile.gettempdir())
+    found = {str(path) for path in temporary.glob("*asyncrl*")}
+    if shared_memory.exists():
+        found |= {str(path) for path in shared_memory.iterdir()}
+    unix = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]
+    names = [line.split(maxsplit=7)[7] for line in unix if len(line.split(maxsplit=7)) == 8]
+    found |= {f"socket {name}" for name in names if name.startswith(str(temporary))}
+    for kind in ("sem", "shm", "msg"):
+        lines = Path(f"/proc/sysvipc/{kind}").read_text(encoding="utf-8").splitlines()[1:]
+        found |= {f"{kind} {line.split()[1]}" for line in lines}
+    return found
+
+
+def _processes(found: list[Left]) -> Finding:
+    """Say who was left of those whose helper could see to it."""
+    own = [left for left in found if left.way != "its helper first"]
+    actors, others = sum(left.actors for left in own), sum(left.others for left in own)
+    return Finding(
+        target=7,
+        what=f"{len(own)} kills of a learner, its group, or all at once: processes left",
+        measured=f"{actors} actors, {others} of their children",
+        promised=f"0 within {_LOOK_S:g} s",
+        passed=actors == others == 0,
+        numbers={"actors": actors, "others": others, "kills": len(own)},
+    )
+
+
+def _in_time(found: list[Left]) -> Finding:
+    times = [left.gone_s for left in found if left.way in _WATCHED]
+    return Finding(
+        target=7,
+        what=f"{len(times)} kills of a learner: until the last actor is gone",
+        measured=f"longest {max(times):.2f} s, p95 {percentile(times, 95):.2f} s",
+        promised="<= 0.5 s",
+        passed=max(times) <= 0.5,
+        timed=True,
+        numbers={"longest_s": max(times)},
+    )
+
+
+def _helper_first(found: list[Left]) -> Finding:
+    """Say who was left when nobody could see to it."""
+    own = [left for left in found if left.way == "its helper first"]
+    actors, others = sum(left.actors for left in own), sum(left.others for left in own)
+    longest = max(left.gone_s for left in own)
+    return Finding(
+        target=7,
+        what=f"{len(own)} kills of the helper that watches, then of the learner",
+        measured=f"{actors} actors left, {longest:.2f} s at most until none was there; {others} "
+        "of their children left, in sessions of their own",
+        promised="0 actors within 2 s",
+        passed=actors == 0,
+        numbers={"actors": actors, "others": others, "longest_s": longest},
+    )
+
+
+def _traces_found(found: list[Left]) -> Finding:
+    """Say which files, sockets and semaphores were left."""
+    left = [trace for each in found for trace in each.traces]
+    alone = [each.traces_gone_s for each in found if each.way in _WATCHED]
+    return Finding(
+        target=8,
+        what=f"{len(found)} kills of every kind: files, sockets and semaphores left",
+        measured=f"{len(left)}; gone {max(alone):.2f} s at most after a kill of the learner"
+        + "".join(f"; {trace}" for trace in left[:3]),
+        promised="0, at the next start at the latest",
+        passed=not left,
+        numbers={"left": len(left), "longest_s": max(alone), "kills": len(found)},
+    )

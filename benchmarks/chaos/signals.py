@@ -1,0 +1,143 @@
+"""Ctrl-C and SIGTERM at random moments of a run whose state is 100 MB.
+
+The command line in a terminal: the first signal ends the run well, with a checkpoint that loads
+and the exit code that shells expect, a second Ctrl-C at once. Children say nothing of it, and
+nobody is left.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.checkpoint import Checkpointer
+from asyncrl.errors import CheckpointError
+from benchmarks.chaos.figures import percentile
+from benchmarks.chaos.finding import Finding, Size
+from benchmarks.chaos.learner import marked, wait_until
+from benchmarks.chaos.stage import DEADLINE_S
+from benchmarks.chaos.terminal import Terminal
+from benchmarks.common import note
+
+__all__ = ["End", "measure"]
+
+_ARGUMENTS = """train dqn --quiet --run-dir run --actors 2 --envs-per-actor 2 --limiter.min-size 64
+    --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
+    --replay.capacity 5000 --agent.device cpu --agent.hidden 2200 2200""".split()
+"""Networks whose parameters, targets and moments are 100 MB."""
+
+_MOMENTS_S = 1.5
+"""Signals come at any time in the first seconds of learning."""
+
+_SECOND_AFTER_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What became of one run."""
+
+    code: int
+    seconds: float
+    checkpoint_bytes: int
+    """0 if there is none that loads."""
+
+    tracebacks: int
+    left: int
+
+
+def measure(size: Size, directory: Path) -> list[Finding]:
+    """End runs with each signal, and look."""
+    count = 5 if size == "small" else 100
+    draw = random.Random(0)  # noqa: S311  # no secret
+    ends: dict[str, list[End]] = {"Ctrl-C": [], "SIGTERM": [], "Ctrl-C twice": []}
+    for number in range(count):
+        for how, found in ends.items():
+            found.append(_end(how, directory / f"{how} {number}", draw.uniform(0, _MOMENTS_S)))
+            note(f"{how}, {number + 1} of {count}: {found[-1]}")
+    return [
+        _ended(9, "Ctrl-C", 130, ends["Ctrl-C"]),
+        _in_time(9, "Ctrl-C", ends["Ctrl-C"], percent=95, promised_s=2.0),
+        _ended(10, "SIGTERM", 143, ends["SIGTERM"]),
+        _in_time(10, "SIGTERM", ends["SIGTERM"], percent=100, promised_s=5.0),
+        _ended(9, "a second Ctrl-C", 130, ends["Ctrl-C twice"], with_checkpoint=False),
+        _in_time(9, "a second Ctrl-C", ends["Ctrl-C twice"], percent=100, promised_s=0.5),
+    ]
+
+
+def _end(how: str, directory: Path, after_s: float) -> End:
+    """Start a run, send it a signal after a while, and look at what is there."""
+    directory.mkdir()
+    metrics = directory / "run" / "metrics.jsonl"
+    with Terminal(_ARGUMENTS, directory) as terminal:
+        wait_until(lambda: terminal.has_ended or _learns(metrics), DEADLINE_S, "a run that learns")
+        time.sleep(after_s)
+        if how == "SIGTERM":
+            terminal.send(signal.SIGTERM)
+        else:
+            terminal.press_ctrl_c()
+        if how == "Ctrl-C twice":
+            time.sleep(_SECOND_AFTER_S)
+            terminal.press_ctrl_c()
+        seconds = terminal.wait(DEADLINE_S)
+        left = len(marked(terminal.mark))
+    return End(
+        code=terminal.code or 0,
+        seconds=seconds,
+        checkpoint_bytes=_checkpoint_bytes(directory / "run" / "checkpoints"),
+        tracebacks=terminal.said.count("Traceback"),
+        left=left,
+    )
+
+
+def _learns(metrics: Path) -> bool:
+    return metrics.exists() and '"agent/loss"' in metrics.read_text(encoding="utf-8")
+
+
+def _checkpoint_bytes(directory: Path) -> int:
+    """Return the size of the newest checkpoint; 0 if it does not load."""
+    try:
+        groups = Checkpointer(directory).load_latest().groups
+    except CheckpointError:
+        return 0
+    return sum(array.nbytes for name in ("agent", "model") for array in groups[name].values())
+
+
+def _ended(
+    target: int, what: str, code: int, ends: list[End], *, with_checkpoint: bool = True
+) -> Finding:
+    """Say whether all ended as they should."""
+    codes = sum(end.code == code for end in ends)
+    loaded = sum(end.checkpoint_bytes > 0 for end in ends)
+    tracebacks, left = sum(end.tracebacks for end in ends), sum(end.left for end in ends)
+    megabytes = max(end.checkpoint_bytes for end in ends) / 1e6
+    saved = f", {loaded} with a checkpoint of {megabytes:.0f} MB that loads"
+    good = codes == len(ends) and not tracebacks and not left
+    return Finding(
+        target=target,
+        what=f"{what} at {len(ends)} random moments",
+        measured=f"{codes} ended with {code}{saved if with_checkpoint else ''}; {tracebacks} "
+        f"tracebacks, {left} processes left",
+        promised=f"all{', all' if with_checkpoint else ''}; 0, 0",
+        passed=good and (loaded == len(ends) or not with_checkpoint),
+        numbers={"codes": codes, "loaded": loaded, "tracebacks": tracebacks, "left": left},
+    )
+
+
+def _in_time(
+    target: int, what: str, ends: list[End], *, percent: float, promised_s: float
+) -> Finding:
+    times = [end.seconds for end in ends]
+    reached = percentile(times, percent)
+    name = "longest" if percent == 100 else f"p{percent:g}"
+    return Finding(
+        target=target,
+        what=f"{what}: until the command has ended",
+        measured=f"{name} {reached:.2f} s, median {percentile(times, 50):.2f} s",
+        promised=f"{name} <= {promised_s:g} s",
+        passed=reached <= promised_s,
+        timed=True,
+        numbers={"reached_s": reached, "longest_s": max(times)},
+    )

@@ -1,0 +1,195 @@
+"""A run in this process, that an entry disturbs while it goes on.
+
+What is done to it is a script, a generator: each `yield` lets the learner take a turn.
+
+    def script(stage):
+        yield from stage.begins()
+        os.kill(stage.lives.living()[0].pid, signal.SIGKILL)
+        yield from stage.until(lambda: len(stage.lives.living()) == 2, 60.0, "a new life")
+
+    stage = Stage(directory)
+    stage.play(script)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Self, Unpack
+
+from asyncrl.actor_manager import ActorManagerConfig
+from asyncrl.agent import AgentConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.async_config import AsyncConfig, EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.train import RunParts, build_async_trainer
+from asyncrl.train_result import TrainResult
+from benchmarks.chaos.audit import Audit, AuditedReplayConfig
+from benchmarks.chaos.finding import Finding
+from benchmarks.chaos.worlds import Life, Lives, Numbered
+
+__all__ = ["AGENT", "DEADLINE_S", "Notices", "Script", "Stage", "settings", "supervision"]
+
+DEADLINE_S = 60.0
+"""For whatever is sure to come, on a machine that is busy elsewhere."""
+
+AGENT = DQNConfig(hidden=(32,), device="cpu", threads=1)
+
+_REPLAY = UniformReplayConfig(capacity=50_000)
+_LOGGER = logging.getLogger("asyncrl")
+
+
+def settings(audit: Audit, replay: UniformReplayConfig) -> AsyncConfig:
+    """Return those of a small run whose actors may die as often as they like."""
+    return AsyncConfig(
+        supervision=supervision(),
+        limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=500),
+        replay=AuditedReplayConfig(audit=audit, inner=replay),
+        trainer=AsyncTrainerConfig(batch_size=64),
+        evaluation=EvaluationConfig(where="off"),
+    )
+
+
+def supervision(step_timeout_s: float = 300.0) -> ActorManagerConfig:
+    """Return settings under which actors come back for ever."""
+    restart = RestartPolicyConfig(on_exception="restart", max_restarts=1_000_000, backoff_max_s=0.2)
+    return ActorManagerConfig(step_timeout_s=step_timeout_s, restart=restart)
+
+
+class Notices(logging.Handler):
+    """Keeps what the run tells the user, and when; prints none of it."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: list[tuple[float, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one line."""
+        self.told.append((time.monotonic(), record.getMessage()))
+
+    def since(self, moment: float, words: str) -> list[tuple[float, str]]:
+        """Return what was told since then that has these words in it."""
+        return [(at, text) for at, text in list(self.told) if at >= moment and words in text]
+
+    def __enter__(self) -> Self:
+        self._propagates, _LOGGER.propagate = _LOGGER.propagate, False
+        _LOGGER.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _LOGGER.removeHandler(self)
+        _LOGGER.propagate = self._propagates
+
+
+class Stage:
+    """A run, its actors' lives, what was stored of them, and what the user was told."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        world: Numbered | None = None,
+        configure: Callable[[AsyncConfig], AsyncConfig] = lambda config: config,
+        replay: UniformReplayConfig = _REPLAY,
+    ) -> None:
+        """Prepare a run with the settings of `settings`, as `configure` changes them."""
+        self.lives = Lives(directory / "lives")
+        self.world = replace(world or Numbered(), lives=self.lives.path)
+        self.audit = Audit()
+        self.notices = Notices()
+        self.config = configure(settings(self.audit, replay))
+        self.learned_at: list[float] = []
+        self.trainer: AsyncTrainer
+        self.result: TrainResult
+
+    def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Unpack[RunParts]) -> None:
+        """Run until the script ends; `parts` are those of `build_async_trainer`."""
+        parts["strategy"] = _Scripted(self, script)
+        with self.notices:
+            self.trainer = build_async_trainer(agent, self.world, self.config, **parts)
+            self.result = self.trainer.train()
+
+    def begins(self) -> Iterator[None]:
+        """Wait until all actors make steps and the learner learns."""
+        yield from self.until(
+            lambda: len(self.lives.living()) == self.config.actors and self.learned_at,
+            DEADLINE_S,
+            "the run to begin",
+        )
+
+    def until(self, condition: Callable[[], object], timeout_s: float, what: str) -> Iterator[None]:
+        """Learn on until something holds; raise with what was waited for if it never does."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+            yield
+
+    def for_s(self, seconds: float) -> Iterator[None]:
+        """Learn on for a while."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            yield
+
+    def gaps_s(self, begin: float = 0.0, end: float = float("inf")) -> list[float]:
+        """Return the times between two gradient steps, of those that end in this while."""
+        pairs = zip(self.learned_at, self.learned_at[1:], strict=False)
+        return [after - before for before, after in pairs if begin <= after <= end]
+
+    @property
+    def message(self) -> int:
+        """Transitions in a full message."""
+        return self.world.n_envs * SegmentConfig().length
+
+    def lost(self, life: Life) -> int:
+        """Return the transitions that a life made and that were never stored."""
+        return life.steps * self.world.n_envs - self.audit.stored(life.number)
+
+    def books(self, target: int, what: str) -> Finding:
+        """Compare the ledger with what the actors did and what the replay was given."""
+        ledger = self.result.ledger
+        lives = self.lives.all()
+        made = sum(life.steps for life in lives) * self.world.n_envs
+        # A life that is killed may have made a step in each environment and not yet noted it.
+        unnoted = made - ledger["produced"]
+        differs = {
+            "in flight at the end": ledger["in_flight"],
+            "produced - (stored + dropped + lost)": ledger["produced"]
+            - (ledger["stored"] + ledger["dropped"] + ledger["lost"]),
+            "stored, ledger - replay": ledger["stored"] - self.audit.total(),
+            "stored twice": self.audit.twice,
+            "missing before one that is stored": self.audit.gaps,
+        }
+        exact = not any(differs.values()) and 0 <= unnoted <= len(lives) * self.world.n_envs
+        wrong = "; ".join(f"{name}: {n}" for name, n in differs.items() if n)
+        shown = f"{ledger['produced']:,} = {ledger['stored']:,} stored + {ledger['dropped']:,} "
+        shown += f"dropped + {ledger['lost']:,} lost"
+        return Finding(
+            target=target,
+            what=what,
+            measured=shown if exact else f"{shown}; {wrong or f'made {made:,}'}",
+            promised="exact: none twice, none missing before another, all made accounted for",
+            passed=exact,
+            numbers={**ledger, **differs, "made_by_environments": made, "lives": len(lives)},
+        )
+
+
+Script = Callable[[Stage], Iterator[None]]
+
+
+class _Scripted:
+    def __init__(self, stage: Stage, script: Script) -> None:
+        self._stage = stage
+        self._script = script
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        for _ in self._script(self._stage):
+            if trainer.run_step():
+                self._stage.learned_at.append(time.monotonic())

@@ -1,0 +1,207 @@
+"""Environments that count their own steps and fail when they are told to.
+
+Every life of an actor has a row in a file: which process it is, how many steps it has made, what
+it was told to do and when it did so. The row outlives a kill, so what a run accounts for can be
+compared with what really happened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import psutil
+
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.types import Array
+
+__all__ = ["SCALE", "Life", "Lives", "Numbered", "NumberedBatch", "Order"]
+
+SCALE = 2.0**-20
+"""Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
+
+_CELLS = 4
+_MOST_LIVES = 1 << 16
+_SPEC = EnvSpec(BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf)), DiscreteSpec(2))
+
+
+class Order(IntEnum):
+    """What an environment may be told to do in its next step."""
+
+    NONE = 0
+    SLEEP = 1
+    HOLD = 2
+    """Native code that never gives the interpreter's lock back."""
+
+    STOP = 3
+    RAISE = 4
+    BEAR = 5
+    """Start two processes, one of them in a session of its own, and go on."""
+
+
+def _raises() -> NoReturn:
+    raise ValueError("the wheel came off")
+
+
+def _bears() -> None:
+    for apart in (False, True):
+        subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
+
+
+_DEEDS: Mapping[Order, Callable[[], object]] = {
+    Order.SLEEP: lambda: threading.Event().wait(),
+    Order.HOLD: lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
+    Order.STOP: lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    Order.RAISE: _raises,
+    Order.BEAR: _bears,
+}
+
+
+class Life:
+    """What one life of an actor leaves word of, and what it is told; shared by two processes."""
+
+    def __init__(self, number: int, cells: Array) -> None:
+        self.number = number
+        self._cells = cells
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0 for a moment while it begins."""
+        return int(self._cells[0])
+
+    @property
+    def steps(self) -> int:
+        """Steps that each of its environments has made."""
+        return int(self._cells[1])
+
+    @property
+    def order(self) -> Order:
+        """What it was told to do."""
+        return Order(int(self._cells[2]))
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        self._cells[2] = order
+
+    @property
+    def obeyed_at(self) -> float:
+        """When it began to do so, by the machine's monotonic clock; 0 if it has not."""
+        return float(self._cells[3])
+
+    @property
+    def lives(self) -> bool:
+        """Whether its process is there, and is no corpse."""
+        try:
+            process = psutil.Process(self.pid)
+            return self.pid > 0 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def begin(self) -> None:
+        """Say which process this is."""
+        self._cells[0] = os.getpid()
+
+    def on_step(self) -> None:
+        """Count a step, after doing what was ordered."""
+        if self._cells[2]:
+            order, self.order = self.order, Order.NONE
+            self._cells[3] = time.monotonic()
+            _DEEDS[order]()
+        self._cells[1] += 1
+
+
+class Lives:
+    """All lives that have begun: one file, mapped into memory by everybody."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("a+b") as file:
+            if not os.fstat(file.fileno()).st_size:
+                file.truncate(8 * _CELLS * _MOST_LIVES)
+            self._cells = np.frombuffer(mmap.mmap(file.fileno(), 0), np.float64)
+        self._dead: set[int] = set()
+
+    def begin(self) -> Life:
+        """Take the next free number, for this process."""
+        with self.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self._cells[0] += 1
+            life = self._life(int(self._cells[0]))
+        life.begin()
+        return life
+
+    def all(self) -> list[Life]:
+        """Return those of actors; the process that builds a run looks at an environment, too."""
+        lives = (self._life(number) for number in range(1, int(self._cells[0]) + 1))
+        return [life for life in lives if life.pid not in {0, os.getpid()}]
+
+    def living(self) -> list[Life]:
+        """Return those that have made a step and whose process is there."""
+        found = [life for life in self.all() if life.number not in self._dead]
+        self._dead.update(life.number for life in found if not life.lives)
+        return [life for life in found if life.steps and life.number not in self._dead]
+
+    def _life(self, number: int) -> Life:
+        return Life(number, self._cells[number * _CELLS : (number + 1) * _CELLS])
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Makes environments whose observation says which life, which of them and which step it is."""
+
+    lives: Path = Path("lives")
+    n_envs: int = 4
+    pace_s: float = 0.001
+    """A step takes at least so long, as that of a simulator elsewhere does."""
+
+    width: int = 0
+    """Zeros in an observation, beside the three numbers."""
+
+    def __call__(self) -> NumberedBatch:
+        """Begin a life."""
+        return NumberedBatch(self)
+
+
+class NumberedBatch:
+    """Environments whose episodes have no end."""
+
+    def __init__(self, made_by: Numbered) -> None:
+        width = 3 + made_by.width
+        bound = np.full(width, np.inf)
+        self.spec = EnvSpec(BoxSpec((width,), "float32", -bound, bound), DiscreteSpec(2))
+        self.n_envs = made_by.n_envs
+        self.life = Lives(made_by.lives).begin()
+        self._pace_s = made_by.pace_s
+        self._no = np.zeros(self.n_envs, bool)
+        self._obs = np.zeros((self.n_envs, width), np.float32)
+        self._obs[:, 0] = self.life.number * SCALE
+        self._obs[:, 1] = np.arange(self.n_envs) * SCALE
+
+    def reset(self, seed: int) -> Array:
+        """Begin with step 0."""
+        del seed
+        return self._obs.copy()
+
+    def step(self, action: Array) -> EnvStep:
+        """Count."""
+        if self._pace_s:
+            time.sleep(self._pace_s)
+        self.life.on_step()
+        self._obs[:, 2] += SCALE
+        obs = self._obs.copy()
+        return EnvStep(obs, np.zeros(len(action), np.float32), self._no, self._no, obs)
+
+    def close(self) -> None:
+        """Leave the row as it is: it is read later."""

@@ -1,0 +1,120 @@
+"""What the entries make of what they have seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import flaky_env, full_disk, orphans, signals, soak
+from benchmarks.chaos.audit import Audit
+from benchmarks.chaos.checkpoint_pause import Saves
+from benchmarks.chaos.flaky_env import Failures
+from benchmarks.chaos.full_disk import Outcome
+from benchmarks.chaos.models import Losses, versions_behind
+from benchmarks.chaos.orphans import Left
+from benchmarks.chaos.signals import End
+from benchmarks.chaos.soak import Plan, Sample
+
+
+def test_versions_behind_counts_those_published_until_then() -> None:
+    losses = Losses(0.3, published_at=[0.0, 1.0, 2.0, 3.0], versions=[0, 50, 100, 150])
+    audit = Audit(pushed_at=[0.5, 1.5, 3.5], versions=[0, 0, 150])
+    assert versions_behind(losses, audit) == [0, 1, 0]
+
+
+def test_gaps_that_touch_a_save_are_told_from_others() -> None:
+    saves = Saves(1, Path("x"), spans=[(2.5, 3.5)])
+    saving, others = saves.during([0.0, 1.0, 2.0, 3.0, 5.0, 9.0])
+    assert (saving, others) == ([1.0, 2.0], [1.0, 1.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("end", "passed"),
+    [
+        (End(130, 1.0, 100, 0, 0), True),
+        (End(1, 1.0, 100, 0, 0), False),
+        (End(130, 1.0, 0, 0, 0), False),
+        (End(130, 1.0, 100, 1, 0), False),
+        (End(130, 1.0, 100, 0, 1), False),
+    ],
+)
+def test_an_end_is_good_with_its_code_a_checkpoint_and_nobody_left(end: End, passed: bool) -> None:
+    assert signals._ended(9, "Ctrl-C", 130, [End(130, 1.0, 1, 0, 0), end]).passed == passed
+
+
+def test_ends_that_take_long_are_missed_and_not_broken() -> None:
+    ends = [End(130, seconds, 1, 0, 0) for seconds in (0.1, 9.0)]
+    found = signals._in_time(9, "Ctrl-C", ends, percent=95, promised_s=2.0)
+    assert found.verdict == "missed"
+    assert "p95 9.00 s" in found.measured
+
+
+def left(way: str, **changes: object) -> Left:
+    values = {"gone_s": 0.1, "actors": 0, "others": 0, "traces": (), "traces_gone_s": 0.2}
+    return Left(way=way, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_whoever_is_left_is_told_of() -> None:
+    well = [left("the learner"), left("its helper first", others=1), left("all at once")]
+    assert orphans._processes(well).passed
+    assert not orphans._processes([*well, left("its group", others=1)]).passed
+    assert orphans._helper_first(well).passed, "nobody could see to an actor's own children"
+    assert not orphans._helper_first([left("its helper first", actors=1)]).passed
+    assert orphans._traces_found(well).passed
+    assert not orphans._traces_found([*well, left("the learner", traces=("a file",))]).passed
+    assert orphans._in_time([left("its group", gone_s=0.6)]).verdict == "missed"
+
+
+def outcome(**changes: object) -> Outcome:
+    values = {
+        "code": 0,
+        "said": "No space left on device",
+        "full_at": 200,
+        "newest": 400,
+        "recorded_s": 8.0,
+        "broken_lines": 0,
+    }
+    return Outcome(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_a_full_disk_may_cost_what_came_after_and_no_more() -> None:
+    def verdicts(stays_full: bool, **changes: object) -> list[bool]:
+        return [f.passed for f in full_disk._judge(outcome(**changes), stays_full=stays_full)]
+
+    assert verdicts(False) == [True, True, True]
+    assert verdicts(False, newest=200)[0] is False
+    assert verdicts(False, said="")[1] is False
+    assert verdicts(False, recorded_s=2.0)[2] is False
+    assert verdicts(True, code=1, newest=200) == [True, True]
+    assert verdicts(True, code=0, newest=200)[0] is False
+    assert verdicts(True, code=1, newest=100)[0] is False
+
+
+def test_records_are_read_past_broken_lines(tmp_path: Path) -> None:
+    (tmp_path / "m").write_text('{"wall_s": 1}\n{"wal\n{"wall_s": 2}\n')
+    records, broken = full_disk._records(tmp_path / "m")
+    assert [record["wall_s"] for record in records] == [1, 2]
+    assert broken == 1
+
+
+def samples(**last: int) -> list[Sample]:
+    made = [Sample(60.0 * i, 1000, 20, 5, 100 * i, 10 * i) for i in range(8)]
+    changed = {"rss_bytes": 1000, "descriptors": 20, "threads": 5} | last
+    return [*made, *(Sample(60.0 * i, env_steps=100 * i, opt_steps=1, **changed) for i in (8, 9))]
+
+
+def test_growth_and_drift_are_seen() -> None:
+    plan = Plan(600.0, 30.0, 1000.0)
+    assert soak._growth(plan, samples()).passed
+    assert not soak._growth(plan, samples(rss_bytes=9000)).passed
+    assert soak._open(samples()).passed
+    assert not soak._open(samples(threads=6)).passed
+    assert soak._drift(samples()).passed
+    slower = [*samples()[:-1], Sample(540.0, 1000, 20, 5, 800, 90)]
+    assert soak._drift(slower).verdict == "missed"
+
+
+def test_waits_must_grow() -> None:
+    assert flaky_env._grows(Failures(3, waits_s={0: [0.06, 0.11, 0.21], 1: [0.06]}))
+    assert not flaky_env._grows(Failures(3, waits_s={0: [0.06, 0.06, 0.06]}))
