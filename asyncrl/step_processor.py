@@ -152,8 +152,16 @@ def schema_of(
     lookahead: int,
 ) -> SegmentSchema:
     """Return the schema of the segments that a processor's rows fill."""
+    columns = processor.columns(spec, extras)
+    whole = any(c.name == "obs" and c.shape == spec.observation.shape for c in columns)
+    if segment.frame_stack > 1 and whole:
+        raise ConfigError(
+            f"segment.frame_stack={segment.frame_stack} is for rows of single frames, and those of "
+            f"{type(processor).__name__} hold whole observations of shape "
+            f"{spec.observation.shape}; set segment.frame_stack to 1"
+        )
     return make_schema(
-        processor.columns(spec, extras),
+        columns,
         length=segment.length,
         lookahead=lookahead,
         frame_stack=segment.frame_stack,

@@ -171,6 +171,13 @@ class Trajectories:
         """Return the columns of the rows held, and those that are made of trajectories."""
         made = self._post_process.columns if self._post_process else ()
         known = self._one_step.columns(spec, extras)
+        frames = next(c.shape for c in known if c.name == "obs")
+        if frames != spec.observation.shape:
+            raise ConfigError(
+                f"Trajectories keeps observations whole, as a clip may begin where older frames "
+                f"are in another one; its one_step makes rows of {frames} of observations of "
+                f"{spec.observation.shape}, so give it one without frame_stack"
+            )
         return (*known, *(column for column in made if column not in known))
 
     def process(self, step: Step) -> Iterator[Rows]:

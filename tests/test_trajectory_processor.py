@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.env import EnvStep
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.metrics import describe
@@ -20,7 +20,7 @@ from asyncrl.outbox import Outbox
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
-from asyncrl.step_processor import OneStep, Rows, Step
+from asyncrl.step_processor import OneStep, Rows, Step, schema_of
 from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.trainer import Trainer, TrainerConfig
 from asyncrl.trajectory_processor import (
@@ -319,6 +319,18 @@ def test_column_that_the_agent_asks_for_is_there_once() -> None:
     names = [column.name for column in processor.columns(SPEC, asked)]
     assert names == [column.name for column in processor.columns(SPEC, ())]
     assert names.count("return_to_go") == 1
+
+
+STACKS = EnvSpec(BoxSpec((4, 2, 2), "uint8", *np.zeros((2, 4, 2, 2))), DiscreteSpec(2))
+
+
+def test_stacks_of_frames_are_refused_before_anything_runs() -> None:
+    segment = SegmentConfig(frame_stack=4)
+    with pytest.raises(ConfigError, match=r"those of Trajectories hold whole .* \(4, 2, 2\); set"):
+        schema_of(Trajectories(), STACKS, (), segment, lookahead=1)
+    with pytest.raises(ConfigError, match="give it one without frame_stack"):
+        schema_of(Trajectories(one_step=OneStep(frame_stack=4)), STACKS, (), segment, lookahead=1)
+    assert schema_of(Trajectories(), STACKS, (), SegmentConfig(), lookahead=1).frame_stack == 1
 
 
 def test_rows_come_from_the_processor_that_is_given() -> None:
