@@ -17,11 +17,12 @@ from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.messages import Peer
 from asyncrl.restart_policy import (
+    Cause,
     Drop,
     GiveUp,
     RestartPolicy,
     RestartPolicyConfig,
-    describe_exit,
+    cause_of,
 )
 from asyncrl.types import ActorId
 
@@ -81,7 +82,7 @@ class _Slot:
     restart_at: float | None = 0.0
     signs: tuple[int, int] = (0, 0)
     silent_s: float = 0.0
-    killed_because: str = ""
+    killed_because: Cause | None = None
 
 
 class ActorManager:
@@ -175,7 +176,7 @@ class ActorManager:
                 peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
                 slot.alive, slot.restart_at = True, None
-                slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, ""
+                slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, None
                 if slot.incarnation > self._first_incarnation:
                     self._on_restart(actor_id)
 
@@ -189,34 +190,30 @@ class ActorManager:
         slot = self._slots[ended.peer.actor_id]
         self._on_exit(ended)
         who = self._name(ended.peer.actor_id)
-        how = slot.killed_because or describe_exit(ended)
+        how, advice = slot.killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
         if self._finishing.is_set():
             if ended.code:
-                logger.warning("%s %s%s", who, how, text)
+                lost = "at the end of the run; what it had not sent is lost"
+                logger.warning("%s %s, %s. %s%s", who, how, lost, advice, text)
             return
         now = self._clock()
+        left = self._others_left(ended.peer.actor_id)
         decision = self._policy.on_exit(
-            ended,
-            now=now,
-            how=how,
-            others_work=self._anyone_works(),
-            others_left=self._others_left(ended.peer.actor_id),
+            ended, now=now, others_work=self._anyone_works(), others_left=left, advice=advice
         )
         match decision:
-            case GiveUp(reason):
-                self._interrupter.fail(ActorFailed(f"{who} {reason}{text}"))
-            case Drop(reason):
+            case GiveUp(why, todo):
+                done = "; ".join(filter(None, (how, why, "the run ends")))
+                self._interrupter.fail(ActorFailed(f"{who} {done}. {todo}{text}"))
+            case Drop():
                 slot.dropped = True
                 self._on_drop(ended.peer.actor_id)
-                left = self._others_left(ended.peer.actor_id)
-                logger.warning(
-                    "%s %s; the run goes on without it, with %s others%s", who, reason, left, text
-                )
+                done = f"the run goes on without it, with {left} others"
+                logger.warning("%s %s; %s. %s%s", who, how, done, advice, text)
             case restart:
-                logger.warning(
-                    "%s %s; it is started again in %.1f s%s", who, how, restart.after_s, text
-                )
+                done = f"it is started again in {restart.after_s:.1f} s"
+                logger.warning("%s %s; %s. %s%s", who, how, done, advice, text)
                 slot.restart_at = now + restart.after_s
 
     def _others_left(self, actor_id: ActorId) -> int | None:
@@ -253,8 +250,7 @@ class ActorManager:
             starts = signs == (0, 0)
             limit_s = self._config.start_timeout_s if starts else self._config.step_timeout_s
             if slot.silent_s > limit_s:
-                what = "first step" if starts else "step"
-                slot.killed_because = f"made no {what} for {slot.silent_s:.0f} s and was killed"
+                slot.killed_because = _hung(slot.silent_s, limit_s, starts=starts)
                 slot.silent_s = 0.0
                 self._launcher.kill(peer, with_stacks=True)
 
@@ -269,16 +265,22 @@ class ActorManager:
                 continue
             held = self._launcher.memory_bytes(peer)
             if held > limit:
-                slot.killed_because = (
+                slot.killed_because = Cause(
                     f"held {held / 2**20:.0f} MiB of memory where supervision.memory_limit_bytes "
-                    f"allows {limit / 2**20:.0f}, and was killed"
+                    f"allows {limit / 2**20:.0f}, and was killed",
+                    "If that is no leak, raise the limit, or run fewer environments in each actor.",
                 )
                 self._launcher.kill(peer)
 
     def _kill_remaining(self) -> None:
         for actor_id, slot in self._slots.items():
             if slot.alive:
-                logger.warning("%s did not end in time and is killed", self._name(actor_id))
+                logger.warning(
+                    "%s did not end in time and is killed; what it had not sent is lost. If its "
+                    "environments need longer, raise supervision.stop_timeout_s, now %g",
+                    self._name(actor_id),
+                    self._config.stop_timeout_s,
+                )
                 self._launcher.kill(Peer(actor_id=actor_id, incarnation=slot.incarnation))
         deadline = self._clock() + self._config.stop_timeout_s
         while self.alive and self._clock() < deadline:
@@ -288,3 +290,12 @@ class ActorManager:
 
     def _name(self, actor_id: ActorId) -> str:
         return self._names.get(actor_id, f"actor {actor_id}")
+
+
+def _hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
+    what, setting = ("first step", "start") if starts else ("step", "step")
+    return Cause(
+        f"made no {what} for {silent_s:.0f} s and was killed",
+        f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
+        "look at where its threads stood, which is told below if they could still tell.",
+    )

@@ -121,9 +121,9 @@ class _Environments:
     def allow(self, error: BaseException, *, env_steps: int) -> float:
         """Close what failed, and return how long to wait, or raise what ends the actor."""
         how = describe_error(error)
-        decision = self._policy.on_failure(how, now=time.monotonic(), env_steps=env_steps)
+        decision = self._policy.on_failure(now=time.monotonic(), env_steps=env_steps)
         if isinstance(decision, GiveUp):
-            raise EnvironmentFault(decision.reason) from error
+            raise EnvironmentFault(f"{how}; {decision.why}") from error
         logger.warning(
             "the environments of actor %d failed: %s; all %d are made anew in %.1f s, and the "
             "episodes in them are cut before the step that failed\n\n%s",

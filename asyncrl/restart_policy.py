@@ -19,13 +19,14 @@ import random
 import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit
 from asyncrl.types import ActorId
 
 __all__ = [
+    "Cause",
     "Drop",
     "EnvRestartPolicy",
     "GiveUp",
@@ -33,9 +34,15 @@ __all__ = [
     "Restart",
     "RestartPolicy",
     "RestartPolicyConfig",
+    "cause_of",
     "describe_error",
-    "describe_exit",
 ]
+
+_MEND = "Mend what raised it."
+_MEND_OR_BEAR = (
+    "Mend what raised it, or, if it may happen at times, set supervision.restart.on_exception to "
+    "restart_env, restart or drop_actor."
+)
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
@@ -76,22 +83,37 @@ class RestartPolicyConfig:
     def __post_init__(self) -> None:
         for name in ("max_restarts", "backoff_s", "backoff_max_s"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"restart.{name} must be 0 or more, got {getattr(self, name)}")
+                raise ConfigError(
+                    f"supervision.restart.{name} must be 0 or more, got {getattr(self, name)}"
+                )
         if self.window_s <= 0:
-            raise ConfigError(f"restart.window_s must be positive, got {self.window_s}")
+            raise ConfigError(f"supervision.restart.window_s must be positive, got {self.window_s}")
         if not 1 <= self.backoff_factor <= 1000:
             raise ConfigError(
-                f"restart.backoff_factor must lie in [1, 1000], got {self.backoff_factor}"
+                "supervision.restart.backoff_factor must lie in [1, 1000], got "
+                f"{self.backoff_factor}"
             )
         if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"restart.jitter must lie in [0, 1], got {self.jitter}")
+            raise ConfigError(f"supervision.restart.jitter must lie in [0, 1], got {self.jitter}")
         if self.on_exception not in get_args(OnException):
             raise ConfigError(
-                f"restart.on_exception must be one of {', '.join(get_args(OnException))}, got "
-                f"{self.on_exception!r}"
+                "supervision.restart.on_exception must be one of "
+                f"{', '.join(get_args(OnException))}, got {self.on_exception!r}"
             )
         if self.min_actors < 1:
-            raise ConfigError(f"restart.min_actors must be at least 1, got {self.min_actors}")
+            raise ConfigError(
+                f"supervision.restart.min_actors must be at least 1, got {self.min_actors}"
+            )
+
+
+class Cause(NamedTuple):
+    """Why an actor's life is over."""
+
+    how: str
+    """To follow the actor's name in a sentence."""
+
+    advice: str
+    """What to do about it: a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +124,19 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
-    """End the run."""
-
-    reason: str
-    """To follow the actor's name in a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
 class Drop:
     """Go on without the slot."""
 
-    reason: str
-    """To follow the actor's name in a sentence."""
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the run."""
+
+    why: str
+    """What else is to be said than how the actor's life ended; may be empty."""
+
+    advice: str
+    """What to do about it: a sentence."""
 
 
 class RestartPolicy:
@@ -130,55 +152,49 @@ class RestartPolicy:
         ended: ActorExit,
         *,
         now: float,
-        how: str = "",
         others_work: bool = False,
         others_left: int | None = None,
+        advice: str = "",
     ) -> Restart | Drop | GiveUp:
         """Decide what an end that nobody asked for leads to.
 
         Args:
             ended: The end.
             now: When it came.
-            how: In words that follow the actor's name, if `describe_exit` cannot know.
             others_work: Whether any other actor has made a step.
             others_left: How many other actors the run has; None if the dead process is no actor.
+            advice: What to do about it, if `cause_of` cannot know.
         """
         self._ever_lived |= others_work or ended.last.turns > 0
-        how = how or describe_exit(ended)
+        advice = advice or cause_of(ended).advice
         if ended.code == 1 and ended.error:
-            decision = self._on_exception(ended, how, others_left)
+            decision = self._on_exception(ended, advice, others_left)
             if decision is not None:
                 return decision
         if not self._ever_lived:
-            return GiveUp(
-                f"{how} before any actor had made a single step, so a restart would not help"
-            )
+            why = "no actor had made a single step before, so a restart would not help"
+            return GiveUp(why, advice)
         spent, wait_s = self._recent.add(ended.peer.actor_id, now)
         if spent > self._config.max_restarts:
-            return GiveUp(
-                f"{how}; that is death {spent} of an actor within "
-                f"{self._config.window_s:g} s, and restart.max_restarts is "
-                f"{self._config.max_restarts}"
-            )
+            return GiveUp(_spent(f"death {spent} of an actor", self._config), advice)
         return Restart(wait_s)
 
     def _on_exception(
-        self, ended: ActorExit, how: str, others_left: int | None
+        self, ended: ActorExit, advice: str, others_left: int | None
     ) -> Drop | GiveUp | None:
         """Decide what an exception leads to; None if it is a crash like any other."""
         match self._config.on_exception:
             case "raise":
-                return GiveUp(how)
+                return GiveUp("", _MEND_OR_BEAR)
             case "restart_env" if others_left is not None and ended.last.turns:
                 # Before its first step there was nothing to be made anew: it has not started.
-                return GiveUp(f"{how}; making environments anew does not help against that")
+                return GiveUp("making environments anew does not help against that", advice)
             case "drop_actor" if others_left is not None:
-                if others_left >= self._config.min_actors:
-                    return Drop(how)
-                return GiveUp(
-                    f"{how}; {others_left} would be left without it, and restart.min_actors is "
-                    f"{self._config.min_actors}"
-                )
+                fewest = self._config.min_actors
+                if others_left >= fewest:
+                    return Drop()
+                why = f"{others_left} would be left, and supervision.restart.min_actors is {fewest}"
+                return GiveUp(why, advice)
         return None
 
 
@@ -189,22 +205,20 @@ class EnvRestartPolicy:
         self._config = config
         self._recent = _Recent(config, seed)
 
-    def on_failure(self, how: str, *, now: float, env_steps: int) -> Restart | GiveUp:
+    def on_failure(self, *, now: float, env_steps: int) -> Restart | GiveUp:
         """Decide whether environments are made anew.
 
         Args:
-            how: What they failed with, in words.
-            now: When.
+            now: When they failed.
             env_steps: How many steps they have made in this life of the actor.
         """
         if not env_steps:
-            return GiveUp(f"{how}; that was before their first step, so others would fail too")
+            why = "that was before their first step, so others would fail too"
+            return GiveUp(why, _MEND)
         spent, wait_s = self._recent.add(ActorId(0), now)
         if spent > self._config.max_restarts:
             return GiveUp(
-                f"{how}; that is failure {spent} of this actor's environments within "
-                f"{self._config.window_s:g} s, and restart.max_restarts is "
-                f"{self._config.max_restarts}"
+                _spent(f"failure {spent} of this actor's environments", self._config), _MEND
             )
         return Restart(wait_s)
 
@@ -241,16 +255,25 @@ def describe_error(error: BaseException) -> str:
     return " ".join(words.split())
 
 
-def describe_exit(ended: ActorExit) -> str:
-    """Say in words how an actor ended, to follow its name in a sentence."""
+def cause_of(ended: ActorExit) -> Cause:
+    """Say in words how an actor ended, and what to do about it."""
     if ended.error:
-        return f"failed: {ended.error}"
+        return Cause(f"failed: {ended.error}", _MEND)
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
     if ended.code < 0:
-        return f"was ended by {_signal_name(-ended.code)}{when}{_guess(ended)}"
+        guess, advice = _guess(ended)
+        return Cause(f"was ended by {_signal_name(-ended.code)}{when}{guess}", advice)
+    look = "Look for os._exit in the environment, or in what it uses."
     if ended.code == 0:
-        return f"ended{when} without being asked to; look for os._exit"
-    return f"exited with code {ended.code}{when}, which none of asyncrl does; look for os._exit"
+        return Cause(f"ended{when} without being asked to", look)
+    return Cause(f"exited with code {ended.code}{when}, which none of asyncrl does", look)
+
+
+def _spent(what: str, config: RestartPolicyConfig) -> str:
+    return (
+        f"that is {what} within {config.window_s:g} s, and supervision.restart.max_restarts is "
+        f"{config.max_restarts}"
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -260,12 +283,19 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _guess(ended: ActorExit) -> str:
+def _guess(ended: ActorExit) -> tuple[str, str]:
+    """Return what is behind a signal, in parentheses, and what to do about it."""
     match -ended.code:
         case signal.SIGKILL:
             peak = f"; it held up to {ended.peak_bytes / 2**20:.0f} MiB" if ended.peak_bytes else ""
-            return f" (killed from outside; the system does so when memory runs out{peak})"
+            return (
+                f" (killed from outside; the system does so when memory runs out{peak})",
+                "If it was for memory, run fewer actors, or fewer environments in each.",
+            )
         case signal.SIGSEGV | signal.SIGBUS | signal.SIGILL | signal.SIGABRT | signal.SIGFPE:
-            return " (a crash in native code)"
+            return (
+                " (a crash in native code)",
+                "Look for it in what the environment calls; where threads stood is told below.",
+            )
         case _:
-            return ""
+            return "", "Look for who sends it: a scheduler, a person, or the environment itself."

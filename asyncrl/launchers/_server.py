@@ -135,7 +135,11 @@ class _Server:
             pid = self._fork(name) if self._forks else self._spawn(name)
         except OSError as error:
             text = traceback.format_exc()
-            LifeFiles(self._directory, name).write_error(f"no process was started: {error}", text)
+            LifeFiles(self._directory, name).write_error(
+                f"the system gave no process for it, {error}; run fewer actors, or raise its limit "
+                "of processes or memory",
+                text,
+            )
             self._tell({"ended": name, "code": 1, "peak_bytes": 0})
             return
         self._pids[name] = pid

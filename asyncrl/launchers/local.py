@@ -180,8 +180,9 @@ class LocalLauncher:
         self._kill_everything()
         code = self._server.poll()
         raise ActorFailed(
-            f"the process that starts actors has gone (exit code {code}); all actors were killed. "
-            "If the machine ran out of memory, run fewer actors"
+            f"the process that starts actors has gone (exit code {code}); all actors were killed, "
+            "and the run ends. If the machine ran out of memory, run fewer actors, or fewer "
+            "environments in each"
         ) from error
 
     def _kill_everything(self) -> None:
