@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,28 @@ def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
     recorder.close(failed=False)
     with pytest.raises(ValueError, match="between start and close"):
         recorder.write({"a": 1.0})
+
+
+@pytest.mark.fault("F17")
+def test_records_go_on_when_a_full_disk_has_room_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    recorder = JsonlRecorder(path)
+    recorder.start({})
+    recorder.write({"a": 1.0})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(b'{"a": 1.0}\n') + 5, limits[1]))
+        recorder.write({"a": 2.0})  # half of it fits
+        recorder.write({"a": 3.0})
+        assert path.read_bytes() == b'{"a": 1.0}\n'
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    recorder.write({"a": 4.0})
+    recorder.close(failed=False)
+    assert path.read_bytes() == b'{"a": 1.0}\n{"a": 4.0}\n'
+    assert caplog.text.count("records are left out until") == 1
+    assert "2 records are left out" in caplog.text
