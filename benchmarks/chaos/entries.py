@@ -54,6 +54,7 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("socket_flood", "hostile connections while an honest actor works", 40, 600),
     ("credentials", "peers without the right keys, of nine kinds", 5, 120),
     ("incarnations", "messages of a life, and of a run, that is over", 3, 60),
+    ("exposure", "sockets, files and secrets that a run shows to others", 50, 150),
     ("canaries", "bytes that would run code, wherever bytes are read", 10, 10),
     ("dead_noticed", "actors that are killed: until the user is told", 12, 300),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 60, 650),
