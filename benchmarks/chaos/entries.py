@@ -56,6 +56,7 @@ _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("incarnations", "messages of a life, and of a run, that is over", 3, 60),
     ("exposure", "sockets, files and secrets that a run shows to others", 50, 150),
     ("canaries", "bytes that would run code, wherever bytes are read", 10, 10),
+    ("suite", "the tests of the fault model: counted, and 50 runs in a row", 15, 20_000),
     ("dead_noticed", "actors that are killed: until the user is told", 12, 300),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 60, 650),
     ("hang_storm", "environments that hang, asleep, in native code or stopped", 20, 450),
