@@ -78,10 +78,12 @@ def _main(args: list[str]) -> int:
     if args[0] not in _COMMANDS:
         print(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}", file=sys.stderr)
         return 2
+    handler = _StderrHandler()
+    handler.setLevel(logging.WARNING)  # also for loggers that tell more than that to others
     logging.basicConfig(
         level=logging.WARNING,
         format="%(levelname)s %(name)s: %(message)s",
-        handlers=[_StderrHandler()],
+        handlers=[handler],
     )
     if "" not in sys.path:
         sys.path.insert(0, "")  # so that MODULE:NAME finds modules in the current directory

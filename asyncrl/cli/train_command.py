@@ -20,6 +20,7 @@ import tyro
 
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
@@ -153,7 +154,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
-        with _gone_after_errors(run_dir):
+        with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
             trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
             save_yaml(config, run_dir / "config.yaml")

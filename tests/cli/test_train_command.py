@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli import train_command
+from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig, preset, preset_lines
 from asyncrl.cli.train_command import parse
@@ -70,6 +72,25 @@ def test_memory_is_one_flag(name: str, flags: str, tmp_path: Path) -> None:
 def test_run_directory_holds_all_of_the_run(trained: Trained) -> None:
     names = {path.name for path in trained.directory.iterdir()}
     assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+
+
+@pytest.mark.processes
+def test_memory_of_the_replay_is_told_before_training(trained: Trained) -> None:
+    lines = trained.done.stdout.splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
+    assert lines[at - 1].startswith("training dqn on CartPole-v1")
+    assert "GiB of memory" in lines[at]
+    assert trained.done.stdout.count("GiB") == 2, "in memory and in a file, on this line alone"
+
+
+def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("asyncrl.replay_buffers.uniform")
+    for quiet in (False, True):
+        with telling_of_replay(quiet=quiet):
+            logger.info("takes %d GiB", 3)
+            logger.debug("nothing")
+        logger.info("after")
+    assert capsys.readouterr().out == "takes 3 GiB\n"
 
 
 @pytest.mark.processes
