@@ -52,7 +52,8 @@ def render(results: Iterable[Mapping[str, Any]]) -> str:
 def write_table(results: Path, page: Path) -> None:
     """Put the table of all results in a directory into a page."""
     read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
-    text = insert(page.read_text(encoding="utf-8"), render(read), (BEGIN, END))
+    results_of_entries = [result for result in read if "findings" in result]
+    text = insert(page.read_text(encoding="utf-8"), render(results_of_entries), (BEGIN, END))
     page.write_text(text, encoding="utf-8")
 
 

@@ -81,6 +81,7 @@ def test_table_goes_between_its_marks(tmp_path: Path) -> None:
     (tmp_path / "e_small.json").write_text(
         json.dumps(result("e", "small", "2030-01-01", finding(7)))
     )
+    (tmp_path / "other.json").write_text('{"question": "of something else"}')
     page = tmp_path / "README.md"
     page.write_text(f"before\n{BEGIN}\nof before\n{END}\nafter")
     write_table(tmp_path, page)
