@@ -16,14 +16,14 @@ only. What was learned can be improved online by `train_async` with the same con
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
-from asyncrl.env import EnvSpec, MakeBatchEnv
+from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.interrupter import Interrupter
@@ -31,6 +31,7 @@ from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import make_one_step
@@ -87,37 +88,50 @@ def train_from_data(
     stop: StopCondition,
     recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
+    resume: bool = False,
     interrupter: Interrupter | None = None,
+    run_config: Mapping[str, object] | None = None,
 ) -> TrainResult:
     """Train an agent on saved segments, or on a filled buffer, and return how it went.
 
+    With `resume` it goes on from the newest whole checkpoint in `checkpoint_dir`, with the same
+    data: bit for bit if `books.save_replay` is on, else with batches drawn from another seed.
     Raises `ConfigError` if the data is not that of such an agent in such an environment, and
     `CheckpointError` if a file is not whole.
     """
     config = config or OfflineConfig()
-    seed = derive_seed(config.seed, Role.REPLAY)
-    buffer = load_replay(data, config.replay, seed=seed) if isinstance(data, Path) else data
+    checkpointer, checkpoint = open_checkpoints(
+        checkpoint_dir, keep=config.books.keep_checkpoints, resume=resume, config=run_config
+    )
     with ExitStack() as closing:
+        if checkpointer:
+            closing.callback(checkpointer.unlock)
+        done = [checkpoint.count("opt_steps")] if checkpoint else []
+        seed = derive_seed(config.seed, Role.REPLAY, *done)
+        buffer = load_replay(data, config.replay, seed=seed) if isinstance(data, Path) else data
         env = make_env()
         closing.callback(env.close)
         schema: SegmentSchema | None = getattr(buffer, "schema", None)
         if schema is not None:
             _check_columns(schema, agent, env.spec)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
-        evaluator = (
-            EpisodeEvaluator(env, config.play, config.evaluation_seed) if config.play else None
-        )
         return train_offline(
             agent.build(env.spec, context),
             buffer,
             batch_size=config.batch_size,
             books=config.books,
-            evaluator=evaluator,
+            evaluator=_make_evaluator(config, env),
             recorder=recorder,
-            checkpointer=Checkpointer(checkpoint_dir) if checkpoint_dir else None,
+            checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
+            run_config=run_config,
+            checkpoint=checkpoint,
         )
+
+
+def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | None:
+    return EpisodeEvaluator(env, config.play, config.evaluation_seed) if config.play else None
 
 
 def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:

@@ -229,40 +229,45 @@ def train_offline(
     checkpointer: Checkpointer | None = None,
     stop: StopCondition | None = None,
     interrupter: Interrupter | None = None,
+    run_config: Mapping[str, object] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> TrainResult:
-    """Optimise on a filled buffer until a stop condition holds; no environment is needed."""
+    """Optimise on a filled buffer, from a `checkpoint` on if there is one, without environments."""
     if not len(buffer):
         raise ConfigError("train_offline needs a filled buffer; this one holds no transition")
     check_priorities(agent, buffer)
-    interrupter = interrupter or Interrupter()
+    interrupter, books = interrupter or Interrupter(), books or BookkeepingConfig()
+    save_replay = books.save_replay
     keeper = Bookkeeper(
         agent,
-        books or BookkeepingConfig(),
+        books,
         interrupter,
         evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
         recorder=recorder,
         checkpointer=checkpointer,
         stop=stop,
+        state=lambda: RunState(replay_groups(buffer, save=save_replay), {}),
     )
+    if checkpoint:
+        with going_on_from(checkpoint):
+            keeper.restore(checkpoint)
+            restore_replay(buffer, checkpoint.groups)
     newest: dict[str, SupportsFloat] = {}
 
-    def newest_record() -> dict[str, SupportsFloat]:
-        return newest
-
     def loop() -> None:
-        nonlocal newest
-        keeper.start({}, [lambda: {"replay/size": float(len(buffer))}])
+        keeper.start(run_config or {}, [lambda: {"replay/size": float(len(buffer))}])
         while not interrupter.is_set:
             batch = buffer.sample(batch_size)
             keeper.watch.lap("sample")
-            newest = {f"agent/{name}": value for name, value in agent.opt(batch).items()}
+            newest.clear()
+            newest.update((f"agent/{name}", value) for name, value in agent.opt(batch).items())
             pass_priorities_on(agent, batch, buffer)
             keeper.counts.opt_steps += 1
             keeper.watch.lap("opt")
-            keeper.turn(newest_record)
+            keeper.turn(lambda: newest)
             keeper.watch.lap("other")
 
-    return _run(loop, keeper, interrupter, newest_record)
+    return _run(loop, keeper, interrupter, lambda: newest)
 
 
 def _run(

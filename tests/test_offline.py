@@ -17,6 +17,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.offline import OfflineConfig, train_from_data
+from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
@@ -24,6 +25,7 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
+from asyncrl.types import Params
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
@@ -84,6 +86,55 @@ def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:
     same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
     assert all(same)
     assert not any(other)
+
+
+def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
+    run: Path, tmp_path: Path
+) -> None:
+    config = replace(
+        CONFIG, books=replace(BOOKS, save_interval_opt_steps=2, keep_checkpoints=2), play=None
+    )
+    locked: list[str] = []
+
+    class Intrudes(MaxOptSteps):
+        """Tries to train into the same directory meanwhile."""
+
+        def update(self, record: Record) -> str | None:
+            if not locked:
+                locked.append("tried")
+                with pytest.raises(ConfigError, match="in use") as refused:
+                    train_from_data(
+                        AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(1), checkpoint_dir=tmp_path
+                    )
+                locked.append(str(refused.value))
+            return super().update(record)
+
+    train_from_data(AGENT, run, MAKE_ENV, config, stop=Intrudes(9), checkpoint_dir=tmp_path)
+    assert len(locked) == 2
+    assert sorted(Checkpointer(tmp_path).names()) == ["8", "9"]
+
+
+@pytest.mark.parametrize("save_replay", [True, False])
+def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool) -> None:
+    config = replace(CONFIG, books=replace(BOOKS, save_replay=save_replay), play=None)
+
+    def train(name: str, opt_steps: int, *, resume: bool = False) -> Params:
+        result = train_from_data(
+            AGENT,
+            run,
+            MAKE_ENV,
+            config,
+            stop=MaxOptSteps(opt_steps),
+            checkpoint_dir=tmp_path / name,
+            resume=resume,
+        )
+        assert result.opt_steps == opt_steps
+        return Checkpointer(tmp_path / name).load(str(opt_steps)).groups["model"]
+
+    whole = train("whole", 12)
+    train("parts", 5)
+    parts = train("parts", 12, resume=True)
+    assert all(np.array_equal(parts[name], whole[name]) for name in whole) is save_replay
 
 
 def test_data_of_another_environment_is_refused(run: Path) -> None:
