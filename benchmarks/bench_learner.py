@@ -69,7 +69,6 @@ class Case:
         )
 
 
-_DRAWN = AsyncTrainerConfig().batches_per_draw
 _SAC, _DQN = SIZES["updates-sac"], SIZES["updates-dqn"]
 
 PEERS_DQN = DQNConfig(
@@ -118,20 +117,21 @@ def measures_of(
     replay = UniformReplayConfig(capacity=REPLAY_ROWS).build(schema, seed=0)
     fill(replay, schema, case.spec)
     batch = replay.sample(case.sizes.batch)
+    at_once = AsyncTrainerConfig().draw_at_once(batch)
 
     def rate_of(config: SACConfig | DQNConfig, *, fixed: bool = False) -> Callable[[], float]:
         agent = config.build(case.spec, PolicyContext(seed=0))
 
         def from_replay() -> None:
-            for part in in_batches(replay.sample(_DRAWN * case.sizes.batch), case.sizes.batch):
+            for part in in_batches(replay.sample(at_once * case.sizes.batch), case.sizes.batch):
                 agent.opt(part)
 
         def from_one_batch() -> None:
-            for _ in range(_DRAWN):
+            for _ in range(at_once):
                 agent.opt(batch)
 
         turn = from_one_batch if fixed else from_replay
-        return lambda: _DRAWN * _rate(turn, seconds)
+        return lambda: at_once * _rate(turn, seconds)
 
     measures = {SAMPLED: rate_of(case.agent), FIXED: rate_of(case.agent, fixed=True)}
     if python is not None and case.stage:

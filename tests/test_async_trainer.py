@@ -283,18 +283,40 @@ def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
 def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
     stage = Stage(strategy=Steps(6))
     stage.train()
-    assert stage.proxy.drawn[-1] == 4 * BATCH_SIZE, "the first may come before there is enough"
+    assert stage.proxy.drawn == [BATCH_SIZE, 32 * BATCH_SIZE], "the first tells how large they are"
     batches = [batch["obs"] for batch in stage.agent.batches]
     assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
     assert not np.array_equal(batches[0], batches[1])
     assert len({obs.tobytes() for obs in batches}) == 6, "no batch is there twice"
 
 
-def test_batches_are_drawn_one_by_one_where_the_limiter_allows_no_more() -> None:
+def test_no_more_batches_are_drawn_together_than_the_limiter_allows() -> None:
     # 28 stored transitions, 16 of them before the first sample, allow 12 samples and a band of 12.
     stage = Stage(strategy=Steps(3), samples_per_insert=1.0)
     stage.train()
+    assert sum(stage.proxy.drawn) == 3 * BATCH_SIZE
+
+
+def test_fewer_batches_are_drawn_together_where_the_limiter_allows_no_more() -> None:
+    # 28 stored transitions allow 12 * 8 samples, and a band of 4 * 8 + 8 more: 17 batches in all,
+    # of which 16 stored ones allow the first 5.
+    stage = Stage(strategy=Steps(17), samples_per_insert=8.0)
+    stage.train()
+    counts = [drawn // BATCH_SIZE for drawn in stage.proxy.drawn]
+    assert (counts[0], sum(counts)) == (1, 17)
+    assert 4 <= max(counts) < AsyncTrainerConfig().batches_per_draw
+
+
+def test_batches_with_priorities_are_drawn_one_by_one() -> None:
+    stage = Stage(agent=Wrong(), strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
+    stage.train()
     assert stage.proxy.drawn == [BATCH_SIZE] * 3
+
+
+def test_large_batches_are_drawn_one_by_one() -> None:
+    config = AsyncTrainerConfig()
+    counts = [config.draw_at_once({"obs": np.zeros(n, np.uint8)}) for n in (1, 1 << 16, 1 << 20)]
+    assert counts == [config.batches_per_draw, 8, 1]
 
 
 class TimedSteps(Steps):

@@ -27,8 +27,9 @@ class LearnerStage:
         segments = max(1, min(64, load.capacity // workload.segment_length))
         message = made_up_experience(load.schema, load.spec, segments)
         self._buffer = filled(load.async_config().replay, load, message)
+        batch = self._buffer.sample(workload.batch_size)
+        self._at_once = load.async_config().trainer.draw_at_once(batch)
         self._agent = load.agent.build(load.spec, load.context)
-        self._batches_per_draw = load.async_config().trainer.batches_per_draw
         self._record: Mapping[str, SupportsFloat] = {}
         self.quantities = (
             Quantity(
@@ -42,7 +43,7 @@ class LearnerStage:
                     "hidden": list(workload.hidden),
                     "device": str(getattr(self._agent, "device", "")),
                     "batch_size": workload.batch_size,
-                    "batches_per_draw": self._batches_per_draw,
+                    "batches_per_draw": self._at_once,
                     "capacity": load.capacity,
                 },
             ),
@@ -51,7 +52,6 @@ class LearnerStage:
         self.slices = slices or workload.slices
         self._slice_seconds = workload.seconds / self.slices
         self._turn = self._repeating(self._turns)
-        batch = self._buffer.sample(workload.batch_size)
         self._fixed = self._repeating(lambda: self._opt(batch))
 
     def measure_value(self) -> Rates:
@@ -71,7 +71,7 @@ class LearnerStage:
     def _turns(self) -> int:
         """Draw batches and learn from them, as `AsyncTrainer` does."""
         batch_size = self._load.workload.batch_size
-        together = self._buffer.sample(self._batches_per_draw * batch_size)
+        together = self._buffer.sample(self._at_once * batch_size)
         return sum(map(self._opt, in_batches(together, batch_size)))
 
     def _opt(self, batch: Columns) -> int:

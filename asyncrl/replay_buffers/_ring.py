@@ -114,6 +114,7 @@ class Ring:
         self._n_slots = n_slots = config.slots(schema)
         self._n_step = config.n_step
         self._discounts = config.gamma ** np.arange(config.n_step + 1, dtype=np.float32)
+        self._discount_by_flags = self._discounts[1] * (np.arange(256) & TERMINATED == 0)
         shapes: Shapes = {
             c.name: ((n_slots, schema.rows, *c.shape), c.dtype) for c in schema.columns
         }
@@ -163,7 +164,9 @@ class Ring:
 
     def rows(self, numbers: IntArray) -> IntArray:
         """Return where the rows of these numbers are."""
-        return self._rows.take(numbers % len(self._rows))
+        n = len(self._rows)
+        # Those that are here lie within two rounds of this; `wrap` is faster than a remainder.
+        return self._rows.take(numbers - (self.oldest - self.oldest % n), mode="wrap")
 
     def observations(self, rows: IntArray) -> Array:
         """Return the observations of these rows: stacks of frames if the segments' are."""
@@ -180,13 +183,13 @@ class Ring:
 
     def returns(self, rows: IntArray) -> Returns:
         """Return the n-step returns of these rows."""
+        flags = self.columns["flags"]
         if self._n_step == 1:
-            steps: IntArray | int = 1
-            reward = self.columns["reward"].take(rows)
-        else:
-            steps, reward = self._n_step_sums(rows)
+            discount = self._discount_by_flags.take(flags.take(rows))
+            return Returns(self.columns["reward"].take(rows), rows, discount)
+        steps, reward = self._n_step_sums(rows)
         last = rows + steps - 1
-        goes_on = (self.columns["flags"].take(last) & TERMINATED) == 0
+        goes_on = (flags.take(last) & TERMINATED) == 0
         return Returns(reward, last, self._discounts[steps] * goes_on)
 
     def transitions(self, rows: IntArray) -> dict[str, Array]:

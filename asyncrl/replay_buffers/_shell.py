@@ -49,7 +49,10 @@ class Uniformly:
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
         """Return numbers of rows."""
-        return self._random.integers(self._ring.oldest, self._ring.newest, count), {}
+        # A draw between learning steps runs code that no cache holds; `integers` has far more.
+        numbers = (self._random.random(count) * len(self._ring)).astype(np.int64)
+        numbers += self._ring.oldest
+        return numbers, {}
 
     def state(self) -> dict[str, Array]:
         """Return the generator's state."""

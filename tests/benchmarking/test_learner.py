@@ -20,7 +20,7 @@ def test_value_and_limit_are_measured(env: str, agent: str) -> None:
         "hidden": [8],
         "device": "cpu",
         "batch_size": 16,
-        "batches_per_draw": 4,
+        "batches_per_draw": 32,
         "capacity": 2000,
     }
     assert stage.measure_value()[0] > 0

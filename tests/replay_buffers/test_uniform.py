@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.errors import ConfigError
+from asyncrl.replay_buffer import in_batches
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from tests.streams import make_outbox, n_step_return, play, schema
 
@@ -89,6 +90,18 @@ def test_same_seed_draws_the_same() -> None:
             buffer.push(message.columns, message.rows)
         batches.append(buffer.sample(16)["obs"].tobytes())
     assert batches[0] == batches[1] != batches[2]
+
+
+def test_batches_drawn_together_are_those_drawn_one_by_one() -> None:
+    at_once, in_turns = build(seed=5), build(seed=5)
+    for message in play([["", "T", "", "C"] * 5] * 2, make_outbox(2, 4, 1))[1]:
+        for buffer in (at_once, in_turns):
+            buffer.push(message.columns, message.rows)
+    for part in in_batches(at_once.sample(3 * 7), 7):
+        one = in_turns.sample(7)
+        assert set(one) == set(part)
+        for name, column in one.items():
+            np.testing.assert_array_equal(part[name], column)
 
 
 def test_batch_is_the_callers_to_keep() -> None:
