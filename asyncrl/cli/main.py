@@ -7,6 +7,8 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 or 143 interrupted after a 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import logging
 import os
@@ -53,6 +55,9 @@ _COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    # At its end Python searches all objects for garbage, several times: most of a second, with
+    # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
+    atexit.register(gc.freeze)
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

@@ -221,3 +221,18 @@ def test_module_can_be_run_too() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout.startswith("usage: asyncrl COMMAND")
+
+
+AT_THE_END = """
+import atexit, gc
+atexit.register(lambda: print("frozen" if gc.get_freeze_count() else "searched"))
+from asyncrl.cli.main import main
+main([])
+"""
+
+
+def test_end_of_a_command_searches_no_garbage() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "frozen"
