@@ -108,7 +108,7 @@ class Soak:
                 descriptors=sum(each.num_fds() for each in family),
                 threads=sum(each.num_threads() for each in family),
                 env_steps=stage.trainer.proxy.ledger.env_steps,
-                opt_steps=stage.trainer.books.counts.opt_steps,
+                opt_steps=stage.opt_steps,
             )
         )
         if now - self._noted_at >= _REPORT_S:
@@ -160,6 +160,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     plan = _PLANS[size]
     soak = Soak(plan)
     stage = Stage(directory, configure=_configured)
+    stage.keeps_times = False
     stage.play(soak, checkpoint_dir=directory / "checkpoints")
     restarts = sum(actor["restarts"] for actor in stage.result.actors.values())
     wanted = sum(count for name, count in soak.faults.items() if name not in _QUIET)

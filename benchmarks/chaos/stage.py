@@ -105,7 +105,10 @@ class Stage:
         self.audit = Audit()
         self.notices = Notices()
         self.config = configure(settings(self.audit, replay))
+        self.opt_steps = 0
         self.learned_at: list[float] = []
+        self.keeps_times = True
+        """Whether the times of gradient steps are kept; over hours they would be what grows."""
         self.trainer: AsyncTrainer
         self.result: TrainResult
 
@@ -119,7 +122,7 @@ class Stage:
     def begins(self) -> Iterator[None]:
         """Wait until all actors make steps and the learner learns."""
         yield from self.until(
-            lambda: len(self.lives.living()) == self.config.actors and self.learned_at,
+            lambda: len(self.lives.living()) == self.config.actors and self.opt_steps,
             DEADLINE_S,
             "the run to begin",
         )
@@ -191,5 +194,7 @@ class _Scripted:
 
     def run(self, trainer: AsyncTrainer) -> None:
         for _ in self._script(self._stage):
-            if trainer.run_step():
+            learned = trainer.run_step()
+            self._stage.opt_steps += learned
+            if learned and self._stage.keeps_times:
                 self._stage.learned_at.append(time.monotonic())
