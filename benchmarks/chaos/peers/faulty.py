@@ -11,12 +11,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from benchmarks.chaos.peers.scene import Beats, Scene
+from benchmarks.chaos.peers.scene import CAUSE, Beats, Scene
 
-__all__ = ["CAUSE", "Faulty", "make_env"]
-
-CAUSE = "the wheel came off"
-"""What the environment says when it raises."""
+__all__ = ["Faulty", "make_env"]
 
 
 class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):

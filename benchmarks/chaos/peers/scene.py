@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "CAUSE",
     "FAULTS",
     "FOREVER",
     "Asked",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 FAULTS = ("kill", "raise", "hang", "nan")
+
+CAUSE = "the wheel came off"
+"""What the environment says when it raises."""
 
 FOREVER = 2**40
 """Steps that no run gets to."""

@@ -45,9 +45,7 @@ def _row(cell: Cell, kept: Kept) -> str:
             "" if finding.outcome == "ended" else f"{finding.pause_s:.1f} s",
             _experience(finding),
             "killed by us" if finding.exit_code is None else str(finding.exit_code),
-            f"`{finding.told.replace('|', '/').replace('`', chr(39))}`"
-            if finding.told
-            else "nothing",
+            _told(cell, finding),
         ]
     )
 
@@ -75,6 +73,14 @@ def _experience(finding: Finding) -> str:
     if finding.outcome in {"ended", "hung"}:
         return f"{_steps(finding.lost)} never learned from"
     return f"{_steps(finding.lost)} lost"
+
+
+def _told(cell: Cell, finding: Finding) -> str:
+    if not finding.told:
+        return "nothing"
+    told = f"`{finding.told.replace('|', '/').replace('`', chr(39))}`"
+    hidden = cell.fault == "raise" and finding.cause == "screen" and finding.outcome == "ended"
+    return f"{told}; the cause is on the screen" if hidden else told
 
 
 def _steps(count: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.chaos.peers.scene import Beat, Claim
+from benchmarks.chaos.peers.scene import CAUSE, Beat, Claim
 
 __all__ = ["Finding", "Seen", "Strength", "judge", "shorten"]
 
@@ -19,11 +19,14 @@ _STILL_S = 5.0
 """A process that has made a step within so long works: trainings pause to learn."""
 
 _NOTES = 5
-_LONGEST = 110
+_LONGEST = 120
 _CLUE = re.compile(
     r"\b(\w*Error|\w*Exception|WARNING|warning|died|dead|killed|SIGKILL|unhealthy|timed? ?out"
     r"|restart\w*|replaced)\b"
 )
+_PREFIX = re.compile(r"^(\([^()]*\bpid=\d+[^()]*\) ?)?(\d{4}-\d\d-\d\d [\d:,.]+\s+)?")
+"""Who says it, and when."""
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 Note = Mapping[str, Any]
@@ -106,6 +109,10 @@ class Finding:
     told: str
     """What the user gets to read: the error, or the first line that has to do with it."""
 
+    cause: str = ""
+    """Where the exception of an environment that raises is found: in the `error`, on the `screen`,
+    or nowhere."""
+
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -130,6 +137,7 @@ def judge(seen: Seen) -> Finding:
         working=seen.working,
         exit_code=seen.exit_code,
         told=_told(seen),
+        cause=_cause(seen),
         details={name: last[name] for name in ("healthy", "restarts") if name in last},
     )
 
@@ -180,12 +188,18 @@ def _lost(seen: Seen, progress: Sequence[Note]) -> int:
     return max(0, round(statistics.median(after) - statistics.median(before or after)))
 
 
+def _cause(seen: Seen) -> str:
+    if any(CAUSE in note["message"] for note in seen.notes if note["event"] == "error"):
+        return "error"
+    return "screen" if CAUSE in seen.said else ""
+
+
 def _told(seen: Seen) -> str:
     for note in seen.notes:
         if note["event"] == "error":
             said = shorten(note["message"])
             return shorten(f"{note['type']}: {said}" if said else note["type"])
     plain = _ESCAPES.sub("", seen.said)
-    lines = [line for line in plain.splitlines() if line[:1].strip()]  # no code of tracebacks
-    clues = [line for line in lines if _CLUE.search(line)]
+    lines = [_PREFIX.sub("", line) for line in plain.splitlines()]
+    clues = [line for line in lines if line[:1].strip() and _CLUE.search(line)]
     return shorten(clues[0]) if clues else ""

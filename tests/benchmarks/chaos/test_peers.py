@@ -12,9 +12,9 @@ import pytest
 from benchmarks.chaos.peers import cell as cells_module
 from benchmarks.chaos.peers.__main__ import chosen
 from benchmarks.chaos.peers.cell import SIDES, Cell, Side, cells, run_cell
-from benchmarks.chaos.peers.faulty import CAUSE, make_env
+from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.findings import Kept, load, save
-from benchmarks.chaos.peers.scene import FAULTS, Scene, telling
+from benchmarks.chaos.peers.scene import CAUSE, FAULTS, Scene, telling
 from benchmarks.chaos.peers.table import BEGIN, END, render
 from benchmarks.chaos.peers.verdict import Finding
 from benchmarks.common import ROOT
@@ -180,9 +180,20 @@ def test_the_table_says_what_happened():
     assert "went on, and learned from it | 1.2 s | 0.5 s | 1 bad rows" in page
     assert "went on with 1 of 2" in rows[f"| {SIDES['rllib-impala'].label}"]
     assert "the environment raises" not in page  # nothing was found out about it
+    assert "the cause is on the screen" not in page
     assert "run over | 1.2 s |  | 1,234 steps never" in rows[f"| {SIDES['sb3'].label} (careful)"]
     assert f"Stable-Baselines3, careful: {SIDES['sb3'].means}." in page
     assert "Measured: 2030-01-02, one run each, with asyncrl 1.2" in page
+
+
+def test_the_table_says_where_the_cause_of_an_error_is():
+    found = {
+        "sb3/raise": kept(outcome="ended", told="EOFError", cause="screen"),
+        "asyncrl/raise": kept(outcome="ended", told=CAUSE, cause="error"),
+    }
+    page = render(cells(), found)
+    assert "| `EOFError`; the cause is on the screen |" in page
+    assert f"| `{CAUSE}` |" in page
 
 
 def test_the_page_has_a_place_for_the_table():

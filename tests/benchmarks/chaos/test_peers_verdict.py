@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.peers.scene import Beat, Claim
+from benchmarks.chaos.peers.scene import CAUSE, Beat, Claim
 from benchmarks.chaos.peers.verdict import Seen, Strength, judge, shorten
 
 FAULT_AT = 100.0
@@ -121,6 +121,24 @@ def test_the_user_is_told_the_first_line_that_has_to_do_with_it():
     )
     assert judge(replace(CALM, said="progress 1\n" + said)).told == "(raylet) A worker died"
     assert judge(replace(CALM, said="progress 1\nprogress 2\n")).told == ""
+
+
+def test_who_says_something_and_when_is_left_out():
+    said = (
+        "(Runner pid=7)     raise RuntimeError\n(Runner pid=7) 2030-01-02 03:04:05,678 ERROR x:1\n"
+    )
+    assert judge(replace(CALM, said=said + "(Runner pid=7) ValueError: no\n")).told == (
+        "ValueError: no"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "said", "cause"),
+    [(CAUSE, CAUSE, "error"), ("a pipe", CAUSE, "screen"), ("a pipe", "", "")],
+)
+def test_the_cause_may_be_in_the_error_or_on_the_screen(message: str, said: str, cause: str):
+    error = {"event": "error", "at": 101.0, "type": "EOFError", "message": message}
+    assert judge(replace(CALM, ended=True, notes=[error], said=said)).cause == cause
 
 
 def test_an_error_is_shown_by_its_type_and_first_line():
