@@ -31,7 +31,7 @@ from asyncrl.replay_buffer import (
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
-from asyncrl.staleness import Staleness
+from asyncrl.staleness import Lag, Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink
@@ -62,6 +62,12 @@ class AsyncTrainerConfig:
     sync_interval_opt_steps: int = 50
     """Optimisation steps between two published models."""
 
+    max_lag_s: float = 0.0
+    """Warn of actors whose experience arrives of models replaced longer ago than this; 0 is off."""
+
+    max_lag_opt_steps: int = 0
+    """Warn, too, if these models are so many optimisation steps behind the newest; 0 is off."""
+
     books: BookkeepingConfig = field(default_factory=BookkeepingConfig)
     """When to evaluate, record and save."""
 
@@ -74,6 +80,9 @@ class AsyncTrainerConfig:
                 "trainer.sync_interval_opt_steps must be at least 1 (actors would never get a new "
                 f"model), got {self.sync_interval_opt_steps}"
             )
+        for name in ("max_lag_s", "max_lag_opt_steps"):
+            if (most := getattr(self, name)) < 0:
+                raise ConfigError(f"trainer.{name} must be 0 (off) or more, got {most}")
 
     def draw_at_once(self, batch: Columns) -> int:
         """Return how many batches like this one are drawn at once, where the limiter allows it."""
@@ -135,7 +144,8 @@ class AsyncTrainer:
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._strategy = strategy or TurnByTurn()
         self._run_config = run_config or {}
-        self._staleness = Staleness()
+        self._staleness = Staleness(Lag(config.max_lag_s, config.max_lag_opt_steps))
+        proxy.on_experience = self._staleness.on_experience
         self._agent_record: Mapping[str, SupportsFloat] = {}
         self._batch: Columns = {}
         self._drawn: Iterator[Columns] = iter(())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -76,6 +77,8 @@ class ReplayBufferProxy:
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-proxy")
         self.ledger = Ledger()
         self.actors = ActorTable()
+        self.on_experience: Callable[[Experience], object] = lambda _: None
+        """Hears of each message as it arrives, in the receiving thread."""
 
     def start(self) -> None:
         """Start receiving."""
@@ -206,6 +209,7 @@ class ReplayBufferProxy:
         self.actors.on_experience(
             message.peer, env_steps=message.env_steps, model_version=message.model_version
         )
+        self.on_experience(message)
         self._held.append(message)
 
     def _store_held(self) -> None:

@@ -29,6 +29,7 @@ from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from asyncrl.types import Array, Columns, IntArray
 from tests.fakes import ConstantAgent, DirectSaver
+from tests.helpers import wait_until
 from tests.sample_messages import make_report
 from tests.streams import PEER, make_outbox, play, schema
 
@@ -195,7 +196,10 @@ class Stage:
         self.proxy.drawn = []
         books = {"record_interval_s": 0.0, "eval_interval_opt_steps": 0, **parts.pop("books", {})}
         config = AsyncTrainerConfig(
-            batch_size=BATCH_SIZE, sync_interval_opt_steps=5, books=BookkeepingConfig(**books)
+            batch_size=BATCH_SIZE,
+            sync_interval_opt_steps=5,
+            max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
+            books=BookkeepingConfig(**books),
         )
         self.trainer = AsyncTrainer(
             self.agent,
@@ -393,6 +397,25 @@ def test_numbers_of_a_step_are_the_agents_and_the_age_of_its_batch() -> None:
     assert stage.recorder.last("lag/versions_max") == 7 - versions.min()
     assert list(stage.trainer._staleness._published_at) == [0, 5], "from when ages count"
     assert stage.recorder.last("ledger/stored") == stage.proxy.ledger.balance().stored
+
+
+@pytest.mark.fault("F31")
+@pytest.mark.parametrize(("limit", "warned"), [(0, False), (9, True), (10, False)])
+def test_experience_of_too_old_a_model_is_warned_of_at_once(
+    limit: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = Steps(12)
+    stage = Stage(strategy=strategy, max_lag_opt_steps=limit)
+
+    def send_old_experience() -> None:  # model 10 has been published, and the actor acts with 0
+        before = stage.proxy.ledger.balance().stored
+        stage.feed(steps=8)
+        wait_until(lambda: stage.proxy.ledger.balance().stored > before, 10.0, "it is stored")
+
+    strategy.after = send_old_experience
+    stage.train()
+    words = "actor 0 is of a model that is"
+    assert any(words in record.message for record in caplog.records) is warned
 
 
 def test_stop_condition_ends_the_usual_loop() -> None:

@@ -1,20 +1,27 @@
-"""Lag of a batch in versions and seconds."""
+"""Lag of batches in versions and seconds, and warnings of actors that lag too far behind."""
 
 from __future__ import annotations
+
+import logging
+from typing import Any
 
 import numpy as np
 import pytest
 
-from asyncrl.staleness import Staleness
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.errors import ConfigError
+from asyncrl.messages import Experience, Peer
+from asyncrl.staleness import Lag, LagAlarm, Staleness, complaint
+from asyncrl.types import ActorId, ModelVersion
 
 
 @pytest.mark.fault("F31")
 def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
     now = [100.0]
     staleness = Staleness(clock=lambda: now[0])
-    staleness.on_publish(0)
+    staleness.on_publish(ModelVersion(0))
     now[0] = 110.0
-    staleness.on_publish(20)
+    staleness.on_publish(ModelVersion(20))
     now[0] = 112.0
     record = staleness.of({"model_version": np.array([0, 20, 20, 20])}, opt_steps=30)
     assert record == {
@@ -27,3 +34,92 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
 
 def test_batch_without_versions_has_no_lag() -> None:
     assert Staleness().of({}, opt_steps=3) == {}
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+FIVE = ActorId(5)
+
+
+@pytest.mark.fault("F31")
+@pytest.mark.parametrize(
+    ("lag", "limit", "exceeded"),
+    [
+        (Lag(2.0, 30), Lag(0.0, 0), None),
+        (Lag(2.0, 30), Lag(2.0, 30), None),
+        (Lag(2.0, 30), Lag(1.5, 30), "trainer.max_lag_s=1.5"),
+        (Lag(2.0, 30), Lag(0.0, 29), "trainer.max_lag_opt_steps=29"),
+        (Lag(2.0, 30), Lag(1.0, 9), "trainer.max_lag_s=1 and trainer.max_lag_opt_steps=9"),
+    ],
+)
+def test_complaint_names_actor_lag_limit_and_what_to_do(
+    lag: Lag, limit: Lag, exceeded: str | None
+) -> None:
+    words = complaint(FIVE, lag, limit)
+    if exceeded is None:
+        assert words is None
+    else:
+        assert words is not None
+        assert "actor 5" in words
+        assert f"2 s and 30 opt steps behind the newest one, more than {exceeded};" in words
+        assert "lower transport.window" in words
+
+
+def message(version: int, actor_id: int = 5) -> Experience:
+    return Experience(
+        peer=Peer(actor_id=ActorId(actor_id), incarnation=0),
+        seq=1,
+        columns={},
+        rows=np.zeros(0, np.int64),
+        transitions=0,
+        produced=0,
+        env_steps=0,
+        model_version=ModelVersion(version),
+    )
+
+
+@pytest.mark.fault("F31")
+def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [100.0]
+    alarm = LagAlarm(Lag(3.0, 0), clock=lambda: now[0])
+    alarm.on_publish(ModelVersion(0))
+    now[0] = 200.0
+    alarm.on_experience(message(0))
+    assert not caplog.records, "old, but there is no newer one"
+    alarm.on_publish(ModelVersion(50))
+    now[0] = 202.0
+    alarm.on_publish(ModelVersion(100))
+    alarm.on_experience(message(0))
+    assert not caplog.records, "2 s"
+    now[0] = 203.5
+    alarm.on_experience(message(100))
+    alarm.on_experience(message(50))
+    assert not caplog.records, "another one has been there for 1.5 s"
+    alarm.on_experience(message(0))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "actor 5 is of a model that is 3.5 s and 100 opt steps behind" in record.message
+
+
+@pytest.mark.fault("F31")
+def test_each_actor_is_warned_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    alarm = LagAlarm(Lag(0.0, 10), clock=lambda: now[0])
+    for version in (0, 50):
+        alarm.on_publish(ModelVersion(version))
+    for now[0] in (1.0, 30.0, 60.5):
+        alarm.on_experience(message(0))
+        alarm.on_experience(message(0, actor_id=6))
+    assert [("actor 5" in r.message) for r in caplog.records] == [True, False]
+    now[0] = 61.0
+    alarm.on_experience(message(0))
+    assert len(caplog.records) == 3
+
+
+@pytest.mark.parametrize("settings", [{"max_lag_s": -1.0}, {"max_lag_opt_steps": -1}])
+def test_limits_are_checked(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(ConfigError, match=f"trainer.{name} must be 0"):
+        AsyncTrainerConfig(**settings)
