@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ _LANES = 2
 class BatchLayout:
     """Where each column of a batch lies in one buffer."""
 
-    columns: tuple[tuple[str, str, tuple[int, ...]], ...]
+    columns: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
     """Names, dtypes and shapes."""
 
     offsets: tuple[int, ...]
@@ -40,7 +40,8 @@ class BatchLayout:
         for column in batch.values():
             offsets.append(end)
             end += -(-column.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        columns = tuple((name, str(c.dtype), c.shape) for name, c in batch.items())
+        # To name a dtype would take longer than all else here.
+        columns = tuple((name, c.dtype, c.shape) for name, c in batch.items())
         return cls(columns, tuple(offsets), end)
 
     def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
