@@ -2,7 +2,9 @@
 
 A launcher's helper process removes the directory when the learner is killed. Should both have been
 killed at once, the next launcher of the same user finds that nobody holds the directory's lock,
-and removes it. The system holds the lock for as long as one of the processes lives.
+removes it, and kills what is left of the actors: they have ended with the helper, but what they
+had started in sessions of its own has not. The system holds the lock for as long as one of the
+two processes lives.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from asyncrl.launchers._marks import kill_marked
 
 __all__ = ["ALIVE", "make_directory"]
 
@@ -47,6 +51,7 @@ def _remove_if_abandoned(alive: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_uid == os.getuid():
+            kill_marked(alive.parent)
             shutil.rmtree(alive.parent, ignore_errors=True)
     finally:
         os.close(descriptor)

@@ -60,7 +60,9 @@ def main(arguments: Sequence[str]) -> None:
         _preload(json.loads(preload))
     for descriptor in (control, alive):
         os.set_inheritable(int(descriptor), False)
-    server = _Server(socket.socket(fileno=int(control)), Path(directory), start_method)
+    server = _Server(
+        socket.socket(fileno=int(control)), Path(directory), start_method, alive=int(alive)
+    )
     try:
         server.run(int(learner))
     finally:
@@ -69,8 +71,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class _Server:
-    def __init__(self, control: socket.socket, directory: Path, start_method: str) -> None:
+    def __init__(
+        self, control: socket.socket, directory: Path, start_method: str, *, alive: int
+    ) -> None:
         self._control = control
+        self._alive = alive
         self._directory = directory
         self._forks = start_method == "forkserver"
         self._pids: dict[str, int] = {}
@@ -161,6 +166,7 @@ class _Server:
             for held in (self._control, self._woken, self._wake):
                 held.close()
             os.close(self._lifeline_server)
+            os.close(self._alive)  # else the directory would be in use for as long as this lives
             code = _child.live(LifeFiles(self._directory, name), self._lifeline)
         finally:
             # Never back into the server's own frames, whatever happened.

@@ -32,6 +32,7 @@ from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.launchers._directory import make_directory
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
 
@@ -192,6 +193,7 @@ class LocalLauncher:
             if life.pid is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(life.pid, signal.SIGKILL)
+        kill_marked(self._directory)
 
 
 def _start_server(
@@ -206,7 +208,7 @@ def _start_server(
         command("_server", str(control.fileno()), str(alive), *arguments),
         stdin=subprocess.DEVNULL,
         pass_fds=[control.fileno(), alive],
-        env={**os.environ, **_ONE_THREAD},
+        env=marked({**os.environ, **_ONE_THREAD}, directory),
         start_new_session=True,
     )
 

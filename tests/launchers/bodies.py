@@ -77,6 +77,23 @@ class StartsHelpers:
         forever()
 
 
+class ForksAway:
+    """Forks a process into another session, and notes its number: one that loads nothing anew."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __call__(self, progress: Progress) -> None:
+        if not os.fork():
+            os.setsid()
+            draft = self.notes.with_suffix(".draft")
+            draft.write_text(str(os.getpid()))
+            draft.rename(self.notes)
+            forever()
+        progress.turn(0)
+        forever()
+
+
 class NotesSurroundings:
     """Writes down what an actor sees of the process it runs in."""
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import pytest
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launchers._directory import ALIVE
 from asyncrl.launchers._lives import LifeFiles
+from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers.local import LocalLauncher, StartMethod
 from asyncrl.messages import Peer
 from asyncrl.types import ActorId
@@ -104,6 +106,24 @@ def test_without_its_helper_process_it_says_so_and_kills_all(
         wait_until(lambda: not alive(actor.pid), DEADLINE_S, "the actor gone")
 
 
+@pytest.mark.fault("F11")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("body", [bodies.StartsHelpers, bodies.ForksAway])
+def test_what_actors_have_started_does_not_survive_the_helper_process(
+    tmp_path: Path, start_method: StartMethod, body: type[bodies.ForksAway]
+) -> None:
+    notes = tmp_path / "notes"
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), body(notes))
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        family = its_server().children(recursive=True)
+        its_server().kill()
+        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+        wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    assert int(notes.read_text().split()[-1]) in {p.pid for p in family}
+
+
 LEARNER = textwrap.dedent("""\
     import sys
     from pathlib import Path
@@ -112,7 +132,8 @@ LEARNER = textwrap.dedent("""\
     from tests.launchers import bodies
 
     launcher = LocalLauncher(start_method=sys.argv[2])
-    launcher.launch(Peer(actor_id=0, incarnation=0), bodies.StartsHelpers(Path(sys.argv[1])))
+    body = getattr(bodies, sys.argv[3] if sys.argv[3:] else "StartsHelpers")
+    launcher.launch(Peer(actor_id=0, incarnation=0), body(Path(sys.argv[1])))
     launcher.launch(Peer(actor_id=1, incarnation=0), bodies.holds_the_gil)
     while not launcher.progress(Peer(actor_id=1, incarnation=0)).turns:
         launcher.exits(0.01)
@@ -142,9 +163,12 @@ def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method:
 
 
 @pytest.mark.fault("F11", "F35")
-def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("body", ["StartsHelpers", "ForksAway"])
+def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(
+    tmp_path: Path, body: str
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", LEARNER, str(tmp_path / "notes"), "forkserver"],
+        [sys.executable, "-c", LEARNER, str(tmp_path / "notes"), "forkserver", body],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -161,15 +185,33 @@ def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(tmp_
         learner.kill()
     family.remove(far)  # in a session of its own, where nobody but the helper finds it
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
-    far.kill()
+    assert alive(far.pid)
     assert directory.is_dir(), "nobody was left to remove it"
     foreign = directory.with_name("asyncrl-of-somebody-else")
     foreign.mkdir()
     with LocalLauncher() as launcher:
         assert not directory.exists()
+        wait_until(lambda: not alive(far.pid), DEADLINE_S, "what was left of it")
         assert foreign.is_dir(), "not one of ours"
         assert launcher.directory.is_dir()
     foreign.rmdir()
+
+
+@pytest.mark.fault("F11")
+def test_only_what_is_marked_with_a_directory_is_killed_for_it(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    mine, similar = tmp_path / "mine", tmp_path / "mine-too"
+    environments = [marked(dict(os.environ), d) for d in (mine, similar)] + [dict(os.environ)]
+    with ExitStack() as ending:
+        processes = []
+        for environment in environments:
+            process = subprocess.Popen(waits, stdin=subprocess.PIPE, env=environment)
+            processes.append(process)
+            ending.enter_context(process)
+            ending.callback(process.kill)
+        kill_marked(mine)
+        assert processes[0].wait(DEADLINE_S) == -signal.SIGKILL
+        assert [process.poll() for process in processes[1:]] == [None, None]
 
 
 @pytest.mark.fault("F12")
