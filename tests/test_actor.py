@@ -514,6 +514,15 @@ def test_returns_of_failed_environments_are_not_carried_on() -> None:
 
 
 @pytest.mark.fault("F4")
+def test_processor_begins_anew_with_the_environments() -> None:
+    life = failing_life(Renewal(Failing(0, OSError())))
+    used = life.actor._processor
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    assert life.actor._processor is not used
+
+
+@pytest.mark.fault("F4")
 def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
     policy = CountingMemory()
     life = failing_life(Renewal(Failing(0, OSError())), policy=policy)

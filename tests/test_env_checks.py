@@ -14,10 +14,14 @@ from asyncrl.env_checks import CheckedBatch, checked
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ActorFailed, EnvironmentFault
+from asyncrl.inline_actor import InlineActor
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.segment import SegmentConfig, make_schema
+from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxSeconds
 from asyncrl.types import Array
 from tests.fake_envs import make_vector_env, telling_makers
-from tests.fakes import COUNTING_SPEC, CountingBatch
+from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.faults.runs import adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S
 from tests.integration.test_train_async import run
@@ -179,6 +183,25 @@ def test_batches_that_check_themselves_are_left_alone() -> None:
     once = checked(CountingBatch())
     assert isinstance(once, CheckedBatch)
     assert checked(once) is once
+
+
+@pytest.mark.fault("F8")
+def test_actor_in_the_learners_own_thread_checks_too() -> None:
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=4, lookahead=1)
+    buffer = TrajectoryQueueConfig().build(schema, 0)
+    actor = InlineActor(
+        ConstantAgent(),
+        Spoiling(obs=np.full((2, 2), NAN, np.float32)),
+        buffer,
+        schema=schema,
+        segment=SegmentConfig(length=4),
+        processor=OneStep(),
+        seed=0,
+    )
+    actor.begin_life()
+    actor.run_step()
+    with pytest.raises(EnvironmentFault, match="NaN or infinite"):
+        actor.run_step()
 
 
 # --- whole runs ----------------------------------------------------------------------------------
