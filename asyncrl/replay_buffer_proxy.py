@@ -177,13 +177,16 @@ class ReplayBufferProxy:
         self._watch.start()
         while True:
             closing = self._closing.is_set()
-            messages = self._link.poll(0.0 if closing else _POLL_S)
+            messages = self._link.poll(0.0 if closing else _POLL_S, self._waited)
             for message in messages:
                 self._take(message)
             self._watch.lap("recv" if messages else "idle")
             self._store_held()
             if closing and not messages:
                 return
+
+    def _waited(self) -> None:
+        self._watch.lap("idle")
 
     def _take(self, message: Message) -> None:
         match message:

@@ -6,7 +6,7 @@ made them, except for the calls that say otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
 from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
@@ -70,8 +70,11 @@ class LearnerLink(Protocol):
         """Note that this life of an actor is over: its key opens no connection more. Any thread."""
         ...
 
-    def poll(self, timeout_s: float) -> list[Message]:
-        """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
+    def poll(self, timeout_s: float, waited: Callable[[], object] = ...) -> list[Message]:
+        """Return what has arrived, or nothing after `timeout_s` or a `wake`.
+
+        `waited` is called whenever it has waited, before it looks at what has come.
+        """
         ...
 
     def acknowledge(self, peer: Peer, seq: int) -> None:

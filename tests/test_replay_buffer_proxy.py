@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
+from asyncrl.timing import Stopwatch
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalTransport
 from asyncrl.types import Array, Columns, IntArray, ModelVersion
@@ -45,7 +46,7 @@ class FakeLink:
     def put(self, *messages: Message) -> None:
         self.inbox.put(list(messages))
 
-    def poll(self, timeout_s: float) -> list[Message]:
+    def poll(self, timeout_s: float, waited: Callable[[], object]) -> list[Message]:
         try:
             return self.inbox.get(timeout=6 * SOON_S) if timeout_s else self.inbox.get_nowait()
         except queue.Empty:
@@ -377,6 +378,28 @@ def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
     assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
     assert {"ms/recv", "ms/push"} <= set(record)
     assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
+
+
+def test_waiting_for_messages_is_no_part_of_receiving_them() -> None:
+    now_s = [0.0]
+
+    class SlowLink(FakeLink):
+        def poll(self, timeout_s: float, waited: Callable[[], object]) -> list[Message]:
+            messages = super().poll(timeout_s, waited)
+            if messages:
+                now_s[0] += 9.0
+                waited()
+                now_s[0] += 0.25
+            station.proxy._closing.set()
+            return messages
+
+    station = Station()
+    station.proxy._link = link = SlowLink()
+    station.proxy._watch = Stopwatch(clock=lambda: now_s[0])
+    link.put(make_report())
+    station.proxy._run()
+    assert station.proxy.record()["ms/recv"] == 250.0
+    assert station.proxy._watch.totals()["idle"] == 9.0
 
 
 @pytest.mark.fault("F10")

@@ -122,7 +122,7 @@ class ZmqLearnerLink:
         if self._gate:
             self._gate.revoke(self._name(peer).hex())
 
-    def poll(self, timeout_s: float) -> list[Message]:
+    def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return what has arrived, or nothing after `timeout_s`, a `wake` or a `publish`.
 
         Malformed and unwanted messages are counted and logged, and never raise.
@@ -138,6 +138,7 @@ class ZmqLearnerLink:
             if messages or rung or left <= 0:
                 return messages
             rung = self._wait(left)
+            waited()
 
     def acknowledge(self, peer: Peer, seq: int) -> None:
         """Give back the credit of all this peer's messages up to `seq`."""

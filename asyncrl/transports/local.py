@@ -91,13 +91,14 @@ class LocalLearnerLink:
     def revoke(self, peer: Peer) -> None:
         """Do nothing: within one process there are no keys."""
 
-    def poll(self, timeout_s: float) -> list[Message]:
+    def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return what has arrived, or nothing after `timeout_s` or a `wake`."""
         shared = self._shared
         with shared.changed:
             self._check_usable()
             if timeout_s > 0:
                 shared.changed.wait_for(lambda: shared.inbox or shared.rung, timeout_s)
+                waited()
             shared.rung = False
             messages = []
             while shared.inbox:

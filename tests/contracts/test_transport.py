@@ -147,6 +147,20 @@ def test_a_window_of_messages_and_not_one_more_is_accepted(net: Net) -> None:
     assert not actor.send(make_experience(4), 0.0)
 
 
+def test_waiting_is_told_of_and_nothing_else(net: Net) -> None:
+    waited: list[int] = []
+    net.learner.poll(0.0, lambda: waited.append(0))
+    assert not waited
+    net.learner.poll(0.01, lambda: waited.append(0))
+    assert waited
+    actor = net.join()
+    net.learner.poll(0.0)
+    waited.clear()
+    net.send(actor, make_experience(1))
+    net.until(lambda: net.seqs() == [1])
+    assert not waited, "of no poll but its own"
+
+
 def test_reports_need_no_credit(net: Net) -> None:
     actor = net.join()
     for seq in range(1, WINDOW + 1):
