@@ -52,11 +52,11 @@ class Outbox:
         self._streams = {
             c.name: np.zeros((n_envs, self._capacity, *c.shape), c.dtype) for c in schema.columns
         }
+        self._items = {c.name: _Item(c) for c in schema.columns if c.shape and c.row_bytes}
         self._flat = {
-            c.name: _items(self._streams[c.name].reshape(-1, *c.shape), n_envs * self._capacity, c)
-            for c in schema.columns
+            name: self._as_items(name, column.reshape(n_envs * self._capacity, *column.shape[2:]))
+            for name, column in self._streams.items()
         }
-        self._specs = {c.name: c for c in schema.columns}
         self._first_row = np.arange(n_envs) * self._capacity
         self._next_row = self._first_row.copy()  # where each stream goes on, in `_flat`
         # Pushes until the longest stream may be at its end: each adds at most one row to it.
@@ -74,14 +74,19 @@ class Outbox:
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
-            self._flat[name][at] = _items(column, len(ids), self._specs[name])
+            self._flat[name][at] = self._as_items(name, column)
         # Where a row does not count, the stream's next one takes its place.
-        self._next_row[... if everywhere else ids] += 1 if only is None else only
+        if everywhere:
+            self._next_row += 1 if only is None else only
+        else:
+            self._next_row[ids] += 1 if only is None else only
         counts = columns["flags"] < END
         self.produced += int(np.count_nonzero(counts if only is None else counts & only))
         self._room -= 1
         if not self._room:
-            self._cut_full()
+            self._look_at_room()
+            if not self._room:
+                self._cut_full()
 
     def finish(self) -> None:
         """Cut every stream where it stands; its last row must be an `END` row.
@@ -118,6 +123,9 @@ class Outbox:
             model_version=model_version,
         )
 
+    def _as_items(self, name: str, column: Array) -> Array:
+        return self._items[name].of(column) if name in self._items else column
+
     def _begin_streams(self) -> None:
         """Empty all streams; nothing of what was before can be looked back at."""
         lookback = self._schema.lookback
@@ -130,7 +138,10 @@ class Outbox:
         while len(full := (self._filled(everyone) >= self._schema.rows).nonzero()[0]):
             self._cut(full)
             self._carry(full)
-        self._room = self._capacity - int(self._filled(everyone).max())
+        self._look_at_room()
+
+    def _look_at_room(self) -> None:
+        self._room = self._capacity - int((self._next_row - self._first_row).max())
 
     def _filled(self, ids: IntArray | slice) -> IntArray:
         """Return how many rows these streams hold."""
@@ -151,8 +162,9 @@ class Outbox:
         """Move the rows beyond the sampled part to the front."""
         length = self._schema.length
         keep = self._filled(ids) - length
+        they = _together(ids)
         for column in self._streams.values():
-            column[ids, : int(keep.max())] = column[ids, length : length + int(keep.max())]
+            column[they, : int(keep.max())] = column[they, length : length + int(keep.max())]
         self._next_row[ids] -= length
 
     def _close_draft(self) -> None:
@@ -184,7 +196,7 @@ class _Draft:
             ids, rows = ids[wanted], rows[wanted]
         part = slice(self.count, self.count + len(ids))
         for name, column in streams.items():
-            self.columns[name][part] = column[ids, : self._rows]
+            self.columns[name][part] = column[_together(ids), : self._rows]
         for k in (rows < self._rows).nonzero()[0]:
             for column in self.columns.values():  # so that it never shows old memory
                 column[self.count + k, rows[k] :] = 0
@@ -193,10 +205,23 @@ class _Draft:
         self.transitions += int(np.count_nonzero(real))
 
 
-def _items(column: Array, n: int, spec: ColumnSpec) -> Array:
-    """Return `n` rows as one item each, which numpy moves many times as fast as rows of several."""
-    if not spec.shape or not spec.row_bytes:
-        return column
-    rows = np.ascontiguousarray(column.reshape(n, *spec.shape), spec.dtype)
-    items: Array = np.ndarray(n, f"V{spec.row_bytes}", rows)
-    return items
+def _together(ids: IntArray) -> IntArray | slice:
+    """Return streams as a slice if none is left out between them: those need no copy in between."""
+    first, last = (int(ids[0]), int(ids[-1])) if len(ids) else (0, -1)
+    return slice(first, last + 1) if last - first + 1 == len(ids) else ids
+
+
+class _Item:
+    """A row of several numbers as one item, which numpy moves many times as fast."""
+
+    def __init__(self, spec: ColumnSpec) -> None:
+        self._dtype, self._shape = np.dtype(spec.dtype), spec.shape
+        self._item = np.dtype((np.void, spec.row_bytes))
+
+    def of(self, column: Array) -> Array:
+        """Return a column with one item for each row: a view, if it lies there as rows should."""
+        if column.shape[1:] != self._shape:
+            raise ValueError(f"rows of shape {column.shape[1:]} in a column of {self._shape}")
+        rows = np.ascontiguousarray(column, self._dtype)
+        items: Array = np.ndarray(len(rows), self._item, rows)
+        return items
