@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,8 +28,7 @@ _RETURN_GAMMA = 0.99
 """Discount in the returns that reward normalisation takes its scale from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step of a batch of environments, as the actor saw it."""
 
     obs: Array
@@ -88,6 +86,9 @@ class OneStep:
         self._stacks = _Stacks(frame_stack) if frame_stack > 1 else None
         self._return_gamma = return_gamma
         self._return: Array = np.zeros(1, np.float32)
+        # The same at nearly every step.
+        self._everyone: IntArray = np.arange(0)
+        self._versions: IntArray = np.zeros(0, np.int32)
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
         """Observation, action, reward, flags, model version, and the policy's own columns."""
@@ -109,19 +110,23 @@ class OneStep:
         flags = out.terminated.view(np.uint8) | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
             self._stacks.follow(step)
+        if len(self._everyone) != len(flags):
+            self._everyone = np.arange(len(flags))
+        if len(self._versions) != len(flags) or self._versions[0] != step.model_version:
+            self._versions = np.full(len(flags), step.model_version, np.int32)
         columns = {
             "obs": self._newest(step.obs),
             "action": step.act.action,
             "reward": out.reward,
             "flags": flags,
-            "model_version": np.full(len(flags), step.model_version, np.int32),
+            "model_version": self._versions,
             **step.act.extras,
         }
         if self._return_gamma is not None:
             so_far = self._return * np.float32(self._return_gamma) + out.reward
             self._return = np.where(flags, np.float32(0), so_far)
             columns["discounted_return"] = so_far
-        yield Rows(np.arange(len(flags)), columns, out.stepped)
+        yield Rows(self._everyone, columns, out.stepped)
         if len(ended := flags.nonzero()[0]):
             yield _end_rows(ended, self._newest(out.final_obs[ended]))
 
