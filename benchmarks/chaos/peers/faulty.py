@@ -32,7 +32,8 @@ class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._is_due = False
             if self._scene.claim(self._beats.steps):
                 self._misbehave()
-                obs, reward = np.full_like(obs, np.nan), float("nan")
+                # Only a step after this one shows that the process goes on.
+                return np.full_like(obs, np.nan), float("nan"), terminated, truncated, info
         self._beats.beat()
         return obs, reward, terminated, truncated, info
 

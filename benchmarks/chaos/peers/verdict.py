@@ -21,8 +21,8 @@ _STILL_S = 5.0
 _NOTES = 5
 _LONGEST = 120
 _CLUE = re.compile(
-    r"\b(\w*Error|\w*Exception|WARNING|warning|died|dead|killed|SIGKILL|unhealthy|timed? ?out"
-    r"|restart\w*|replaced)\b"
+    r"\b(\w*Error|\w*Exception|\w*Fault|WARNING|warning|died|dead|killed|SIGKILL|failed|unhealthy"
+    r"|timed? ?out|restart\w*|replaced|NaN|nan)\b"
 )
 _PREFIX = re.compile(r"^(\([^()]*\bpid=\d+[^()]*\) ?)?(\d{4}-\d\d-\d\d [\d:,.]+\s+)?")
 """Who says it, and when."""
