@@ -218,7 +218,7 @@ def arguments() -> argparse.Namespace:
     parser = make_parser(__doc__, repeats=3)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=["sac", "dqn"])
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", default="cuda", help="cpu tries the script itself out")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--opt-steps", type=int, default=200, help="before models are compared")
     parser.add_argument("--actors", type=int, default=2, help="of whole runs; 0 leaves them out")
@@ -229,11 +229,13 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure all in turns, case by case."""
     args = arguments()
-    if not torch.cuda.is_available():
+    on_gpu = torch.device(args.device).type == "cuda"
+    if on_gpu and not torch.cuda.is_available():
         sys.stdout.write(f"torch {torch.__version__} sees no GPU here, so nothing was measured.\n")
         return
     torch.set_num_threads(1)
-    origin = provenance() | {"gpu": torch.cuda.get_device_name(args.device)}
+    gpu = torch.cuda.get_device_name(args.device) if on_gpu else ""
+    origin = provenance() | {"gpu": gpu}
     comparisons: list[Comparison] = []
     details: dict[str, object] = {}
     for name in args.cases:

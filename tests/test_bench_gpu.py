@@ -84,11 +84,24 @@ def test_without_a_gpu_one_sentence_says_so(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_one_command_measures_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "variants"),
+    [
+        ("cpu", ["eager"]),
+        pytest.param(
+            "cuda",
+            ["eager", "graphs"],
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+            ],
+        ),
+    ],
+)
+def test_one_command_measures_everything(device: str, variants: list[str], tmp_path: Path) -> None:
     options = ("--cases", "dqn", "--seconds", 0.2, "--repeats", 1, "--opt-steps", 20)
-    told = json.loads(run_benchmark("--results", tmp_path, *options))["details"]["dqn"]
-    assert told["largest_relative_difference_from_eager"]["eager"] < 1e-3
-    assert told["largest_relative_difference_from_eager"]["graphs"] < 1e-3
+    where = ("--results", tmp_path, "--device", device, "--variants", *variants)
+    told = json.loads(run_benchmark(*where, *options))["details"]["dqn"]
+    assert list(told["largest_relative_difference_from_eager"]) == variants
+    assert max(told["largest_relative_difference_from_eager"].values()) < 1e-3
     assert all(min(pair) > 0 for pair in told["runs_opt_steps_per_s_and_env_steps_per_s"].values())
