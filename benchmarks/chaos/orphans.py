@@ -25,7 +25,7 @@ from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import Learner, marked, wait_until
 from benchmarks.chaos.stage import DEADLINE_S
-from benchmarks.chaos.worlds import Order
+from benchmarks.chaos.worlds import CHILD, Order
 from benchmarks.common import note
 
 __all__ = ["Left", "measure"]
@@ -116,12 +116,15 @@ def _left_by(way: str, directory: Path) -> Left:
         family = marked(learner.mark)
         pids = {life.pid for life in lives}
         actors = [process for process in family if process.pid in pids]
+        children = [process for process in family if process.name() == CHILD]
         _WAYS[way](learner)
         killed_at = time.monotonic()
         actors_gone = _gone_after(lambda: not any(map(_lives, actors)), killed_at)
-        _gone_after(lambda: not any(map(_lives, family)), killed_at)
+        runs = [process for process in family if process not in children]
         if way not in _WATCHED:
+            _gone_after(lambda: not any(map(_lives, runs)), killed_at)
             LocalLauncher().close()  # the next start
+        _gone_after(lambda: not any(map(_lives, family)), killed_at)
         traces_gone = _gone_after(lambda: not _traces(shared) - before, killed_at)
         left = {process.pid for process in marked(learner.mark)}
         return Left(
