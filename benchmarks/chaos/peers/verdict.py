@@ -24,8 +24,10 @@ _CLUE = re.compile(
     r"\b(\w*Error|\w*Exception|\w*Fault|WARNING|warning|died|dead|killed|SIGKILL|failed|unhealthy"
     r"|timed? ?out|restart\w*|replaced|NaN|nan)\b"
 )
-_PREFIX = re.compile(r"^(\([^()]*\bpid=\d+[^()]*\) ?)?(\d{4}-\d\d-\d\d [\d:,.]+\s+)?")
-"""Who says it, and when."""
+_PREFIX = re.compile(
+    r"^(\([^()]*\bpid=\d+[^()]*\) ?)?(\d{4}-\d\d-\d\d [\d:,.]+\s+)?([A-Z]+ [\w.]+:\d+ -- )?"
+)
+"""Who says it, when and where."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -123,13 +123,10 @@ def test_the_user_is_told_the_first_line_that_has_to_do_with_it():
     assert judge(replace(CALM, said="progress 1\nprogress 2\n")).told == ""
 
 
-def test_who_says_something_and_when_is_left_out():
-    said = (
-        "(Runner pid=7)     raise RuntimeError\n(Runner pid=7) 2030-01-02 03:04:05,678 ERROR x:1\n"
-    )
-    assert judge(replace(CALM, said=said + "(Runner pid=7) ValueError: no\n")).told == (
-        "ValueError: no"
-    )
+def test_who_says_something_when_and_where_is_left_out():
+    said = "(Runner pid=7)     raise RuntimeError\n(Runner pid=7) ERROR x.py:1 -- \n"
+    said += "(Runner pid=7) 2030-01-02 03:04:05,678 ERROR x.py:1 -- Stepping failed\n"
+    assert judge(replace(CALM, said=said)).told == "Stepping failed"
 
 
 @pytest.mark.parametrize(
