@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -25,9 +26,14 @@ from benchmarks.chaos.one_entry import run_apart
 from benchmarks.chaos.table import findings_of, write_table
 from benchmarks.common import RESULTS, ROOT, make_parser, note, provenance, write_json
 
-__all__ = ["main"]
+__all__ = ["end_on_sigterm", "main"]
 
 _PAGE = ROOT / "benchmarks" / "README.md"
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end, as Ctrl-C does, the entry that runs with all that it started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -112,4 +118,5 @@ def _crashed(name: str, why: str) -> Finding:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())
