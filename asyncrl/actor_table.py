@@ -52,6 +52,7 @@ class ActorTable:
         self._last: dict[Peer, ActorReport] = {}
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
+        self._learning_seconds: Counter[str] = Counter()
         self._env_steps: dict[Peer, int] = {}
         self._returns: deque[float] = deque(maxlen=_MOST_EPISODES)
         self._lengths: deque[int] = deque(maxlen=_MOST_EPISODES)
@@ -100,10 +101,15 @@ class ActorTable:
         with self._lock:
             return dict(sorted(self._rows.items()))
 
-    def shares(self) -> dict[str, float]:
-        """Return where the actors' time went over the whole run; adds up to 1."""
+    def end_learning(self) -> None:
+        """From now on actors wait for the end, which says nothing about the run."""
         with self._lock:
-            return _shares(self._total_seconds)
+            self._learning_seconds = self._total_seconds.copy()
+
+    def shares(self) -> dict[str, float]:
+        """Return where the actors' time went over the run, but for its end; adds up to 1."""
+        with self._lock:
+            return _shares(self._learning_seconds) or _shares(self._total_seconds)
 
     def reported(self) -> tuple[dict[str, float], int]:
         """Return all seconds that actors have told of, by phase, and their steps in that time."""

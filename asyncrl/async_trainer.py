@@ -178,6 +178,7 @@ class AsyncTrainer:
         try:
             self._start()
             self._strategy.run(self)
+            self.proxy.actors.end_learning()
             self.books.finish()
         except BaseException as error:
             self.interrupter.fail(error)

@@ -27,7 +27,7 @@ from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
-from asyncrl.timing import Stopwatch
+from asyncrl.timing import Stopwatch, shares_between
 from asyncrl.train_result import TrainResult
 
 __all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
@@ -117,6 +117,8 @@ class Bookkeeper:
         self._eval_due = False
         self._stop_bar_s: float | None = None
         self._start_up_s: float | None = None
+        self._first_totals: dict[str, float] = {}
+        self._end: tuple[float, dict[str, float]] | None = None
         self._samples_per_insert = 0.0
         self._sources: Sequence[Callable[[], Record]] = ()
         self._system = SystemMeter()
@@ -144,7 +146,7 @@ class Bookkeeper:
         """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
         opt_steps = self.counts.opt_steps
         if opt_steps and self._start_up_s is None:
-            self._start_up_s = self.wall_s
+            self._start_up_s, self._first_totals = self.wall_s, self.watch.totals()
         if self._evaluation:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)
@@ -157,7 +159,11 @@ class Bookkeeper:
         self._check_stop(self._axes())
 
     def finish(self) -> None:
-        """Evaluate the last model, unless that was done or the run failed or is interrupted."""
+        """Evaluate the last model, unless that was done or the run failed or is interrupted.
+
+        Learning is over: from here on, time counts in no share.
+        """
+        self._end = self.wall_s, self.watch.totals()
         site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
         wanted = timeout_s and self._config.eval_interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
@@ -217,8 +223,7 @@ class Bookkeeper:
 
     def result(self) -> TrainResult:
         """Sum the run up, as far as the learner knows it."""
-        totals = self.watch.totals()
-        seconds = sum(totals.values()) or 1.0
+        end_at_s, totals = self._end or (self.wall_s, self.watch.totals())
         return TrainResult(
             stop_reason=self._interrupter.reason or "the loop ended",
             wall_s=self.wall_s,
@@ -229,10 +234,11 @@ class Bookkeeper:
             last_score=self._last_score,
             seconds_to_stop_bar=self._stop_bar_s,
             start_up_s=self.wall_s if self._start_up_s is None else self._start_up_s,
+            end_s=self.wall_s - end_at_s,
             samples_per_insert=self._samples_per_insert,
             **self._system.usage()._asdict(),
             setup=self._setup,
-            learner_shares={phase: s / seconds for phase, s in totals.items()},
+            learner_shares=shares_between(self._first_totals, totals),
         )
 
     def _evaluate(self, site: EvaluationSite) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from asyncrl.cores import Cores
 from asyncrl.recorder import Record
@@ -38,9 +38,11 @@ class Facts:
     """Shares of the learner's time by phase, as in `share/learner_*`."""
 
     wall_s: float
+    """That shares are of, if of a whole run; start-up is no part of it."""
+
     opt_steps: float
     start_up_s: float = 0.0
-    """How much of `wall_s`, and of the learner's waiting, came before the first opt step."""
+    """Before that, until the first optimisation step."""
 
     samples_per_insert: float = 0.0
     """As achieved."""
@@ -76,17 +78,6 @@ class Facts:
     def learner_waits(self) -> float:
         """The part of its time that the learner waits for actors."""
         return self.learner.get("wait", 0.0)
-
-    def without_start_up(self) -> Facts:
-        """Return the facts of the time since the first optimisation step."""
-        if not 0 < self.start_up_s < self.wall_s:
-            return self
-        start_up = min(self.start_up_s / self.wall_s, self.learner_waits)
-        rest = 1 - start_up
-        left = {**self.learner, "wait": self.learner_waits - start_up}
-        return replace(
-            self, learner={name: share / rest for name, share in left.items()}, start_up_s=0.0
-        )
 
 
 def _below(values: Record, prefix: str) -> dict[str, float]:

@@ -6,9 +6,9 @@ Knows no phases of its own, and measures no single call: it has one clock readin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-__all__ = ["Stopwatch"]
+__all__ = ["Stopwatch", "shares_between"]
 
 
 class Stopwatch:
@@ -52,3 +52,12 @@ class Stopwatch:
     def totals(self) -> dict[str, float]:
         """Return the seconds of each phase over the whole time."""
         return {phase: seconds for phase, (seconds, _) in self._sums.copy().items()}
+
+
+def shares_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Return what parts of the time between two `totals` phases had; if none passed, before."""
+    seconds = {phase: s - before.get(phase, 0.0) for phase, s in after.items()}
+    passed_s = sum(seconds.values())
+    if passed_s <= 0:
+        seconds, passed_s = dict(after), sum(after.values()) or 1.0
+    return {phase: s / passed_s for phase, s in seconds.items()}

@@ -29,6 +29,9 @@ class TrainResult:
     start_up_s: float = 0.0
     """Until the first optimisation step was done."""
 
+    end_s: float = 0.0
+    """After the last one: the last evaluation, the ends of actors, the last checkpoint."""
+
     samples_per_insert: float = 0.0
     cpu_percent: float = 0.0
     """Of one core, by the learner's process."""
@@ -38,7 +41,11 @@ class TrainResult:
 
     setup: Setup = field(default_factory=Setup)
     learner_shares: Mapping[str, float]
+    """Parts of its time by phase, from the first optimisation step to the last one."""
+
     actor_shares: Mapping[str, float] = field(default_factory=dict)
+    """Parts of their time by phase, until the last optimisation step."""
+
     ledger: Mapping[str, int] = field(default_factory=dict)
     actors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -59,7 +66,7 @@ class TrainResult:
             setup=self.setup,
             actor=self.actor_shares,
             learner=self.learner_shares,
-            wall_s=self.wall_s,
+            wall_s=max(self.wall_s - self.start_up_s - self.end_s, 0.0),
             opt_steps=self.opt_steps,
             start_up_s=self.start_up_s,
             samples_per_insert=self.samples_per_insert,

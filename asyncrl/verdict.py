@@ -72,7 +72,6 @@ def judge(facts: Facts) -> Verdict:
     """Say what limits a run, on what evidence, and what would change it."""
     if early := _too_early(facts):
         return early
-    facts = facts.without_start_up()
     for rule in (
         _alone,
         _restarts,
@@ -93,11 +92,10 @@ def _too_early(facts: Facts) -> Verdict | None:
         return Verdict("too-early", "too early to tell: no optimisation step has been done yet")
     if facts.setup.actors and not facts.actor:
         return Verdict("too-early", "too early to tell: no actor has reported yet")
-    learning_s = facts.wall_s - facts.start_up_s
-    if learning_s < _SHORT_S:
+    if facts.wall_s < _SHORT_S:
         return Verdict(
             "too-early",
-            f"too short to tell: it learned for {max(learning_s, 0.0):.1f} s "
+            f"too short to tell: it learned for {facts.wall_s:.1f} s "
             f"after {facts.start_up_s:.1f} s of starting up",
         )
     return None

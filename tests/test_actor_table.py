@@ -102,3 +102,13 @@ def test_shares_add_up_to_one() -> None:
     assert sum(v for k, v in record.items() if k.startswith("share/actor_")) == pytest.approx(1)
     assert table.shares()["wait"] == pytest.approx(1 / 8), "those of the whole run are kept"
     assert "share/actor_env" not in table.take()
+
+
+def test_what_comes_after_learning_is_in_no_share() -> None:
+    table = ActorTable()
+    table.end_learning()
+    table.on_report(report(0, shares={"env": 3.0, "wait": 1.0}))
+    assert table.shares() == {"env": 0.75, "wait": 0.25}, "better than nothing"
+    table.end_learning()
+    table.on_report(report(0, shares={"wait": 100.0}))
+    assert table.shares() == {"env": 0.75, "wait": 0.25}

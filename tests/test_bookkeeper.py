@@ -29,6 +29,7 @@ from asyncrl.stop_conditions import (
     ReachesUpperBound,
     StopCondition,
 )
+from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
 from tests.fakes import ConstantAgent, DirectSaver
 
@@ -439,6 +440,28 @@ def test_start_up_ends_with_the_first_optimisation_step() -> None:
     run.turn(1, seconds=0.5)
     run.turn(1, seconds=4.0)
     assert run.finish().start_up_s == 2.5
+
+
+def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
+    run = Run()
+    run.books.watch = Stopwatch(lambda: run.now_s)
+
+    def lap(phase: str, seconds: float) -> None:
+        run.now_s += seconds
+        run.books.watch.lap(phase)
+
+    lap("wait", 20.0)
+    lap("opt", 0.5)
+    run.turn(1)
+    lap("wait", 1.0)
+    lap("opt", 3.0)
+    run.turn(1)
+    run.books.finish()
+    lap("eval", 7.0)
+    lap("save", 9.0)
+    result = run.books.result()
+    assert result.learner_shares == {"wait": 0.25, "opt": 0.75}
+    assert (result.start_up_s, result.end_s, result.wall_s) == (20.5, 16.0, 40.5)
 
 
 def test_run_without_an_optimisation_step_was_all_start_up() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncrl.timing import Stopwatch
+from asyncrl.timing import Stopwatch, shares_between
 
 
 class HandClock:
@@ -76,6 +76,13 @@ def test_take_leaves_totals_alone(clock: HandClock) -> None:
         watch.lap("env")
         watch.take()
     assert watch.totals() == {"env": 4.0}
+
+
+def test_shares_are_of_the_time_between() -> None:
+    before, after = {"wait": 5.0, "opt": 1.0}, {"wait": 6.0, "opt": 3.0, "save": 1.0}
+    assert shares_between(before, after) == {"wait": 0.25, "opt": 0.5, "save": 0.25}
+    assert shares_between(after, after) == {"wait": 0.6, "opt": 0.3, "save": 0.1}
+    assert shares_between({}, {}) == {}
 
 
 def test_lap_during_a_take_by_another_thread_is_not_lost(clock: HandClock) -> None:

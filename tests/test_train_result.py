@@ -21,7 +21,7 @@ def result(**more: Any) -> TrainResult:
         "seconds_to_stop_bar": None,
         "start_up_s": 2.0,
         "setup": Setup(actors=4, envs_per_actor=8, samples_per_insert=4.0, cores=8),
-        "learner_shares": {"opt": 0.9, "wait": 0.1},
+        "learner_shares": {"opt": 1.0, "wait": 0.0},
         "actor_shares": {"env": 0.5, "wait": 0.5},
         "actors": {"0": {"restarts": 0}, "1": {"restarts": 1}},
     }
@@ -38,7 +38,13 @@ def test_verdict_is_about_the_whole_run() -> None:
     assert kind == "learner-bound"
     assert "actors wait 50 %" in sentence
     assert "2 actors would do" in sentence
-    assert "optimises 100 %" in sentence, "it waited for the first step only"
+    assert "optimises 100 %" in sentence
+
+
+def test_start_up_and_end_are_no_time_to_judge() -> None:
+    short = result(start_up_s=12.0, end_s=7.0)
+    assert short.verdict.kind == "too-early"
+    assert "learned for 1.0 s after 12.0 s of starting up" in short.verdict.sentence
 
 
 def test_verdict_counts_every_restart() -> None:

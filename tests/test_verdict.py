@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "nothing learned yet": (facts(opt_steps=0.0), "too-early", ("no optimisation step",)),
     "no reports yet": (replace(facts(), actor={}), "too-early", ("no actor has reported",)),
     "stopped at once": (
-        facts(wall_s=3.5, start_up_s=2.9),
+        facts(wall_s=0.6, start_up_s=2.9),
         "too-early",
         ("learned for 0.6 s after 2.9 s",),
     ),
@@ -234,12 +234,6 @@ def test_verdict_names_its_evidence_and_what_to_do(
 
 def test_every_kind_has_a_case() -> None:
     assert {kind for _, kind, _ in CASES.values()} == set(typing.get_args(Kind))
-
-
-def test_waiting_for_the_first_step_is_no_evidence_against_actors() -> None:
-    run = facts(0.5, 0.4, wall_s=10.0)
-    assert judge(run).kind == "limiter-bound"
-    assert judge(replace(run, start_up_s=4.0)).kind == "learner-bound"
 
 
 @given(
