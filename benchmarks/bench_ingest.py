@@ -3,7 +3,8 @@
 Two streaming actors cost next to nothing to step: their environments repeat arrays and their
 policy always does the same. Everything behind them is real: segments, messages, ZeroMQ, the
 receiving thread, replay. Actors and receiving thread share one core; the learner has the other,
-and takes its whole turns. Beside it, the same learner alone on its core.
+and takes its whole turns. Beside it, the same learner alone on its core. Actors stream once at the
+rate that is to be borne, and once as fast as they can.
 
     python -m benchmarks.bench_ingest --kind cartpole
     python -m benchmarks.bench_ingest --kind frames
@@ -16,7 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -36,9 +37,14 @@ from asyncrl.types import Array, Columns
 from benchmarks.bench_learner_under_load import in_own_process
 from benchmarks.common import Rounds, compare, in_turns, make_parser, note, provenance, save, show
 
-__all__ = ["Ingest", "Streaming", "measure_alone", "measure_beside"]
+__all__ = ["Ingest", "Pace", "Streaming", "measure_alone", "measure_beside"]
 
+_ACTORS = 2
 _BATCH_SIZE = 256
+_NAP_S = 0.002
+_LAG_S = 0.1
+"""An actor that is later than this does not catch up."""
+_PROMISED, _FASTEST = "at the promised rate", "as fast as they can"
 _LEARNER_CORE = max(os.sched_getaffinity(0))
 _PENDULUM = (3, 1)  # numbers in an observation and in an action of what is learned from
 
@@ -53,6 +59,11 @@ class Ingest:
     length: int
     capacity: int
     seconds: float
+    promised_per_s: float
+    """Transitions that the learner is to bear."""
+
+    limit_per_s: float = 0.0
+    """Transitions that both actors together stream; 0 lets them go as fast as they can."""
 
     @property
     def spec(self) -> EnvSpec:
@@ -65,18 +76,49 @@ class Ingest:
 
 KINDS = {
     "cartpole": Ingest(
-        shape=(4,), dtype="float32", envs=256, length=32, capacity=200_000, seconds=5.0
+        shape=(4,),
+        dtype="float32",
+        envs=256,
+        length=32,
+        capacity=200_000,
+        seconds=5.0,
+        promised_per_s=1.05e6,
     ),
     "frames": Ingest(
-        shape=(84, 84), dtype="uint8", envs=16, length=32, capacity=20_000, seconds=5.0
+        shape=(84, 84),
+        dtype="uint8",
+        envs=16,
+        length=32,
+        capacity=20_000,
+        seconds=5.0,
+        promised_per_s=1.25e9 / 84**2,
     ),
 }
 
 
+class Pace:
+    """Keeps steps from coming faster than so many a second."""
+
+    def __init__(self, steps_per_s: float) -> None:
+        self._step_s = 1.0 / steps_per_s
+        self._due = 0.0
+
+    def nap_s(self, now: float) -> float:
+        """Count a step, and return for how long to sleep before the next; short naps add up."""
+        self._due = max(self._due, now - _LAG_S) + self._step_s
+        ahead = self._due - now
+        return ahead if ahead > _NAP_S else 0.0
+
+
 class Streaming:
-    """Environments that cost nothing: the same arrays at every step, no episode's end."""
+    """Environments that cost nothing: the same arrays at every step, no episode's end.
+
+    Where there is a limit, they sleep for what they are ahead of it.
+    """
 
     def __init__(self, ingest: Ingest) -> None:
+        steps_per_s = ingest.limit_per_s / (_ACTORS * ingest.envs)
+        self._pace = Pace(steps_per_s) if steps_per_s else None
         self.spec, self.n_envs = ingest.spec, ingest.envs
         random = np.random.default_rng(0)
         shape = (self.n_envs, *ingest.shape)
@@ -90,6 +132,8 @@ class Streaming:
 
     def step(self, action: Array) -> EnvStep:
         """Return them again."""
+        if self._pace is not None and (nap_s := self._pace.nap_s(time.perf_counter())):
+            time.sleep(nap_s)
         return EnvStep(self._obs, self._reward, self._never, self._never, self._obs)
 
     def close(self) -> None:
@@ -156,7 +200,7 @@ class _Beside:
     def run(self, trainer: AsyncTrainer) -> None:
         """Learn until the speed has settled, then learn and count."""
         batch = _fixed_batch()
-        while len(trainer.proxy.actors.rows()) < 2 and not trainer.should_stop:
+        while len(trainer.proxy.actors.rows()) < _ACTORS and not trainer.should_stop:
             time.sleep(0.05)
         _keep_apart()
         self._learn(trainer, batch)
@@ -190,7 +234,7 @@ def measure_beside(ingest: Ingest) -> tuple[float, float]:
     torch.set_num_threads(1)
     loop = _Beside(ingest.seconds)
     config = AsyncConfig(
-        actors=2,
+        actors=_ACTORS,
         segment=SegmentConfig(length=ingest.length),
         replay=UniformReplayConfig(capacity=ingest.capacity),
         limiter=RateLimiterConfig(samples_per_insert=0.0),
@@ -230,27 +274,38 @@ def main() -> None:
     args = arguments()
     ingest, origin = KINDS[args.kind], provenance()
     row_bytes = int(np.prod(ingest.shape)) * np.dtype(ingest.dtype).itemsize
-    stored: Rounds = {"transitions_per_s": [], "obs_bytes_per_s": []}
+    stored: dict[str, Rounds] = {}
 
-    def beside() -> float:
-        opt_steps_per_s, stored_per_s = in_own_process(partial(measure_beside, ingest))
-        stored["transitions_per_s"].append(stored_per_s)
-        stored["obs_bytes_per_s"].append(stored_per_s * row_bytes)
+    def beside(name: str, limit_per_s: float) -> float:
+        limited = replace(ingest, limit_per_s=limit_per_s)
+        opt_steps_per_s, stored_per_s = in_own_process(partial(measure_beside, limited))
+        rates = stored.setdefault(name, {"transitions_per_s": [], "obs_bytes_per_s": []})
+        rates["transitions_per_s"].append(stored_per_s)
+        rates["obs_bytes_per_s"].append(stored_per_s * row_bytes)
         note(f"stored {stored_per_s:,.0f} transitions/s, {stored_per_s * row_bytes / 1e9:.2f} GB/s")
         return opt_steps_per_s
 
     measures: dict[str, Callable[[], float]] = {
         "alone": lambda: in_own_process(partial(measure_alone, ingest.seconds)),
-        "beside": beside,
+        _PROMISED: lambda: beside(_PROMISED, ingest.promised_per_s),
+        _FASTEST: lambda: beside(_FASTEST, 0.0),
     }
     rounds = in_turns(measures, args.repeats)
-    what = f"SAC 256x256 learning while {args.kind} stream in / alone on its core"
+    what = f"SAC 256x256 learning while {args.kind} stream in"
+    comparisons = [
+        compare(rounds, n, "alone", what=f"{what} {n} / alone on its core", unit="opt steps/s")
+        for n in (_PROMISED, _FASTEST)
+    ]
     path = save(
         args.results,
         f"ingest_{args.kind}",
         question=__doc__,
-        settings={"kind": args.kind, "repeats": args.repeats},
-        comparisons=[compare(rounds, "beside", "alone", what=what, unit="opt steps/s")],
+        settings={
+            "kind": args.kind,
+            "repeats": args.repeats,
+            "promised_per_s": ingest.promised_per_s,
+        },
+        comparisons=comparisons,
         origin=origin,
         details={"opt_steps_per_s": rounds, "stored": stored},
     )
