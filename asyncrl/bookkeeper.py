@@ -313,7 +313,7 @@ class Bookkeeper:
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
         if self._saver:
             record |= self._saver.record()
-        record |= self._system.record()
+        record |= self._system.record(among=record)
         record |= self._rates(record)
         record |= self._times()
         record |= {name: float(value) for name, value in agent_record.items()}

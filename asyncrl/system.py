@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import time
 from collections.abc import Callable
@@ -51,12 +52,19 @@ class SystemMeter:
 
     def start(self) -> None:
         """Begin: `usage` is since now, and so is the next record."""
+        self._lives: Record = {}
         self._first = self._last = self._read()
-        self._listed_at = -_LIST_INTERVAL_S
+        self._listed_at = -math.inf
         self._read_children(seconds=1.0)
 
-    def record(self) -> Record:
-        """Return the metrics; use of processors is since the last record."""
+    def record(self, among: Record | None = None) -> Record:
+        """Return the metrics; use of processors is since the last record.
+
+        Where other metrics `among` it tell of actors that are new, children are searched at once.
+        """
+        lives = {name: n for name, n in (among or {}).items() if name.endswith("/restarts")}
+        if lives != self._lives:
+            self._lives, self._listed_at = lives, -math.inf
         before, self._last = self._last, self._read()
         usage = _usage(before, self._last)
         memory = psutil.virtual_memory()
@@ -93,14 +101,15 @@ class SystemMeter:
             except psutil.Error:  # it has ended meanwhile
                 continue
             self._children_s[child.pid] = times.user + times.system
-        # One that has just been found has run for a while: its first reading is only noted.
-        used_s = sum(s - before[pid] for pid, s in self._children_s.items() if pid in before)
         if not self._children_s:
             return {}
-        return {
-            "system/children_cpu_percent": 100 * max(used_s, 0.0) / max(seconds, 1e-9),
-            "system/children_rss_bytes": float(rss),
-        }
+        taken: Record = {"system/children_rss_bytes": float(rss)}
+        # One that has just been found has run for a while: its first reading is only noted.
+        if self._children_s.keys() <= before.keys():
+            used_s = sum(s - before[pid] for pid, s in self._children_s.items())
+            percent = 100 * max(used_s, 0.0) / max(seconds, 1e-9)
+            taken = {**taken, "system/children_cpu_percent": percent}
+        return taken
 
 
 def find_gpu() -> Gpu | None:

@@ -63,6 +63,28 @@ def test_children_are_counted_with_what_they_take() -> None:
     assert "system/children_rss_bytes" not in meter.record(), "it has ended"
 
 
+def test_new_actors_are_searched_for_at_once() -> None:
+    now_s = 100.0
+    meter = SystemMeter(clock=lambda: now_s)
+    child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout
+        child.stdout.readline()
+        one = {"actor/0/restarts": 0.0}
+        now_s += 1.0
+        assert "system/children_rss_bytes" not in meter.record(among={}), "not looked for yet"
+        now_s += 1.0
+        found = meter.record(among=one)
+        assert found["system/children_rss_bytes"] > 1e6
+        assert "system/children_cpu_percent" not in found, "since when, is not known"
+        work(0.1)
+        now_s += 1.0
+        assert meter.record(among=one)["system/children_cpu_percent"] > 0.0
+    finally:
+        child.kill()
+        child.communicate()
+
+
 class FakeNvml(SimpleNamespace):
     """One device, which may refuse to tell."""
 

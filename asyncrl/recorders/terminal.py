@@ -21,13 +21,16 @@ from asyncrl.recorders._run_state import RunState
 
 __all__ = ["TerminalRecorder", "render_summary"]
 
+_VERDICT_INTERVAL_S = 30.0
+
 
 class TerminalRecorder:
     """Shows how a run is doing.
 
     In a terminal one frame is redrawn in place with each record; what is printed through the same
     console, or to `sys.stdout` and `sys.stderr`, appears above it. Anywhere else, as in a log
-    file, each record becomes one plain line. A metric that a record leaves out keeps its value.
+    file, each record becomes one plain line, and twice a minute another one says what limits the
+    run. A metric that a record leaves out keeps its value.
 
     Args:
         console: Where to draw; standard output by default.
@@ -49,6 +52,7 @@ class TerminalRecorder:
         self._console = console or Console()
         self._state = RunState(limits or {}, target, setup)
         self._live: Live | None = None
+        self._judged_at_s = 0.0
 
     def start(self, config: Mapping[str, object]) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -59,10 +63,20 @@ class TerminalRecorder:
     def write(self, record: Record) -> None:
         self._state.update(record)
         if self._live is None:
-            line = Text(_plain_line(self._state), overflow="ignore", no_wrap=True)
-            self._console.print(line, soft_wrap=True)
+            self._print(_plain_line(self._state))
+            self._judge()
         else:
             self._live.update(Dashboard(self._state), refresh=True)
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line, overflow="ignore", no_wrap=True), soft_wrap=True)
+
+    def _judge(self) -> None:
+        """Print what limits the run, from time to time."""
+        due = self._state.wall_s - self._judged_at_s >= _VERDICT_INTERVAL_S
+        if due and (verdict := self._state.verdict) and verdict.kind != "too-early":
+            self._judged_at_s = self._state.wall_s
+            self._print(f"{'':>8} | {verdict.sentence}")
 
     def close(self, *, failed: bool) -> None:
         """Leave the last frame standing, and give the cursor back."""

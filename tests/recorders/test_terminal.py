@@ -8,6 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
+from asyncrl.facts import Setup
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
@@ -72,6 +73,20 @@ def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
         "    12 s | env 47.0 k | opt 11.9 k | fps 95.4/s | eval 201.0 (best 205.5)",
         "    12 s | env 48.1 k | opt 12.0 k | fps 3.9 k/s | return 132.4 | eval 201.0 (best 205.5)",
     ]
+
+
+def test_plain_lines_say_what_limits_the_run_twice_a_minute() -> None:
+    console, out = file_console()
+    recorder = TerminalRecorder(console, setup=Setup(actors=2, samples_per_insert=4.0, cores=8))
+    waits = {"share/learner_opt": 0.9, "share/actor_wait": 0.6, "share/actor_env": 0.4}
+    recorder.start({})
+    for wall_s in range(1, 100, 3):
+        recorder.write({"wall_s": float(wall_s), "opt_steps": wall_s // 31} | waits)
+    recorder.close(failed=False)
+    lines = out.getvalue().splitlines()
+    at = [i for i, line in enumerate(lines) if "learner-bound: actors wait 60 %" in line]
+    assert [lines[i - 1].split("|")[0].strip() for i in at] == ["31 s", "61 s", "91 s"]
+    assert all(lines[i].startswith(f"{'':>8} | ") for i in at)
 
 
 def test_plain_line_ends_with_what_went_wrong() -> None:
