@@ -64,6 +64,9 @@ class _Graphs:
     def __init__(self, update: Update, device: torch.device) -> None:
         self._update = update
         self._device = device
+        # One for all: what autograd or cuBLAS keep for a stream then belongs to this one, and
+        # nothing that is recorded waits for another.
+        self._beside = torch.cuda.Stream(device)
         self._recorded: dict[_Form, _Graph] = {}
         self._eager_calls = 0
 
@@ -74,7 +77,7 @@ class _Graphs:
         if self._eager_calls < _EAGER_CALLS:
             self._eager_calls += 1
             return self._run_beside(data)
-        graph = self._recorded[form] = _Graph(self._update, data, self._device)
+        graph = self._recorded[form] = _Graph(self._update, data, self._beside)
         return graph.replay(data)
 
     def forget(self) -> None:
@@ -83,7 +86,7 @@ class _Graphs:
 
     def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update on another stream than the default one, which nothing can be recorded on."""
-        now, beside = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
+        now, beside = torch.cuda.current_stream(self._device), self._beside
         beside.wait_stream(now)
         with torch.cuda.stream(beside):
             told = self._update(data)
@@ -96,10 +99,11 @@ class _Graphs:
 class _Graph:
     """The operations of one update, recorded; recording does none of them."""
 
-    def __init__(self, update: Update, data: Mapping[str, Tensor], device: torch.device) -> None:
+    def __init__(
+        self, update: Update, data: Mapping[str, Tensor], stream: torch.cuda.Stream
+    ) -> None:
         self._inputs = {name: value.clone() for name, value in data.items()}
         self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(device)
         # Other threads of the process may go on using the device meanwhile.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             told = update(dict(self._inputs))
