@@ -125,9 +125,8 @@ class _Environments:
         if isinstance(decision, GiveUp):
             raise EnvironmentFault(f"{how}; {decision.why}") from error
         logger.warning(
-            "the environments of actor %d failed: %s; all %d are made anew in %.1f s, and the "
-            "episodes in them are cut before the step that failed\n\n%s",
-            self._peer.actor_id,
+            "the environments failed: %s; all %d are made anew in %.1f s, and the episodes in them "
+            "are cut before the step that failed\n\n%s",
             how,
             self.env.n_envs,
             decision.after_s,
@@ -237,7 +236,9 @@ def _seed_globals(seed: int) -> None:
 
 
 def _set_up_logging(name: str) -> None:
-    """Say who speaks: the child's log lines go to the stderr it shares with the learner."""
-    logging.basicConfig(
-        level=logging.WARNING, format=f"%(asctime)s {name} %(levelname)s %(name)s: %(message)s"
-    )
+    """Say who speaks, wherever the launcher has what this process logs go to; else on stderr."""
+    form = f"{name}: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=form)
+    for handler in logging.getLogger().handlers:
+        if handler.formatter is None:
+            handler.setFormatter(logging.Formatter(form))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import cloudpickle
 
 from asyncrl.launcher import Progress
-from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
 from asyncrl.restart_policy import describe_error
 
 __all__ = ["STACKS_SIGNAL", "live", "main"]
@@ -38,6 +39,7 @@ def live(files: LifeFiles, lifeline: int) -> int:
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)
+    logging.getLogger().addHandler(LogFile(files.path("log")))
     with contextlib.suppress(OSError):
         _have_ended_with(lifeline)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()

@@ -4,6 +4,7 @@
     0-3.progress   its counters, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
     0-3.stacks     where its threads stood when it crashed, or when it was asked
+    0-3.log        what it logged, a line of JSON each, for the learner's own log
 
 They are files so that they outlive the actor, however it ends.
 """
@@ -11,6 +12,7 @@ They are files so that they outlive the actor, however it ends.
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 from dataclasses import dataclass
@@ -19,11 +21,12 @@ from pathlib import Path
 from asyncrl.launcher import ProgressReport
 from asyncrl.messages import Peer
 
-__all__ = ["LifeFiles", "ProgressBoard"]
+__all__ = ["LifeFiles", "LogFile", "ProgressBoard"]
 
 _CELLS = 4
 _BYTES = 8 * _CELLS
-_ENDINGS = ("body", "progress", "error", "stacks")
+_ENDINGS = ("body", "progress", "error", "stacks", "log")
+_MOST_LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,45 @@ class LifeFiles:
             return "", self.path("stacks").read_text(encoding="utf-8", errors="replace")
         return "", ""
 
+    def read_log(self, start: int) -> tuple[list[tuple[int, str, str]], int]:
+        """Return level, logger and message of whole lines from `start` on, and where they end."""
+        try:
+            with self.path("log").open("rb") as file:
+                file.seek(start)
+                data = file.read()
+        except FileNotFoundError:  # it has had nothing to say
+            return [], start
+        whole = data[: data.rfind(b"\n") + 1]
+        return [tuple(json.loads(line)) for line in whole.splitlines()], start + len(whole)
+
     def remove(self) -> None:
         """Delete them."""
         for ending in (*_ENDINGS, "error-draft"):
             self.path(ending).unlink(missing_ok=True)
+
+
+class LogFile(logging.Handler):
+    """Leaves what a process logs in its life's file, up to a limit.
+
+    On the terminal that it shares with the learner it would break into the learner's live view.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._left_bytes = _MOST_LOG_BYTES
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Append a line, in one piece."""
+        try:
+            words = [record.levelno, record.name, self.format(record)]
+            line = json.dumps(words).encode() + b"\n"
+            self._left_bytes -= len(line)
+            if self._left_bytes >= 0:
+                with self._path.open("ab", buffering=0) as file:
+                    file.write(line)
+        except Exception:
+            self.handleError(record)
 
 
 class ProgressBoard:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import mmap
 import os
 import select
@@ -54,6 +55,14 @@ class _Life:
     files: LifeFiles
     board: ProgressBoard
     pid: int | None = None
+    log_bytes: int = 0
+    """How much of its log has been passed on."""
+
+    def pass_log_on(self) -> None:
+        """Log here what the actor has logged since the last call."""
+        lines, self.log_bytes = self.files.read_log(self.log_bytes)
+        for level, name, words in lines:
+            logging.getLogger(name).log(level, "%s", words)
 
 
 class LocalLauncher:
@@ -102,9 +111,14 @@ class LocalLauncher:
         self._order({"launch": files.name})
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
-        """Return the actors that have ended, each once; wait at most `timeout_s` for one."""
+        """Return the actors that have ended, each once; wait at most `timeout_s` for one.
+
+        What actors have logged is logged here meanwhile.
+        """
         deadline = time.monotonic() + timeout_s
         ended: list[ActorExit] = []
+        for life in self._lives.values():
+            life.pass_log_on()
         while not ended:
             left = max(0.0, deadline - time.monotonic())
             if not select.select([self._control], [], [], left)[0]:
@@ -230,6 +244,7 @@ def pickled(body: object) -> bytes:
 
 
 def _exit_of(life: _Life, code: int, peak_bytes: int) -> ActorExit:
+    life.pass_log_on()
     error, text = life.files.read_error()
     last = life.board.read()
     life.board.close()

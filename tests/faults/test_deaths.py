@@ -125,7 +125,7 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
 
 @pytest.mark.fault("F4")
 def test_environments_are_made_anew_in_actors_that_live_on(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ways = ("two arguments", "sys.exit", "speechless")
 
@@ -144,8 +144,8 @@ def test_environments_are_made_anew_in_actors_that_live_on(
     assert adds_up(trainer)
     assert trainer.proxy.ledger.balance().lost == 0
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0]
-    told = capfd.readouterr().err
-    assert re.search(r"the environments of actor \d failed: TwoArguments: rust at the hub", told)
+    (told,) = [message for message in caplog.messages if "TwoArguments" in message]
+    assert re.match(r"actor \d: the environments failed: TwoArguments: rust at the hub; all", told)
     assert "in _raises" in told, "the traceback"
 
 

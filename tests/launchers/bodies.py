@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -58,6 +59,20 @@ def holds_the_gil(progress: Progress) -> None:
 def forever() -> None:
     while True:
         time.sleep(0.05)
+
+
+def logs(progress: Progress) -> None:
+    log = logging.getLogger("tests.bodies")
+    log.info("nobody is to read this")
+    log.warning("the lid\nis %s", "loose")
+    progress.turn(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def logs_without_end(_: Progress) -> None:
+    log = logging.getLogger("tests.bodies")
+    for _each in range(3000):
+        log.warning("x" * 1000)
 
 
 class StartsHelpers:

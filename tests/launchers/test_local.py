@@ -72,6 +72,28 @@ def test_what_is_to_run_is_gone_once_it_was_read(start_method: StartMethod) -> N
         assert launcher.exits(0.0) == []
 
 
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_an_actor_logs_is_logged_here_also_if_it_was_killed(
+    start_method: StartMethod,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), bodies.logs)
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert ended.code == -signal.SIGKILL
+    told = [(r.name, r.levelname, r.message) for r in caplog.records]
+    assert told == [("tests.bodies", "WARNING", "the lid\nis loose")]
+    assert "lid" not in capfd.readouterr().err, "it would break into the live view"
+
+
+def test_what_an_actor_logs_without_end_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.logs_without_end)
+        launcher.exits(DEADLINE_S)
+    assert 500 < len(caplog.records) < 1100
+
+
 def test_an_unknown_start_method_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"start_method must be .* got 'thread'"):
         LocalLauncher(start_method="thread")  # type: ignore[arg-type]
