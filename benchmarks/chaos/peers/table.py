@@ -59,7 +59,8 @@ def _outcome(finding: Finding) -> str:
         case "hung":
             return "hung"
         case "short":
-            return f"went on with {finding.working} of {ACTORS}"
+            halting = " by fits and starts" if finding.pause_s > finding.after_s / 4 else ""
+            return f"went on{halting}, with {ACTORS - 1} of {ACTORS}"
         case _:
             how = "" if finding.told else " in silence"
             return f"went on{how}, and learned from it"

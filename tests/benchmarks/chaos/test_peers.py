@@ -166,7 +166,8 @@ def test_the_table_says_what_happened():
         "sb3/hang": kept(outcome="hung", exit_code=None, told="", after_s=100.0),
         "torchrl/nan": kept(outcome="learned", bad_rows=3, bad_params=True, told=""),
         "rllib-ppo/nan": kept(outcome="learned", bad_rows=1, told="a warning"),
-        "rllib-impala/hang": kept(outcome="short", working=1),
+        "rllib-impala/hang": kept(outcome="short", after_s=200.0),
+        "rllib-ppo/hang": kept(outcome="short", after_s=200.0, pause_s=130.0),
         "sb3/nan/careful": kept(outcome="ended", exit_code=1),
         "rllib-impala/kill": kept(lost=1),
     }
@@ -180,7 +181,8 @@ def test_the_table_says_what_happened():
     assert "went on in silence, and learned from it" in page
     assert "3 bad rows learned from, **the model is NaN**" in page
     assert "went on, and learned from it | 1.2 s | 0.5 s | 1 bad rows" in page
-    assert "went on with 1 of 2" in rows[f"| {SIDES['rllib-impala'].label}"]
+    assert "| went on, with 1 of 2 | 200.0 s |" in page
+    assert "| went on by fits and starts, with 1 of 2 | 200.0 s | 130.0 s |" in page
     assert "the environment raises" not in page  # nothing was found out about it
     assert "the cause is on the screen" not in page
     assert "run over | 1.2 s |  | 1,234 steps never" in rows[f"| {SIDES['sb3'].label} (careful)"]
