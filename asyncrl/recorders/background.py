@@ -102,7 +102,12 @@ class BackgroundRecorder:
             if not self._pending:
                 return None
             if self._drain_until is not None and time.monotonic() > self._drain_until:
-                logger.warning("%d records not written: no time left", len(self._pending))
+                logger.warning(
+                    "the last %d records were not written: recorders were not done %g s after the "
+                    "end; record less often, or to a faster place",
+                    len(self._pending),
+                    self._close_timeout_s / 2,
+                )
                 return None
             record = self._pending.popleft()
             if self._dropped:
@@ -129,7 +134,12 @@ class BackgroundRecorder:
         self._recorders.remove(recorder)
         self._failure = self._failure or error
         name = type(recorder).__name__
-        logger.warning("%s failed and records nothing any more", name, exc_info=error)
+        logger.warning(
+            "%s failed and records nothing any more; the run and other recorders go on. Mend what "
+            "the traceback names before the next run",
+            name,
+            exc_info=error,
+        )
         try:
             recorder.close(failed=True)
         except BaseException:  # it has failed before, which was said
@@ -143,7 +153,11 @@ class BackgroundRecorder:
             waiting = len(self._pending)
         name = type(stuck).__name__ if stuck else "a recorder"
         message = f"{name} hangs; left behind after {self._close_timeout_s:g} s"
-        logger.warning("%s, %d records not written", message, waiting)
+        logger.warning(
+            "%s, with %d records not written; look at the disk or the server that it writes to",
+            message,
+            waiting,
+        )
         self._failure = self._failure or TimeoutError(message)
         for recorder in tuple(self._recorders):
             if recorder is not stuck:
