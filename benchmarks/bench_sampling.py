@@ -2,7 +2,8 @@
 
 CartPole-v1 with a 64x64 policy in the loop. The bare loop runs on as many processes as there are
 actors: the same policy and environments, columns written, and nothing else. Stable-Baselines3
-collects PPO rollouts from 64 environments in one process, its fastest arrangement for these.
+collects PPO rollouts in one process. Each side has the arrangement that is its fastest on two
+cores.
 
     python -m benchmarks.bench_sampling [--sweep]
 
@@ -12,6 +13,7 @@ Without a peer, and for other environments, `asyncrl bench sample` measures the 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +36,8 @@ from benchmarks.common import (
 
 __all__ = ["SWEEP", "measure"]
 
-SWEEP = (8, 16, 32, 64, 128)
+SWEEP = (8, 16, 32, 64, 128, 256)
+SB3 = {"processes": False, "envs": 128}
 UNIT = "env steps/s"
 
 
@@ -46,7 +49,8 @@ def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
         rounds["bare loop"] += stage.measure_limit()
         rounds["asyncrl"] += stage.measure_value()
         if peer:
-            printed = run_peer(peer, "sb3", ["sampling", "--seconds", workload.seconds])
+            settings = ["--settings", json.dumps(SB3)]
+            printed = run_peer(peer, "sb3", ["sampling", "--seconds", workload.seconds, *settings])
             rounds["sb3"].append(printed["value"])
         last = {name: round(values[-1]) for name, values in rounds.items()}
         note(f"round {i + 1} of {repeats}, {workload.envs_per_actor} per actor: {last}")
@@ -56,7 +60,8 @@ def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
 def compared(rounds: Rounds, envs_per_actor: int, actors: int) -> list[Comparison]:
     """Compare asyncrl with all others of its rounds."""
     ours = f"{actors} actors of {envs_per_actor} CartPoles"
-    words = {"bare loop": f"bare loop on {actors} processes", "sb3": "SB3 PPO rollouts, 64 envs"}
+    sb3 = f"SB3 PPO rollouts, {SB3['envs']} envs"
+    words = {"bare loop": f"bare loop on {actors} processes", "sb3": sb3}
     return [
         compare(rounds, "asyncrl", name, what=f"{ours} / {words[name]}", unit=UNIT)
         for name in rounds
@@ -68,8 +73,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = make_parser(__doc__)
     parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--envs-per-actor", type=int, default=64)
-    parser.add_argument("--segment-length", type=int, default=32)
+    parser.add_argument("--envs-per-actor", type=int, default=256)
+    parser.add_argument("--segment-length", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--sweep", action="store_true", help=f"environments per actor: {SWEEP}")
     parser.add_argument("--venv", type=Path, default=PEER_VENV, help="of the peers")
