@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, Counts
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import Scored
 from asyncrl.facts import Setup
@@ -115,6 +115,11 @@ class Run:
         self.books.start(
             {"seed": 1}, [lambda: {"samples_total": 2.0 * self.books.counts.env_steps}]
         )
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, with settings of its own."""
+        self.books.restore(checkpoint)
+        self.books.start({"seed": 2}, [])
 
     def agent_record(self) -> dict[str, float]:
         self.asked += 1
@@ -285,6 +290,78 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
     }
     assert groups["agent"]["opt_steps"] == 8
     assert set(groups["model"]) == {"action"}
+
+
+def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
+    """Return the checkpoint of a run that took so many turns, of 5 s each."""
+    run = Run(*scores, **config)
+    for _ in range(turns):
+        run.turn(seconds=5.0)
+    run.books.save()
+    _, groups, meta = run.checkpointer.saved[-1]
+    return Checkpoint(groups, meta)
+
+
+@pytest.mark.fault("F21")
+def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
+    resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
+    resumed.resume(saved_after(6))
+    assert resumed.books.counts == Counts(env_steps=60, opt_steps=6)
+    assert resumed.agent.opt_steps == 6, "the agent goes on, too"
+    assert resumed.agent.params["action"] == saved_after(6).groups["agent"]["action"]
+    assert resumed.books.wall_s == 30.0
+    resumed.turn(seconds=2.0)
+    assert resumed.books.wall_s == 32.0
+    assert resumed.checkpointer.names() == [], "4 steps are long over, and 8 not yet reached"
+    resumed.turn(seconds=2.0)
+    assert resumed.checkpointer.names() == ["8"]
+    assert resumed.checkpointer.saved[0][2]["wall_s"] == 34.0
+    assert resumed.recorded("fps") == [5.0, 5.0], "of this part of the run alone"
+    assert resumed.recorded("wall_s") == [32.0, 34.0]
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize(("score", "best", "steps"), [(6.0, 7.0, 1), (7.0, 7.0, 1), (8.0, 8.0, 4)])
+def test_best_model_of_before_stays_until_a_better_one_comes(
+    score: float, best: float, steps: int
+) -> None:
+    resumed = Run(score, eval_interval_opt_steps=4)
+    resumed.resume(saved_after(3, 7.0, 2.0, 3.0, eval_interval_opt_steps=1))
+    resumed.turn()
+    assert ("best" in resumed.checkpointer.names()) == (score > 7.0)
+    result = resumed.finish()
+    assert (result.best_score, result.best_opt_steps) == (best, steps)
+
+
+@pytest.mark.fault("F21")
+def test_run_that_had_no_best_model_has_none_when_resumed() -> None:
+    resumed = Run(-100.0, eval_interval_opt_steps=4)
+    resumed.resume(saved_after(3))
+    assert resumed.books.result().best_score is None
+    resumed.turn()
+    assert resumed.finish().best_score == -100.0
+
+
+@pytest.mark.fault("F15")
+def test_one_request_is_one_checkpoint() -> None:
+    run = Run()
+    run.interrupter.save_requested = True
+    for _ in range(3):
+        run.turn()
+    assert run.checkpointer.names() == ["1"]
+
+
+def test_end_waits_for_the_disk_as_long_as_it_may() -> None:
+    waited: list[float] = []
+
+    class Waits(DirectSaver):
+        def close(self, timeout_s: float) -> None:
+            waited.append(timeout_s)
+
+    run = Run(save_timeout_s=7.0)
+    run.books._saver = Waits(run.checkpointer, run.interrupter)
+    run.books.close_saver()
+    assert waited == [7.0]
 
 
 def test_settings_are_made_plain_once_for_all_checkpoints() -> None:

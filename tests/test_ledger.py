@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.ledger import Ledger
+from asyncrl.ledger import Balance, Ledger
 from asyncrl.messages import Peer
 from asyncrl.types import ActorId
 
@@ -66,3 +66,20 @@ def test_dropped_ones_keep_their_reason() -> None:
     ledger.on_dropped("stale", 5)
     assert ledger.dropped == {"stale": 5}
     assert ledger.balance().in_flight == 0
+
+
+@pytest.mark.fault("F21")
+def test_another_ledger_goes_on_and_what_was_in_flight_is_lost() -> None:
+    before = Balance(produced=30, stored=20, dropped=4, lost=1)
+    assert before.in_flight == 5
+    ledger = Ledger()
+    ledger.go_on(before, env_steps=33)
+    assert ledger.balance() == Balance(produced=30, stored=20, dropped=4, lost=6)
+    assert ledger.balance().in_flight == 0
+    assert ledger.env_steps == 33
+    ledger.on_received(peer(), transitions=10, produced=12, env_steps=13)
+    ledger.on_stored(7)
+    ledger.on_dropped("overflow", 3)
+    assert ledger.balance() == Balance(produced=42, stored=27, dropped=7, lost=6)
+    assert ledger.balance().in_flight == 2
+    assert ledger.env_steps == 46

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from asyncrl.checkpoint import Checkpoint
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.metrics import describe
@@ -19,7 +20,7 @@ from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConf
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalTransport
-from asyncrl.types import Array, Columns, IntArray, ModelVersion
+from asyncrl.types import Array, Columns, IntArray, ModelVersion, Params
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,
@@ -493,3 +494,40 @@ def test_storing_and_sampling_at_once_lose_nothing() -> None:
     assert [seq for _, seq in station.link.acknowledged] == list(range(1, n_messages + 1))
     assert station.proxy.ledger.balance().stored == n_messages * PER_MESSAGE
     assert total > n_messages
+
+
+class KeptBuffer(ListBuffer):
+    """One that a checkpoint can keep."""
+
+    def state(self) -> Params:
+        return {"pushed": np.array(self.pushed)}
+
+    def load_state(self, state: Params) -> None:
+        self.pushed = state["pushed"].tolist()
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize("save_replay", [True, False])
+def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -> None:
+    first = Station(samples_per_insert=0.5, buffer=KeptBuffer())
+    first.proxy.start()
+    first.link.put(*(make_experience(seq) for seq in (1, 2, 3)))
+    first.stored(1, 2, 3)
+    first.link.put(make_report(produced=5 * PER_MESSAGE))
+    first.handled()
+    first.proxy.sample(4)
+    first.proxy.close()
+    groups, numbers = first.proxy.state(save_replay=save_replay)
+    stored, produced = 3 * PER_MESSAGE, 5 * PER_MESSAGE
+    counts = {"inserted": stored, "sampled": 4}
+    assert numbers["limiter"] == (counts if save_replay else {})
+    assert numbers["env_steps"] == stored
+
+    second = Station(samples_per_insert=0.5, buffer=KeptBuffer())
+    second.proxy.restore(Checkpoint(groups, {"run": numbers}))
+    assert second.buffer.pushed == (first.buffer.pushed if save_replay else [])
+    _, after = second.proxy.state(save_replay=True)
+    assert after["limiter"] == (counts if save_replay else {"inserted": 0, "sampled": 0})
+    lost = produced - stored  # it was on its way when the checkpoint was taken
+    assert after["ledger"] == {"produced": produced, "stored": stored, "dropped": 0, "lost": lost}
+    assert after["env_steps"] == stored

@@ -11,7 +11,13 @@ import pytest
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.resume import differences, first_incarnation, load_to_resume, plain_config
+from asyncrl.resume import (
+    differences,
+    first_incarnation,
+    load_to_resume,
+    open_checkpoints,
+    plain_config,
+)
 
 CONFIG = {"seed": 1, "trainer": {"batch_size": 64}, "hidden": [64, 64]}
 META: dict[str, Any] = {"opt_steps": 5, "config": CONFIG, "run": {"incarnation": 3}}
@@ -72,6 +78,35 @@ def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
 def test_new_run_begins_with_the_first_lives() -> None:
     assert first_incarnation(None) == 0
     assert first_incarnation(Checkpoint({}, META)) == 3
+
+
+@pytest.mark.fault("F36")
+@pytest.mark.parametrize("resume", [False, True])
+def test_directory_belongs_to_the_run_that_opened_it(tmp_path: Path, resume: bool) -> None:
+    save(tmp_path, "5", META)
+    checkpointer, checkpoint = open_checkpoints(tmp_path, keep=2, resume=resume, config=CONFIG)
+    assert checkpointer is not None
+    assert (checkpoint is not None) == resume
+    with pytest.raises(ConfigError, match="in use by another run"):
+        open_checkpoints(tmp_path, keep=2, resume=resume, config=CONFIG)
+    for name in ("6", "7", "8"):
+        checkpointer.save(name, {}, {})
+    assert checkpointer.names() == ["7", "8"], "as many as were to be kept"
+    checkpointer.unlock()
+
+
+def test_without_a_directory_nothing_is_saved_and_nothing_resumed() -> None:
+    assert open_checkpoints(None, keep=2, resume=False, config=CONFIG) == (None, None)
+    with pytest.raises(ConfigError, match="resume=True needs a checkpoint_dir"):
+        open_checkpoints(None, keep=2, resume=True, config=CONFIG)
+
+
+def test_replay_is_left_in_its_file(tmp_path: Path) -> None:
+    groups = {"replay": {"a": np.ones(3)}, "agent": {"a": np.ones(3)}}
+    Checkpointer(tmp_path).save("5", groups, META)
+    loaded = load_to_resume(tmp_path, CONFIG).groups
+    assert not loaded["replay"]["a"].flags.writeable
+    assert loaded["agent"]["a"].flags.writeable
 
 
 @pytest.mark.fault("F37")

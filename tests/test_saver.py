@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
+from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.interrupter import Interrupter
 from asyncrl.metrics import describe
 from asyncrl.saver import Saver
@@ -70,6 +70,19 @@ def test_checkpoint_is_whole_once_the_saver_is_closed(tmp_path: Path) -> None:
     checkpoint = Checkpointer(tmp_path).load("7")
     assert checkpoint.meta == {"opt_steps": 7}
     np.testing.assert_array_equal(checkpoint.groups["model"]["weight"], GROUPS["model"]["weight"])
+
+
+@pytest.mark.fault("F36")
+def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    saver = Saver(checkpointer, Interrupter())
+    saver.save("7", GROUPS, {})
+    with pytest.raises(ConfigError, match="in use by another run"):
+        other.lock()
+    saver.close(20)
+    other.lock()
+    other.unlock()
 
 
 def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Stage) -> None:
@@ -138,4 +151,4 @@ def test_metrics_are_known_and_absent_until_something_was_saved(stage: Stage) ->
     stage.save("1")
     stage.saver.close(20)
     assert all(describe(name) for name in stage.saver.record())
-    assert stage.saver.record()["checkpoint/write_s"] >= 0
+    assert stage.saver.record()["checkpoint/write_s"] > 0
