@@ -25,6 +25,7 @@ from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.env import MakeBatchEnv
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.restart_policy import RestartPolicyConfig
@@ -101,10 +102,15 @@ class Stage:
         world: Numbered | None = None,
         configure: Callable[[AsyncConfig], AsyncConfig] = lambda config: config,
         replay: UniformReplayConfig = _REPLAY,
+        place: Callable[[Numbered], MakeBatchEnv] = lambda world: world,
     ) -> None:
-        """Prepare a run with the settings of `settings`, as `configure` changes them."""
+        """Prepare a run with the settings of `settings`, as `configure` changes them.
+
+        `place` may have the environments made somewhere else.
+        """
         self.lives = Lives(directory / "lives")
         self.world = replace(world or Numbered(), lives=self.lives.path)
+        self._make_env = place(self.world)
         self.audit = Audit()
         self.notices = Notices()
         self.config = configure(settings(self.audit, replay))
@@ -119,7 +125,7 @@ class Stage:
         """Run until the script ends; `parts` are those of `build_async_trainer`."""
         parts["strategy"] = _Scripted(self, script)
         with self.notices:
-            self.trainer = build_async_trainer(agent, self.world, self.config, **parts)
+            self.trainer = build_async_trainer(agent, self._make_env, self.config, **parts)
             self.result = self.trainer.train()
 
     def begins(self) -> Iterator[None]:

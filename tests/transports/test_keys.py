@@ -414,6 +414,16 @@ def test_encryption_is_never_without_a_gate(learner: ZmqLearnerLink) -> None:
     assert link.getsockopt(zmq.HEARTBEAT_IVL) > 0
 
 
+@pytest.mark.fault("F28")
+def test_an_attempt_to_connect_from_within_a_partition_does_not_outlast_it(
+    learner: ZmqLearnerLink,
+) -> None:
+    actor = learner.admit(PEER).connect(PEER)
+    assert isinstance(actor, ZmqActorLink)
+    assert 0 < actor._socket.getsockopt(zmq.CONNECT_TIMEOUT) <= 3000
+    actor.close()
+
+
 def test_the_gate_opens_first_and_closes_last(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     opens, closes = Gatekeeper.__init__, Gatekeeper.close
