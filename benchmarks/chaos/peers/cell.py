@@ -152,7 +152,7 @@ def cells() -> list[Cell]:
 
 def run_cell(cell: Cell) -> tuple[Finding, str]:
     """Run it; return what became of it, and the framework's version."""
-    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as made:
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as made:
         scene = Scene(Path(made))
         scene.open()
         with _started(cell, scene) as (process, said):

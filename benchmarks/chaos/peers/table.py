@@ -25,18 +25,21 @@ _HEAD = ["what happened", "after", "longest pause", "experience", "exit code", "
 
 def render(cells: Iterable[Cell], found: Mapping[str, Kept]) -> str:
     """Return one table for each fault, and what was measured with what."""
-    known = [cell for cell in cells if cell.name in found]
+    every = list(cells)
+    known = [cell for cell in every if cell.name in found]
     lines: list[str] = []
-    for fault, label in _FAULTS.items():
-        rows = [_row(cell, found[cell.name]) for cell in known if cell.fault == fault]
-        if rows:
-            lines += ["", _line([f"**{label}**", *_HEAD]), _line(["---"] * (len(_HEAD) + 1)), *rows]
+    for fault in dict.fromkeys(cell.fault for cell in known):
+        rows = [_row(cell, found.get(cell.name)) for cell in every if cell.fault == fault]
+        head = [_line([f"**{_FAULTS[fault]}**", *_HEAD]), _line(["---"] * (len(_HEAD) + 1))]
+        lines += ["", *head, *rows]
     return "\n".join([*lines, "", *_origin(known, found), ""])
 
 
-def _row(cell: Cell, kept: Kept) -> str:
-    finding = kept.finding
+def _row(cell: Cell, kept: Kept | None) -> str:
     label = SIDES[cell.side].label + (" (careful)" if cell.careful else "")
+    if kept is None:
+        return _line([label, "not measured", *[""] * (len(_HEAD) - 1)])
+    finding = kept.finding
     return _line(
         [
             label,
