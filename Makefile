@@ -1,5 +1,6 @@
 # make train    set up .venv, then train DQN on CartPole-v1 with two actors (ARGS= adds options)
 # make test     set up .venv with the developer tools, then all gates: what CI runs
+# make chaos    inject faults, in small (without the soak), and check what is promised then
 # make check    the gates that take seconds: format, lint, types, imports
 # make bench    measure sampling throughput (ARGS= adds options)
 # make clean    remove caches and build outputs; remove .venv by hand to start anew
@@ -17,13 +18,16 @@ PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	then echo $$p; break; fi; done)
 endif
 
-.PHONY: train test check bench clean
+.PHONY: train test chaos check bench clean
 
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.chaos --without soak --results build/chaos $(ARGS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

@@ -47,15 +47,15 @@ class Entry:
 
 
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
-    ("checkpoint_sweep", "saves that are killed, or refused, at each system call", 30, 400),
+    ("checkpoint_sweep", "saves that are killed, or refused, at each system call", 20, 400),
     ("corruption", "checkpoints that are damaged at random", 10, 120),
-    ("resume", "runs that are killed at random steps and go on", 60, 500),
-    ("decoder_fuzz", "hostile messages for the decoder", 30, 900),
-    ("socket_flood", "hostile connections while an honest actor works", 40, 600),
-    ("credentials", "peers without the right keys, of nine kinds", 5, 120),
-    ("incarnations", "messages of a life, and of a run, that is over", 3, 60),
-    ("exposure", "sockets, files and secrets that a run shows to others", 50, 150),
-    ("canaries", "bytes that would run code, wherever bytes are read", 10, 10),
+    ("resume", "runs that are killed at random steps and go on", 70, 500),
+    ("decoder_fuzz", "hostile messages for the decoder", 15, 700),
+    ("socket_flood", "hostile connections while an honest actor works", 25, 400),
+    ("credentials", "peers without the right keys, of nine kinds", 3, 60),
+    ("incarnations", "messages of a life, and of a run, that is over", 2, 30),
+    ("exposure", "sockets, files and secrets that a run shows to others", 30, 90),
+    ("canaries", "bytes that would run code, wherever bytes are read", 5, 5),
     ("suite", "the tests of the fault model: counted, and 50 runs in a row", 15, 20_000),
     ("dead_noticed", "actors that are killed: until the user is told", 12, 300),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 60, 650),

@@ -4,8 +4,8 @@
 saved a checkpoint, all its processes are looked at: what they listen on, their arguments and their
 environment; then all its files, in memory and on disk, and, when it has ended, what it has
 printed. Secret keys are noted as they are made, and looked for as text, as bytes, and encoded.
-Results for people, that is metrics, summary and settings, are as wide as the user's umask says and
-hold no secret; they are counted apart.
+Private files are temporary ones, sockets and checkpoints; the directory of the run with its metrics,
+summary and settings is counted apart.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _look_in(where: str, data: bytes, needles: list[bytes], found: Exposed) -> N
 
 def _findings(found: Exposed) -> list[Finding]:
     def finding(what: str, shown: list[str], of: str, *, passed: bool) -> Finding:
-        names = f": {', '.join(sorted(set(shown)))}" if shown else ""
+        names = f", as {', '.join(sorted(set(shown)))}" if shown else ""
         return Finding(
             target=19,
             what=what,
@@ -192,7 +192,7 @@ def _findings(found: Exposed) -> list[Finding]:
         )
 
     of = f" of {found.keys} keys in {found.looked_at} places"
-    results = finding("results, as wide as the umask says", found.results, "", passed=True)
+    results = finding("the run's directory for others", found.results, "", passed=not found.results)
     return [
         finding("sockets for others", found.sockets, "", passed=not found.sockets),
         finding("private files for others", found.private, "", passed=not found.private),

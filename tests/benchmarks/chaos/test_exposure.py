@@ -58,7 +58,6 @@ def test_findings_tell_what_was_shown() -> None:
     quiet = exposure._findings(Exposed(keys=4, looked_at=9))
     assert [finding.verdict for finding in quiet] == ["kept"] * 4
     loud = Exposed(sockets=["a"], private=["b"], results=["0644 c"], secrets=["d"], keys=4)
-    verdicts = [finding.verdict for finding in exposure._findings(loud)]
-    assert verdicts == ["broken", "broken", "kept", "broken"]
-    assert "0644 c" in exposure._findings(loud)[2].measured
+    assert [finding.verdict for finding in exposure._findings(loud)] == ["broken"] * 4
+    assert exposure._findings(loud)[2].measured == "1, as 0644 c"
     assert exposure._findings(Exposed(keys=0))[3].verdict == "broken", "no key, nothing shown"
