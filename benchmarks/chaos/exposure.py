@@ -2,10 +2,10 @@
 
 `asyncrl train` runs with its defaults, and once with TCP and therefore with keys. When it has
 saved a checkpoint, all its processes are looked at: what they listen on, their arguments and their
-environment; then all its files, in memory and on disk, and, when it has ended, what it has
-printed. Secret keys are noted as they are made, and looked for as text, as bytes, and encoded.
-Private files are temporary ones, sockets and checkpoints; the directory of the run with its metrics,
-summary and settings is counted apart.
+environment; then all its files, and, when it has ended, what it has printed. Secret keys are noted
+as they are made, and looked for as text, as bytes, and encoded. Private files are temporary ones,
+sockets and checkpoints; the directory of the run, with its metrics, summary and settings, is
+counted apart. A file is open to others if its mode and those of the directories above say so.
 """
 
 from __future__ import annotations
