@@ -127,8 +127,8 @@ class OneStep:
             self._return = np.where(flags, np.float32(0), so_far)
             columns["discounted_return"] = so_far
         yield Rows(self._everyone, columns, out.stepped)
-        if len(ended := flags.nonzero()[0]):
-            yield _end_rows(ended, self._newest(out.final_obs[ended]))
+        if len(ended := (out.terminated | out.truncated).nonzero()[0]):
+            yield _end_rows(ended, self._newest(out.final_obs.take(ended, axis=0)))
 
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield the observation after the last row of every environment."""
