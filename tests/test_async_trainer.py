@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
+from asyncrl.bookkeeper import BookkeepingConfig, Counts
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.errors import ActorFailed, CheckpointError, ConfigError, NonFiniteModel
 from asyncrl.evaluation import Scored
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import Hello, ModelInfo
@@ -24,6 +24,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.resume import first_incarnation
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
@@ -368,6 +369,34 @@ def test_time_until_data_is_there_is_waiting() -> None:
     late.join()
     seconds = stage.trainer.books.watch.totals()
     assert seconds["wait"] > seconds["sample"] + seconds["opt"]
+
+
+@pytest.mark.fault("F21")
+def test_checkpoint_is_what_a_resumed_run_goes_on_from() -> None:
+    kept: dict[str, Checkpoint] = {}
+
+    class Keeps(Saves):
+        def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+            kept[name] = Checkpoint(groups, meta, Path("saved"))
+            return super().save(name, groups, meta)
+
+    stage = Stage(strategy=Steps(4))
+    stage.manager.next_incarnation = 7
+    stage.trainer.books._saver = DirectSaver(Keeps(stage.log), stage.interrupter)
+    before = stage.train()
+    saved = kept["4"]
+    assert first_incarnation(saved) == 7, "lives that nobody has lived"
+    resumed = Stage(strategy=Steps(3), checkpoint=saved)
+    assert resumed.trainer.books.counts == Counts(env_steps=before.env_steps, opt_steps=4)
+    assert resumed.agent.opt_steps == 4
+    assert len(resumed.proxy.buffer) == len(stage.proxy.buffer) > 0
+    after = resumed.train()
+    assert after.opt_steps == 7
+    assert after.env_steps == 2 * before.env_steps
+    assert after.ledger["stored"] == 2 * before.ledger["stored"]
+    incomplete = Checkpoint({"model": {}}, saved.meta, Path("saved"))
+    with pytest.raises(CheckpointError, match=r"cannot go on from checkpoint saved: .* hold agent"):
+        Stage(checkpoint=incomplete)
 
 
 def test_result_tells_what_actors_have_reported() -> None:
