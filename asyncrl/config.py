@@ -172,9 +172,9 @@ def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
             return number
     elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
         return data
-    word = isinstance(data, bool) and hint is str
-    advice = " (to YAML, off, no, on and yes are bool unless in quotes)" if word else ""
-    raise _Misfit(path, data, _name(hint) + advice)
+    if isinstance(data, bool) and hint is str:
+        raise _Misfit(path, data, "str (to YAML, off, no, on and yes are bool unless in quotes)")
+    raise _Misfit(path, data, _name(hint) + " other than nan" * (hint is type(data)))
 
 
 def _as_float(data: Value) -> float | None:

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from asyncrl.cli._flags import as_flags
 from asyncrl.errors import AsyncRLError, ConfigError
 
 __all__ = ["main"]
@@ -51,6 +52,10 @@ _COMMANDS = {
     "bench tune": "asyncrl.cli.tune_command",
     "doctor": "asyncrl.cli.doctor_command",
 }
+
+
+_TAKE_SETTINGS = {"train", "resume", "bench tune"}
+"""Commands whose flags are the settings of runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,12 +115,13 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         else:
-            print(f"asyncrl: error: {_sentence(error)}", file=sys.stderr)
+            sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
+            print(f"asyncrl: error: {sentence}", file=sys.stderr)
         return wrong_arguments if isinstance(error, ConfigError) else 1
     return code
 
 
-def _sentence(error: Exception) -> str:
+def _sentence(error: Exception, *, flags: bool) -> str:
     """Return what went wrong and where, without tracebacks, also of the actor's own."""
     first, _, more = str(error).partition("\n\n")
     ours = isinstance(error, AsyncRLError)
@@ -124,6 +130,8 @@ def _sentence(error: Exception) -> str:
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"
+    if flags and isinstance(error, ConfigError) and (named := as_flags(text)):
+        details.insert(0, named)
     return f"{text} ({'; '.join(details)})" if details else text
 
 

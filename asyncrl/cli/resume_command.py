@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.cli._trained import check_run_dir
-from asyncrl.cli.run_config import RunConfig
+from asyncrl.cli.run_config import RunConfig, preset_like
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
 from asyncrl.config import load_yaml
 from asyncrl.errors import ConfigError
@@ -38,8 +38,7 @@ def parse(argv: list[str]) -> TrainArguments:
         if flag.startswith(_GIVEN_ELSEWHERE):
             raise ConfigError(f"{flag.partition('=')[0]} has no meaning here: the run says it")
     config = load_yaml(RunConfig, run_dir / "config.yaml")
-    agent = type(config.agent).__name__.removesuffix("Config")
-    arguments = parse_flags(f"asyncrl resume {name}", agent, config, flags)
+    arguments = parse_flags(f"asyncrl resume {name}", preset_like(config), config, flags)
     if arguments.auto:
         raise ConfigError("--actors auto has no meaning here: give a number, or leave it as it is")
     return replace(arguments, output=replace(arguments.output, run_dir=run_dir))

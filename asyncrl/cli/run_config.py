@@ -26,7 +26,15 @@ from asyncrl.stop_conditions import (
     StopCondition,
 )
 
-__all__ = ["REPLAYS", "ReplayKind", "RunConfig", "preset", "preset_lines", "with_replay"]
+__all__ = [
+    "REPLAYS",
+    "ReplayKind",
+    "RunConfig",
+    "preset",
+    "preset_like",
+    "preset_lines",
+    "with_replay",
+]
 
 ReplayKind = Literal["uniform", "prioritized"]
 
@@ -134,6 +142,20 @@ def preset(name: str) -> RunConfig:
             "build, build_policy and extra_columns, see asyncrl/agent.py"
         )
     return RunConfig(agent=agent)
+
+
+def preset_like(config: RunConfig) -> str:
+    """Return the preset whose agent differs least from a config's, or else the agent's path."""
+    agent: Any = config.agent
+    cls = type(agent)
+    agents: dict[str, Any] = {name: preset(name).agent for name in preset_lines()}
+    alike = {name: one for name, one in agents.items() if type(one) is cls}
+
+    def distance(name: str) -> tuple[int, int]:
+        differs = [getattr(alike[name], f.name) != getattr(agent, f.name) for f in fields(cls)]
+        return sum(differs), len(name)
+
+    return min(alike, key=distance, default=f"{cls.__module__}:{cls.__qualname__}")
 
 
 def preset_lines() -> dict[str, str]:

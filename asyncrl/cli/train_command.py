@@ -21,6 +21,7 @@ import tyro
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import telling_of_replay
+from asyncrl.cli._flags import naming_flags
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
@@ -109,14 +110,15 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
             ("run", Annotated[type(concrete), tyro.conf.arg(name="")], field(default=concrete)),
         ],
     )
-    parsed: Any = tyro.cli(
-        form,
-        prog=prog,
-        description=_description(),
-        args=flags,
-        config=(tyro.conf.CascadeSubcommandArgs,),
-        registry=REGISTRY,
-    )
+    with naming_flags():
+        parsed: Any = tyro.cli(
+            form,
+            prog=prog,
+            description=_description(),
+            args=flags,
+            config=(tyro.conf.CascadeSubcommandArgs,),
+            registry=REGISTRY,
+        )
     values = {f.name: getattr(parsed.run, f.name) for f in dataclasses.fields(RunConfig)}
     auto = _freedom(flags) if values["actors"] == "auto" else None
     if auto:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 import tyro
 
-from asyncrl.cli.run_config import RunConfig, preset, preset_lines
+from asyncrl.cli._flags import naming_flags
+from asyncrl.cli.run_config import RunConfig, preset, preset_like
 from asyncrl.config import load_yaml
 from asyncrl.cores import Cores
 from asyncrl.env import DiscreteSpec
@@ -87,7 +88,8 @@ class TuneArguments:
 
 def parse(argv: list[str]) -> TuneArguments:
     """Read the command line that follows `asyncrl bench tune`."""
-    options = tyro.cli(TuneOptions, prog="asyncrl bench tune", args=argv)
+    with naming_flags():
+        options = tyro.cli(TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)
 
@@ -184,12 +186,10 @@ def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
 
 def _name_of(config: RunConfig, options: TuneOptions) -> str:
     """Return what the agent of a file is called, as the user calls it if that is the same."""
-    cls = type(config.agent)
-    fitting = [name for name in preset_lines() if type(preset(name).agent) is cls]
-    name = min(fitting, key=len, default=f"{cls.__module__}:{cls.__qualname__}")
+    name = preset_like(config)
     if not options.agent:
         return name
-    if type(preset(options.agent).agent) is not cls:
+    if type(preset(options.agent).agent) is not type(config.agent):
         raise ConfigError(f"{options.config} trains {name}, not {options.agent}")
     return options.agent
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli import main as main_module
+from asyncrl.cli._flags import as_flags
 from asyncrl.cli.main import main
 from tests.cli.console import run, started
 from tests.test_architecture import HEAVY, loaded_by
@@ -236,3 +237,26 @@ def test_end_of_a_command_searches_no_garbage() -> None:
         [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "frozen"
+
+
+@pytest.mark.parametrize(
+    ("argv", "flag"),
+    [
+        ("train ppo --agent.dual-clip 0.5", "--agent.dual-clip\n"),
+        ("train dqn --trainer.books.save-timeout-s -1", "--trainer.books.save-timeout-s\n"),
+        ("train ppo --limiter.samples-per-insert 2", "--limiter.samples-per-insert)\n"),
+    ],
+)
+def test_settings_in_errors_are_told_as_flags_too(
+    argv: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = said(argv, capsys)
+    assert code in {1, 2}
+    assert err.endswith(f"as a flag: {flag}")
+
+
+def test_only_settings_are_told_as_flags() -> None:
+    text = "agent.dual_clip and books.save_s; see asyncrl/agent.py, replay.capacity=3, x.agent.y"
+    flags = "--agent.dual-clip, --trainer.books.save-s, --replay.capacity"
+    assert as_flags(text) == f"as flags: {flags}"
+    assert as_flags("nothing of a file agent.py, or replay.yaml") == ""

@@ -38,6 +38,7 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     done = run("resume", "run", "--max-opt-steps", str(limit), "--quiet", cwd=run_dir.parent)
     assert done.returncode == 0, done.stderr
     assert "resumed with other settings than before: max_opt_steps" in done.stderr
+    assert parse([str(run_dir)]).agent == "dqn", "the name that train knows"
     after = json.loads((run_dir / "summary.json").read_text())
     assert after["opt_steps"] == limit
     assert after["env_steps"] > before["env_steps"]

@@ -11,8 +11,9 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
+from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.cli.run_config import RunConfig, preset, preset_lines, with_replay
+from asyncrl.cli.run_config import RunConfig, preset, preset_like, preset_lines, with_replay
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
@@ -162,3 +163,11 @@ def test_file_gives_the_same_config_back(tmp_path: Path) -> None:
     )
     save_yaml(config, tmp_path / "config.yaml")
     assert load_yaml(RunConfig, tmp_path / "config.yaml") == config
+
+
+def test_every_preset_is_most_like_itself() -> None:
+    for name in preset_lines():
+        assert preset(preset_like(preset(name))).agent == preset(name).agent
+    changed = RunConfig(agent=PPOConfig(correction="vtrace", epochs=3))
+    assert preset_like(changed) == "appo"
+    assert preset_like(RunConfig(agent=ConstantConfig())) == "tests.fakes:ConstantConfig"

@@ -130,7 +130,8 @@ def test_environment_is_the_one_that_was_described(capsys: pytest.CaptureFixture
 def test_file_of_any_preset_is_known_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     save_yaml(preset("appo"), path)
-    assert parse(["--config", str(path)]).agent == "ppo"
+    assert parse(["--config", str(path)]).agent == "appo"
+    assert parse(["--config", str(path), "--agent", "ppo"]).agent == "ppo"
     assert parse(["--config", str(path), "--agent", "appo"]).agent == "appo"
 
 
