@@ -31,6 +31,8 @@ _SETTLE_S = 10.0
 _SETTLE_NAN_S = 20.0
 _STOP_S = 20.0
 _LOOK_S = 0.02
+_TIDY_S = 3.0
+_TIDIERS = ("resource_tracker", "torch_shm_manager")
 _TURNS_FIRST = 5
 
 
@@ -254,21 +256,29 @@ def _await_verdict(
 
 
 def _end_all(process: subprocess.Popen[Any], scene: Scene) -> None:
-    """Kill the group, then whatever has left it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill the group and whatever has left it; those who tidy shared memory may do so first."""
+    for pid, command in _marked(scene.directory):
+        if not any(tidier in command for tidier in _TIDIERS):
+            _kill(pid)
     process.wait()
-    deadline = time.monotonic() + _STOP_S
-    while (left := list(_marked(scene.directory))) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
+    deadline = time.monotonic() + _TIDY_S
+    while any(_marked(scene.directory)) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    while left := list(_marked(scene.directory)):
+        for pid, _ in left:
+            _kill(pid)
+        time.sleep(_LOOK_S)
 
 
-def _marked(directory: Path) -> Iterator[int]:
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _marked(directory: Path) -> Iterator[tuple[int, str]]:
+    """Return the processes of a run and their commands, dead ones left out."""
     mark = f"{MARK}={directory}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                yield int(process.name)
+                yield int(process.name), (process / "cmdline").read_bytes().decode(errors="replace")
