@@ -25,7 +25,7 @@ from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import Learner, marked, wait_until
 from benchmarks.chaos.stage import DEADLINE_S
-from benchmarks.chaos.worlds import CHILD, Order
+from benchmarks.chaos.worlds import Order
 from benchmarks.common import note
 
 __all__ = ["Left", "measure"]
@@ -91,7 +91,7 @@ _WATCHED = ("the learner", "its group")
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Kill learners in all ways, and look."""
-    count = 8 if size == "small" else 200
+    count = 10 if size == "small" else 200
     ways = list(_WAYS)
     found: list[Left] = []
     for number in range(count):
@@ -116,11 +116,11 @@ def _left_by(way: str, directory: Path) -> Left:
         family = marked(learner.mark)
         pids = {life.pid for life in lives}
         actors = [process for process in family if process.pid in pids]
-        children = [process for process in family if process.name() == CHILD]
+        helper = psutil.Process(learner.pid).children()[0].pid
+        runs = [process for process in family if process.pid in {learner.pid, helper} | pids]
         _WAYS[way](learner)
         killed_at = time.monotonic()
         actors_gone = _gone_after(lambda: not any(map(_lives, actors)), killed_at)
-        runs = [process for process in family if process not in children]
         if way not in _WATCHED:
             _gone_after(lambda: not any(map(_lives, runs)), killed_at)
             LocalLauncher().close()  # the next start
@@ -138,9 +138,12 @@ def _left_by(way: str, directory: Path) -> Left:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Tell whether it has not ended yet; one that is ending has no environment any more."""
+    """Tell whether it has not ended yet; one that is ending has no environment any more.
+
+    Nor has it while its first thread is a corpse and others still end, and hold its files.
+    """
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

@@ -27,15 +27,12 @@ import psutil
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.types import Array
 
-__all__ = ["CHILD", "SCALE", "Life", "Lives", "Numbered", "NumberedBatch", "Order"]
+__all__ = ["SCALE", "Life", "Lives", "Numbered", "NumberedBatch", "Order"]
 
 SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
 
 _CELLS = 4
-CHILD = "sleep"
-"""The program of processes that environments start."""
-
 _MOST_LIVES = 1 << 16
 _SPEC = EnvSpec(BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf)), DiscreteSpec(2))
 
@@ -60,7 +57,7 @@ def _raises() -> NoReturn:
 
 def _bears() -> None:
     for apart in (False, True):
-        subprocess.Popen([CHILD, "3600"], start_new_session=apart)  # noqa: S603
+        subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
 
 
 _DEEDS: Mapping[Order, Callable[[], object]] = {
