@@ -75,7 +75,7 @@ SIDES: Mapping[str, Side] = {
         label="asyncrl, DQN",
         module="with_asyncrl",
         careful=("raise", "hang", "nan"),
-        means='supervision.step_timeout_s 10 s, restart.on_exception "restart"',
+        means='supervision.step_timeout_s 10 s, restart.on_exception "restart_env"',
         hang_patience_s=320.0,  # its own deadline is 300 s
     ),
     "rllib-ppo": Side(

@@ -1,6 +1,6 @@
 """asyncrl: DQN with two actors.
 
-Careful: a step may take 10 s, not 300, and an actor that raises is restarted.
+Careful: a step may take 10 s, not 300, and environments that fail are made anew.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def train(run: Asked) -> None:
     env = EnvConfig(id=f"{make_env.__module__}:{make_env.__name__}", kwargs=kwargs)
     config = AsyncConfig()
     if run.careful:
-        restart = RestartPolicyConfig(on_exception="restart")
+        restart = RestartPolicyConfig(on_exception="restart_env")
         supervision = ActorManagerConfig(step_timeout_s=10.0, restart=restart)
         config = AsyncConfig(supervision=supervision)
     well = partial(EnvConfig.build, EnvConfig(id="CartPole-v1"))
