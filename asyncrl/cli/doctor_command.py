@@ -11,16 +11,20 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from asyncrl.cli._examination import examine
+from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
 from asyncrl.cli.machine_check import findings as machine_findings
-from asyncrl.cli.machine_check import read_facts
+from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.config import load_yaml
 from asyncrl.envs.doctor import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.run_plan import RunPlan
 
 __all__ = ["DoctorArguments", "parse", "render", "run"]
 
@@ -55,6 +59,13 @@ class DoctorArguments:
     seed: int = 0
     """Of episodes and actions."""
 
+    preset: str = ""
+    """A preset of `asyncrl train`, or `module:Class` of an agent config, whose replay and actors
+    are to fit into the machine."""
+
+    config: Path | None = None
+    """The same of a YAML file, for instance a run's `config.yaml`."""
+
     json: bool = False
     """Print one JSON object."""
 
@@ -63,8 +74,13 @@ class DoctorArguments:
             raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
         if self.seed < 0:
             raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
+        if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
+            raise ConfigError(
+                "give one of an environment to play with, --preset and --config: the latter two "
+                "are about the machine, and bring an environment of their own"
+            )
 
-    def config(self) -> EnvConfig:
+    def env_config(self) -> EnvConfig:
         """Return what an actor would step."""
         return EnvConfig(
             id=self.env,
@@ -78,7 +94,7 @@ def parse(argv: list[str]) -> DoctorArguments:
     """Read the command line."""
     arguments = tyro.cli(DoctorArguments, prog="asyncrl doctor", args=argv)
     if arguments.env:
-        arguments.config()  # refuses what no environment can be made from
+        arguments.env_config()  # refuses what no environment can be made from
     return arguments
 
 
@@ -102,13 +118,27 @@ def run(arguments: DoctorArguments) -> int:
 
 def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
     if not arguments.env:
-        yield from machine_findings(read_facts())
+        yield from machine_findings(read_facts(_wanted(arguments)))
         return
     yield from examine(
-        arguments.config(),
+        arguments.env_config(),
         seconds=arguments.seconds,
         seed=arguments.seed,
         patience_s=_PATIENCE_S,
+    )
+
+
+def _wanted(arguments: DoctorArguments) -> Wanted | None:
+    """Return what a run would take; this makes its environments once, as the run would."""
+    if not arguments.preset and arguments.config is None:
+        return None
+    path = arguments.config
+    config = load_yaml(RunConfig, path) if path else preset(arguments.preset)
+    plan = RunPlan(config.agent, config.env_config().build, None, config, None)
+    return Wanted(
+        name=str(path or arguments.preset),
+        replay_bytes=memory_bytes(config.replay, plan.schema),
+        actors=config.actors,
     )
 
 

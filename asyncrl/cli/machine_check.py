@@ -5,6 +5,7 @@ The facts are read in one place, so the answers can be tested without a machine 
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,22 +26,39 @@ from asyncrl.envs.doctor import Finding
 from asyncrl.launcher import Progress
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
+from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers._memory import available_bytes
+from asyncrl.replay_buffers._ring import RingConfig
+from asyncrl.segment import SegmentSchema
 from asyncrl.types import ActorId
 
-__all__ = ["MachineFacts", "findings", "read_facts"]
+__all__ = ["MachineFacts", "Wanted", "findings", "memory_bytes", "read_facts"]
 
 _DESCRIPTORS_PER_ACTOR = 12
 """Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""
 
 _DESCRIPTORS_AT_REST = 120
 _TEMP_BYTES = 256 << 20
-_SLOW_START_S = 5.0
+_ACTOR_BYTES = 300 << 20
+_SLOW_START_S = 15.0
+"""With loading torch, as the helper that starts actors does it once."""
+
 _START_DEADLINE_S = 60.0
 _LONGEST_TEMP_PATH = 60
 """Bytes; the path of a socket has about 40 more, and must not exceed 103."""
 
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a run would take."""
+
+    name: str
+    replay_bytes: int
+    """Of memory, when it is full."""
+
+    actors: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +87,13 @@ class MachineFacts:
     """From the order to start an actor to its end; infinite if none came to life."""
 
     start_error: str = ""
+    forked: bool = False
+    """Whether the actor was a fork of the helper, by what it says itself."""
+
+    cuda: bool = False
+    """Whether CUDA was initialised in the actor when it began, by what it says itself."""
+
+    wanted: Wanted | None = None
 
 
 def findings(facts: MachineFacts) -> Iterator[Finding]:
@@ -82,9 +108,9 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
     yield _torch(facts)
 
 
-def read_facts() -> MachineFacts:
-    """Look at the machine; this starts one actor, which does nothing."""
-    start_s, start_error = _start_an_actor()
+def read_facts(wanted: Wanted | None = None) -> MachineFacts:
+    """Look at the machine; this starts one actor, which looks around and ends."""
+    start_s, start_error, told = _start_an_actor()
     temp = Path(tempfile.gettempdir())
     return MachineFacts(
         cores=Cores().count,
@@ -101,7 +127,17 @@ def read_facts() -> MachineFacts:
         gpus=gpu_names(),
         start_s=start_s,
         start_error=start_error,
+        forked=told.get("forked", False),
+        cuda=told.get("cuda", False),
+        wanted=wanted,
     )
+
+
+def memory_bytes(replay: ReplayBufferConfig, schema: SegmentSchema) -> int:
+    """Return what a replay takes of memory when it is full; queues of trajectories stay short."""
+    if not isinstance(replay, RingConfig):
+        return 0
+    return replay.index_bytes(schema) if replay.memory_map else replay.nbytes(schema)
 
 
 def _cores(facts: MachineFacts) -> Finding:
@@ -118,6 +154,8 @@ def _cores(facts: MachineFacts) -> Finding:
 
 
 def _memory(facts: MachineFacts) -> Finding:
+    if facts.wanted:
+        return _memory_for(facts.wanted, facts)
     share = facts.available_bytes / max(1, facts.total_bytes)
     seen = (
         f"{_gib(facts.available_bytes)} of {_gib(facts.total_bytes)} available; a million "
@@ -132,6 +170,22 @@ def _memory(facts: MachineFacts) -> Finding:
         advice="Little is left: a replay that does not fit is refused before a run starts, but "
         "actors take about 0.3 GiB each; end other programs, or set fewer actors.",
     )
+
+
+def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
+    actors_bytes = wanted.actors * _ACTOR_BYTES
+    seen = (
+        f"{_gib(facts.available_bytes)} of {_gib(facts.total_bytes)} available; the replay of "
+        f"{wanted.name} takes {_gib(wanted.replay_bytes)} when it is full, its "
+        f"{wanted.actors} actors about {_gib(actors_bytes)}"
+    )
+    if wanted.replay_bytes > facts.available_bytes:
+        advice = "A run would be refused: lower replay.capacity, or set replay.memory_map."
+        return Finding(level="fail", check="memory", seen=seen, advice=advice)
+    if wanted.replay_bytes + actors_bytes > facts.available_bytes:
+        advice = "Too little for both: lower replay.capacity, or set fewer actors."
+        return Finding(level="warn", check="memory", seen=seen, advice=advice)
+    return Finding(level="ok", check="memory", seen=seen)
 
 
 def _descriptors(facts: MachineFacts) -> Finding:
@@ -195,8 +249,17 @@ def _actors(facts: MachineFacts) -> Finding:
             advice="Actors are processes of their own; look for limits on processes (ulimit -u), "
             "for a full disk, or for a sandbox that forbids them.",
         )
-    seen = f"one started and ended in {facts.start_s:.2f} s"
-    seen += ", by a helper process that has loaded no CUDA" if sys.platform == "linux" else ""
+    how = "forked from a helper that had loaded torch" if facts.forked else "a Python of its own"
+    cuda = "initialised" if facts.cuda else "not initialised"
+    seen = f"one started and ended in {facts.start_s:.2f} s: {how}, with CUDA {cuda}"
+    if facts.forked and facts.cuda:
+        return Finding(
+            level="fail",
+            check="actors",
+            seen=seen,
+            advice="CUDA does not work in forks of a process that has used it: find what does so "
+            "as soon as torch is loaded (sitecustomize, a .pth file, a plugin of torch).",
+        )
     if facts.start_s < _SLOW_START_S:
         return Finding(level="ok", check="actors", seen=seen)
     advice = "That is slow: a busy machine, or Python's files on a slow disk."
@@ -212,24 +275,33 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free if directory.is_dir() else -1
 
 
-def _start_an_actor() -> tuple[float, str]:
+def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
+    """Return how long it took, what went wrong, and what the actor says of itself."""
     began = time.monotonic()
     try:
-        launcher = LocalLauncher()
+        launcher = LocalLauncher(preload=["asyncrl.agents.torch_agent"])
     except OSError as error:
-        return float("inf"), str(error)
+        return float("inf"), str(error), {}
+    path = launcher.directory / "told.json"
     try:
-        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), _does_nothing)
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), partial(_looks_around, path))
         ended = launcher.exits(_START_DEADLINE_S)
+        took_s = time.monotonic() - began if ended else float("inf")
+        if ended and ended[0].code:
+            return float("inf"), ended[0].error or f"it exited with code {ended[0].code}", {}
+        return took_s, "", json.loads(path.read_text("ascii")) if path.is_file() else {}
     finally:
         launcher.close()
-    if ended and ended[0].code:
-        return float("inf"), ended[0].error or f"it exited with code {ended[0].code}"
-    return (time.monotonic() - began if ended else float("inf")), ""
 
 
-def _does_nothing(_: Progress) -> None:
-    """Be an actor."""
+def _looks_around(path: Path, _: Progress) -> None:
+    """Be an actor, and write down what it was born into."""
+    torch = sys.modules.get("torch")  # not loaded here: the helper has, or has not
+    told = {
+        "forked": any("_server" in word for word in sys.orig_argv),
+        "cuda": torch is not None and bool(torch.cuda.is_initialized()),
+    }
+    path.write_text(json.dumps(told), "ascii")
 
 
 def _gib(size: int) -> str:

@@ -12,9 +12,12 @@ import pytest
 
 from asyncrl.cli._examination import examine
 from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import save_yaml
 from asyncrl.envs.doctor import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from tests.cli import console
 from tests.helpers import wait_until
 
@@ -51,6 +54,32 @@ def test_without_an_environment_the_machine_is_looked_at(
     assert code == (1 if "\nfail" in out else 0)
     assert "this machine is " in out
     assert all(check in out for check in ("cores", "memory", "descriptors", "actors", "torch"))
+
+
+@pytest.mark.processes
+def test_machine_is_asked_whether_a_run_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    save_yaml(RunConfig(actors=3, replay=UniformReplayConfig(capacity=10**12)), path)
+    assert run(parse(["--config", str(path), "--json"])) == 1
+    told = json.loads(capsys.readouterr().out)
+    (memory,) = (found for found in told["findings"] if found["check"] == "memory")
+    assert memory["level"] == "fail"
+    assert f"the replay of {path} takes " in memory["seen"]
+    assert "its 3 actors" in memory["seen"]
+    assert "replay.capacity" in memory["advice"]
+
+
+@pytest.mark.parametrize(
+    "flags", ["CartPole-v1 --preset dqn", "--preset dqn --config x.yaml", "CartPole-v1 --config x"]
+)
+def test_machine_and_environment_are_not_asked_at_once(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(flags.split())
+    assert "give one of an environment to play with" in " ".join(capsys.readouterr().err.split())
 
 
 def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,8 +133,12 @@ def test_words_of_the_environment_are_no_part_of_the_report(tmp_path: Path) -> N
 def test_command_line_is_read() -> None:
     line = f"{PATIENT} --env-kwargs reward 2.0 --envs-per-actor 4 --vectorization native --seed 3"
     read = parse(line.split())
-    assert read.config().kwargs == {"reward": 2.0}
-    assert (read.config().n_envs, read.config().vectorization, read.seed) == (4, "native", 3)
+    assert read.env_config().kwargs == {"reward": 2.0}
+    assert (read.env_config().n_envs, read.env_config().vectorization, read.seed) == (
+        4,
+        "native",
+        3,
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncrl.cli import machine_check
-from asyncrl.cli.machine_check import MachineFacts, findings, read_facts
+from asyncrl.cli.machine_check import MachineFacts, Wanted, findings, memory_bytes, read_facts
+from asyncrl.launchers.local import LocalLauncher
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import ColumnSpec, make_schema
 
 GIB = 2**30
 GOOD = MachineFacts(
@@ -24,7 +30,11 @@ GOOD = MachineFacts(
     torch="2.13.0",
     gpus=(),
     start_s=0.4,
+    forked=True,
 )
+
+
+BIG = Wanted(name="dqn-atari", replay_bytes=13 * GIB, actors=8)
 
 
 def test_good_machine_has_nothing_to_be_told() -> None:
@@ -43,7 +53,10 @@ def test_good_machine_has_nothing_to_be_told() -> None:
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "make room"),
         ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 cores"),
         ({"thread_settings": (("OMP_NUM_THREADS", "all"),)}, "warn", "threads", "unset"),
-        ({"start_s": 9.0}, "warn", "actors", "slow"),
+        ({"start_s": 19.0}, "warn", "actors", "slow"),
+        ({"cuda": True}, "fail", "actors", "CUDA does not work in forks"),
+        ({"wanted": BIG}, "fail", "memory", "replay.memory_map"),
+        ({"wanted": replace(BIG, replay_bytes=11 * GIB)}, "warn", "memory", "fewer actors"),
         ({"start_s": float("inf")}, "fail", "actors", "ulimit -u"),
         ({"start_error": "no processes left"}, "fail", "actors", "ulimit -u"),
     ],
@@ -72,27 +85,51 @@ def test_facts_that_are_fine_are_told_too() -> None:
 
 
 @pytest.mark.processes
+def test_actor_that_is_spawned_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawns = partial(LocalLauncher, start_method="spawn")
+    monkeypatch.setattr(machine_check, "LocalLauncher", spawns)
+    facts = read_facts()
+    assert not facts.forked
+    seen = {finding.check: finding.seen for finding in findings(facts)}
+    assert "a Python of its own, with CUDA not initialised" in seen["actors"]
+
+
+def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:
+    schema = make_schema(
+        [ColumnSpec("obs", "uint8", (84, 84)), ColumnSpec("flags", "uint8")], length=8, lookahead=1
+    )
+    in_memory = UniformReplayConfig(capacity=1000)
+    size = memory_bytes(in_memory, schema)
+    assert size == in_memory.nbytes(schema) > 1000 * 84 * 84
+    assert memory_bytes(replace(in_memory, memory_map=tmp_path), schema) < 0.01 * size
+    assert memory_bytes(TrajectoryQueueConfig(), schema) == 0
+
+
+@pytest.mark.processes
 def test_this_machine_can_be_looked_at() -> None:
     facts = read_facts()
     assert facts.cores >= 1
     assert 0 < facts.available_bytes <= facts.total_bytes
     assert facts.descriptors > 0
     assert facts.start_s < float("inf"), facts.start_error
+    assert facts.forked is (sys.platform == "linux")
+    assert not facts.cuda
     assert len(list(findings(facts))) == 8
 
 
 @pytest.mark.processes
 def test_actor_that_cannot_start_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(machine_check, "_does_nothing", fails)
-    start_s, error = machine_check._start_an_actor()
+    monkeypatch.setattr(machine_check, "_looks_around", fails)
+    start_s, error, told = machine_check._start_an_actor()
+    assert told == {}
     assert start_s == float("inf")
     assert "no room" in error
 
-    def refuses() -> None:
+    def refuses(**_: object) -> None:
         raise OSError("too many processes")
 
     monkeypatch.setattr(machine_check, "LocalLauncher", refuses)
-    assert machine_check._start_an_actor() == (float("inf"), "too many processes")
+    assert machine_check._start_an_actor() == (float("inf"), "too many processes", {})
