@@ -23,6 +23,16 @@ def test_experience_is_handed_over_without_a_copy() -> None:
     assert np.shares_memory(received.columns["obs"], sent.columns["obs"])
 
 
+def test_a_hello_is_said_once_however_often_it_is_called() -> None:
+    transport = LocalTransport(SCHEMA)
+    learner, actor = transport.listen(), transport.connect(PEER)
+    for _ in range(3):
+        assert not actor.hello(make_hello())
+    assert len(learner.poll(0.0)) == 1
+    assert actor.hello(make_hello())
+    assert learner.poll(0.0) == []
+
+
 def test_it_has_one_learner() -> None:
     transport = LocalTransport(SCHEMA)
     transport.listen()

@@ -397,6 +397,56 @@ def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActo
     assert learner.poll(0.0) == []
 
 
+# --- what is said again --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timeless(learner: ZmqLearnerLink) -> Iterator[tuple[ZmqActorLink, list[float]]]:
+    """An actor, and its clock, which stands still unless a test moves it."""
+    now_s, to = [0.0], address(learner)
+    link = ZmqActorLink(to.endpoint, wire_of(to), CONFIG, PEER, clock=lambda: now_s[0])
+    yield link, now_s
+    link.close()
+
+
+def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    for _ in range(10):
+        assert not actor.hello(make_hello())
+    now_s[0] += 2 * CONFIG.request_interval_s
+    for _ in range(10):
+        assert not actor.hello(make_hello())
+    received = until(learner, lambda: actor.hello(make_hello()))
+    assert len(received) == 2
+
+
+@pytest.mark.fault("F32")
+def test_a_report_that_was_read_need_not_be_asked_after(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, _ = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    assert actor.send(make_report(), 0.0)
+    until(learner, lambda: actor.stopping() or not actor._unread)
+
+
+@pytest.mark.fault("F32")
+def test_a_drain_asks_at_once_what_has_arrived(
+    learner: ZmqLearnerLink,
+    timeless: tuple[ZmqActorLink, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actor, _ = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    with monkeypatch.context() as lost:
+        lost.setattr(actor, "_put", lambda _: True)
+        assert actor.send(make_report(), 0.0)
+    received = until(learner, lambda: actor.drain(0.0))
+    assert [type(message).__name__ for message in received] == ["ActorReport"]
+
+
 # --- models --------------------------------------------------------------------------------------
 
 
