@@ -174,11 +174,12 @@ class Flood:
         """Everything counts."""
         return {}
 
-    def poll(self, timeout_s: float) -> list[Message]:
+    def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return the same message again."""
         if not self.dry:
             return [self._message]
         time.sleep(timeout_s)  # a thread that spun would keep the interpreter's lock
+        waited()
         return []
 
     def wake(self) -> None:
