@@ -1,0 +1,143 @@
+"""Asynchronous and synchronous trainers learn the same from the same batch, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.agent import PolicyContext
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.step_processor import make_one_step, schema_of
+from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.types import Array, Columns, IntArray
+from tests.test_async_trainer import Stage
+
+SEED = 3
+N_BATCHES = 4
+ONCE: dict[str, Any] = {
+    "cut_before_opt": True,
+    "opt_interval_env_steps": 64,
+    "segment": SegmentConfig(length=64),
+}
+
+CASES = [
+    pytest.param(DQNConfig(device="cpu"), UniformReplayConfig(n_step=3), "CartPole-v1", id="dqn"),
+    pytest.param(
+        DQNConfig(device="cpu"), PrioritizedReplayConfig(), "CartPole-v1", id="priorities"
+    ),
+    pytest.param(
+        SACConfig(hidden=(32,), device="cpu"), UniformReplayConfig(), "Pendulum-v1", id="sac"
+    ),
+    pytest.param(PPOConfig(device="cpu"), TrajectoryQueueConfig(), "CartPole-v1", id="ppo"),
+    pytest.param(IMPALAConfig(device="cpu"), TrajectoryQueueConfig(), "CartPole-v1", id="impala"),
+]
+
+
+class Recording:
+    """Keeps what a replay hands out."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.batches: list[Columns] = []
+
+    def sample(self, batch_size: int) -> Columns:
+        batch: Columns = self.buffer.sample(batch_size)
+        self.batches.append(copied(batch))
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.buffer, name)
+
+
+class Replaying:
+    """Hands out what was recorded, in the same order."""
+
+    capacity = 1_000_000
+
+    def __init__(self, batches: list[Columns]) -> None:
+        self._batches = [copied(batch) for batch in batches]
+        self.told: list[Array] = []
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        raise AssertionError("nobody acts here")
+
+    def sample(self, batch_size: int) -> Columns:
+        return self._batches.pop(0)
+
+    def __len__(self) -> int:
+        return 1_000
+
+
+class Told(Replaying):
+    """Notes the priorities that it is told, too."""
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.told.append(np.array(td_error))
+
+
+def copied(batch: Columns) -> Columns:
+    return {name: column.copy() for name, column in batch.items()}
+
+
+def build(agent_config: Any, replay: Any, env_id: str, buffer: ReplayBuffer | None) -> Trainer:
+    """Return a synchronous trainer; without a buffer, one that records."""
+    env = EnvConfig(id=env_id, n_envs=4).build()
+    extras = agent_config.extra_columns(env.spec)
+    config = TrainerConfig(batch_size=32, warmup_env_steps=64, **(ONCE if replay.once else {}))
+    processor = make_one_step(config.segment, extras)
+    schema = schema_of(processor, env.spec, extras, config.segment, lookahead=replay.lookahead)
+    recording: Any = Recording(replay.build(schema, SEED))
+    return Trainer(
+        agent_config.build(env.spec, PolicyContext(seed=SEED, n_envs=4)),
+        env,
+        buffer or recording,
+        config,
+        schema=schema,
+        processor=processor,
+        seed=SEED,
+        stop=MaxOptSteps(N_BATCHES),
+    )
+
+
+@pytest.mark.parametrize(("agent_config", "replay", "env_id"), CASES)
+def test_same_batches_make_the_same_model(agent_config: Any, replay: Any, env_id: str) -> None:
+    recorder = build(agent_config, replay, env_id, None)
+    recorder.train()
+    batches: list[Columns] = recorder.buffer.batches  # type: ignore[attr-defined]
+    assert len(batches) == N_BATCHES
+
+    replaying: Any = (Told if "index" in batches[0] else Replaying)(batches)
+    sync = build(agent_config, replay, env_id, replaying)
+    before = {name: value.copy() for name, value in sync.agent.state().items()}
+    for _ in batches:
+        sync._learn()
+
+    stage = Stage(agent=build(agent_config, replay, env_id, replaying).agent)  # type: ignore[arg-type]
+    proxy: Any = stage.proxy
+    proxy.buffer = other_replay = Told([])
+    for batch in batches:
+        stage.trainer.learn(copied(batch))
+
+    learned, other = sync.agent.state(), stage.trainer.agent.state()
+    assert sorted(learned) == sorted(other)
+    for name, value in learned.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
+    assert any(not np.array_equal(value, before[name]) for name, value in learned.items())
+    assert len(replaying.told) == (N_BATCHES if "index" in batches[0] else 0)
+    for here, there in zip(replaying.told, other_replay.told, strict=True):
+        np.testing.assert_array_equal(here, there)
