@@ -3,10 +3,11 @@
     Nair et al. (2020), AWAC: Accelerating Online Reinforcement Learning with Offline Datasets,
     https://arxiv.org/abs/2006.09359
 
-In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q'. The critics learn the
+With policy pi, action values Q_1 to Q_n, their slow copies Q'. The critics learn the
 values of what the policy does, and the policy clones the data's actions, the better ones more:
 
-    J_Q  = mean of (r + discount * min over i of Q'_i(s', a') - Q_i(s, a))^2    a' ~ pi(.|s')
+    y    = r + discount * min over i of Q'_i(s', a')                a' ~ pi(.|s')
+    J_Q  = mean of (Q_i(s, a) - y)^2
     A    = min over i of Q_i(s, a) - V(s)           V(s) = E of min over i of Q_i(s, a'), a' ~ pi
     J_pi = - mean of min(exp(A / temperature), max_weight) * log pi(a|s)
 
@@ -111,17 +112,13 @@ class AWACAgent(AWACPolicy, WeightedCloning):
         outputs = self.outputs(obs)
         q = self._values(self.critics, obs, action)
         with torch.no_grad():
-            # y = r + discount * E of min over i of Q'_i(s', a'), where s' may lie n steps ahead
             next_value = self._value(
                 self._slow.network, next_obs, self.outputs(next_obs), _row(noise, 0)
             )
             target = reward + data["discount"] * next_value
-            # A = min over i of Q_i(s, a) - V(s)
             value = self._value(self.critics, obs, outputs, _row(noise, 1))
             advantage = q.amin(dim=0) - value
-        # J_Q = mean of (Q_i(s, a) - y)^2
         critic_loss = weighted_mean((q - target).square(), weight)
-        # J_pi = - mean of min(exp(A / temperature), max_weight) * log pi(a|s)
         strength = exp_weights(advantage, config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(outputs, action)).mean()
         told = {

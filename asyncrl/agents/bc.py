@@ -1,8 +1,9 @@
 """Behaviour cloning: acts as the data does, whatever came of it.
 
-    Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation
+    Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation,
+    https://doi.org/10.1162/neco.1991.3.1.88
 
-The loss is the negative logarithm of the probability of the data's actions,
+With policy pi, the loss is the negative logarithm of the probability of the data's actions,
 
     J_pi = - mean of log pi(a|s)
 
@@ -10,6 +11,13 @@ which for quantities, with a standard deviation that is the same in all states, 
 of the mean up to scale. What AWAC and IQL add to it are weights: compare them with this.
 
 Rewards are not looked at. Normalisation of observations learns from the data.
+
+Deviations from the paper, on purpose:
+
+* It steers by the squared error of a hill of outputs, one for each direction. Here choices have a
+  softmax, quantities a Gaussian whose mean is clipped to the bounds, and likelihood is the aim.
+* It makes more data of each image by moving the road in it. Here the data is taken as it is.
+* Adam stands for plain gradient descent.
 """
 
 from __future__ import annotations
@@ -79,7 +87,6 @@ class BCAgent(BCPolicy, TorchAgent):
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
         obs, _, _ = self._updates.inputs(data)
         outputs = self.outputs(obs)
-        # J_pi = - mean of log pi(a|s)
         loss = -self.head.log_prob(outputs, self.drawn(data["action"])).mean()
         entropy = self.head.entropy(outputs.detach()).detach().mean()
         told = {"loss": loss.detach(), "entropy": entropy}

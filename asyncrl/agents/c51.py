@@ -5,8 +5,13 @@ Papers:
     https://arxiv.org/abs/1707.06887. Dueling streams of logits: Hessel et al. (2018), Rainbow,
     https://arxiv.org/abs/1710.02298.
 
-In the comments: atoms z_1 to z_N, evenly spaced from v_min to v_max, network p(s, a) of their
-probabilities, its slow copy p'. Q(s, a) = sum over i of z_i p_i(s, a).
+With atoms z_1 to z_N, evenly spaced from v_min to v_max, network p(s, a) of their probabilities,
+its slow copy p', and s', which may lie n steps ahead:
+
+    Q(s, a) = sum over i of z_i * p_i(s, a)
+    a*      = argmax over a of Q'(s', a), or of Q(s', a) where `double` is on
+    m       = what falls on each atom of p'_j(s', a*) at r + discount * z_j, see `project`
+    L       = mean of - sum over i of m_i * log p_i(s, a)
 
 What differs on purpose:
     What DQN does otherwise than its papers, see `dqn.py`. Values of an action are those of
@@ -122,7 +127,6 @@ class C51Network(nn.Module):
 
     def mean(self, logits: Tensor) -> Tensor:
         """Return the means (...) of distributions (..., atoms)."""
-        # Q(s, a) = sum over i of z_i p_i(s, a)
         return logits.softmax(dim=-1) @ self.atoms
 
 
@@ -146,23 +150,16 @@ class C51Agent(C51Policy, QAgent):
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         target = self._targets(next_obs, reward, data["discount"])
-        # p(s, a) of the actions that were taken.
         logits = _of(self._logits(self.net, obs), data["action"])
-        # Cross-entropy of each row: minus the sum over i of m_i log p_i(s, a).
         loss = -(target * logits.log_softmax(dim=1)).sum(dim=1)
         with torch.no_grad():
             told = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
-        # L = mean over the batch
         return (data["weight"] * loss if "weight" in data else loss).mean(), told
 
     @torch.no_grad()
     def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return m, the distribution of r + discount * Z'(s', a*), on the atoms (B, atoms).
-
-        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
-        """
+        """Return m (B, atoms): how returns from here on are distributed, on the atoms."""
         logits = self._logits(self.target, next_obs)
-        # a* = argmax of Q'(s', a); double: of Q(s', a) online.
         choosing = self._logits(self.net, next_obs) if self.config.double else logits
         best = self.net.mean(choosing).argmax(dim=1)
         return project(_of(logits, best).softmax(dim=1), self.net.atoms, reward, discount)

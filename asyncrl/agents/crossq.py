@@ -3,11 +3,17 @@
     Bhatt et al. 2024, CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
     Efficiency and Simplicity, https://arxiv.org/abs/1902.05605
 
-In the comments: policy pi, action values Q_1 to Q_n, temperature alpha. A transition's two actions,
-the one taken and the one the policy would take next, pass the critics side by side, so that one
-batch of both is what they are normalised by. Where the policy acts, and where it climbs the
-critics, running means and deviations are used. The discount comes with the batch, since gamma and
-n-step returns belong to the replay.
+With policy pi, action values Q_1 to Q_n, temperature alpha, and s', which may lie n steps ahead:
+
+    y       = r + discount * (min over i of Q_i(s', a') - alpha * log pi(a'|s'))     a' ~ pi(.|s')
+    J_Q     = mean of (Q_i(s, a) - y)^2
+    J_pi    = mean of alpha * log pi(a|s) - min over i of Q_i(s, a)                  a ~ pi(.|s)
+    J_alpha = - mean of log alpha * (log pi(a|s) + target entropy)
+
+A transition's two actions, the one taken and the one the policy would take next, pass the critics
+side by side, so that one batch of both is what they are normalised by; y is not learnt through.
+Where the policy acts, and where it climbs the critics, running means and deviations are used. The
+discount comes with the batch, since gamma and n-step returns belong to the replay.
 
 Why this one, of those that came after SAC and TD3: the paper reports scores like those of REDQ and
 DroQ, or better ones, with one optimisation step for each environment step where these take 20,
@@ -221,7 +227,6 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         actions = torch.cat([self._scaled(data["action"]), next_action])
         both = self._values(self._learning_critics, joined(obs, next_obs), actions)
         q, next_q = both.chunk(2, dim=1)
-        # y = r + discount * (min over i of Q_i(s', a') - alpha * log pi(a'|s')), a' ~ pi(.|s')
         least = next_q.detach().amin(dim=0)
         target = reward + data["discount"] * (least - alpha * log_prob)
         critic_loss = self._move_critics(q, target, data.get("weight"))
@@ -234,7 +239,6 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
 
     def _improve_actor(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> dict[str, Tensor]:
         action, log_prob = self._sample(self._learning_actor, obs, noise)
-        # J_pi = mean of alpha * log pi(a|s) - min over i of Q_i(s, a), a ~ pi(.|s)
         least = self._values(self.critics, obs, action).amin(dim=0)
         loss = (alpha * log_prob - least).mean()
         told = {"actor_loss": loss.detach(), "entropy": -log_prob.detach().mean()}

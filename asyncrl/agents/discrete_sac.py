@@ -4,9 +4,18 @@
     https://arxiv.org/abs/1910.07207
     Zhou et al. 2022, Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
 
-In the comments: policy pi, action values Q_1 to Q_n and what is believed of them all, Q, their slow
-copies Q', temperature alpha. The discount comes with the batch, since gamma and n-step returns
-belong to the replay. What SAC estimates from one drawn action is the exact mean over all of them.
+With policy pi, action values Q_1 to Q_n and what is believed of them all, Q, their slow copies Q',
+temperature alpha, and s', which may lie n steps ahead:
+
+    V(s)    = sum over a of pi(a|s) * (Q'(s, a) - alpha * log pi(a|s))
+    y       = r + discount * V(s')
+    J_Q     = mean of (Q_i(s, a) - y)^2, or, with c = `clip_change`, of the larger of that and of
+              (Q'_i(s, a) + clip(Q_i(s, a) - Q'_i(s, a), -c, c) - y)^2
+    J_pi    = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - Q(s, a))
+    J_alpha = log alpha * (mean entropy of pi - target entropy)
+
+What SAC estimates from one drawn action is the exact mean over all of them. The discount comes with
+the batch, since gamma and n-step returns belong to the replay.
 
 Deviations from the first paper, on purpose:
 
@@ -256,7 +265,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
         obs, next_obs, reward = self._updates.inputs(data)
         alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
-        # y = r + discount * V(s'), where s' may lie n steps ahead
         target = reward + data["discount"] * self._value(next_obs, alpha)
         critic_loss, q, all_q = self._improve_critics(obs, data, target)
         actor_loss, entropy = self._improve_actor(obs, all_q, alpha)
@@ -273,7 +281,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
 
     @torch.no_grad()
     def _value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
-        # V(s) = sum over a of pi(a|s) * (Q'(s, a) - alpha * log pi(a|s))
         log_pi = self._log_pi(obs)
         believed = self._believed(self._values(self.targets, obs))
         return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
@@ -284,10 +291,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         """Step down; return the loss, values of what was done, and values of all actions."""
         all_q = self._values(self.critics, obs)
         q = _taken(all_q, data["action"])
-        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
         errors = (q - target).square()
         if self.config.clip_change:
-            # max of that and of (Q'_i + clip(Q_i - Q'_i, -c, c) - y)^2
             with torch.no_grad():
                 slow_q = _taken(self._values(self.targets, obs), data["action"])
             limit = self.config.clip_change
@@ -302,7 +307,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
     ) -> tuple[Tensor, Tensor]:
         log_pi = self._log_pi(obs)
         pi = log_pi.exp()
-        # J_pi = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - Q(s, a))
         loss = (pi * (alpha * log_pi - self._believed(all_q))).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
         self._descend(self._actor_adam, self._actor_gradient, loss)

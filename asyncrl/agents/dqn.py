@@ -1,11 +1,24 @@
 """DQN: learns the value of each action, acts on the best one, explores with some of the rest.
 
 Papers:
-    Mnih et al. (2015), Human-level control through deep reinforcement learning: replay, target
-    network. van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning. Wang et
-    al. (2016), Dueling network architectures. Horgan et al. (2018), Distributed prioritized
-    experience replay (Ape-X): many actors with a ladder of exploration rates, n-step returns.
-    Fortunato et al. (2018), Noisy networks for exploration, see `noisy.py`.
+    Mnih et al. (2013), Playing Atari with deep reinforcement learning,
+    https://arxiv.org/abs/1312.5602: replay; the target network came in 2015, with
+    https://www.nature.com/articles/nature14236.
+    van Hasselt et al. (2016), Deep reinforcement learning with double Q-learning,
+    https://arxiv.org/abs/1509.06461.
+    Wang et al. (2016), Dueling network architectures, https://arxiv.org/abs/1511.06581.
+    Horgan et al. (2018), Distributed prioritized experience replay (Ape-X),
+    https://arxiv.org/abs/1803.00933: actors with a ladder of exploration rates, n-step returns.
+    Fortunato et al. (2018), Noisy networks for exploration, https://arxiv.org/abs/1706.10295, see
+    `noisy.py`.
+
+With action values Q, their slow copies Q', and s', which may lie n steps ahead:
+
+    y  = r + discount * Q'(s', a*)
+    a* = argmax over a of Q(s', a), or of Q'(s', a) where `double` is off
+    L  = mean of (Q(s, a) - y)^2, or of Huber's loss of Q(s, a) - y
+
+`r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
 
 What differs on purpose:
     Adam instead of RMSprop. Errors are not clipped unless the loss is Huber's. The target network
@@ -119,9 +132,7 @@ class DQNAgent(DQNPolicy, QAgent):
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         target = self._targets(next_obs, reward, data["discount"])
-        # Q(s, a) of the actions that were taken.
         q = self._values(self.net, obs).gather(1, data["action"][:, None]).squeeze(1)
-        # L = mean over the batch of huber(Q(s, a) - y), or of (Q(s, a) - y)^2
         if "weight" in data:
             loss = (data["weight"] * self._loss(q, target, reduction="none")).mean()
         else:
@@ -130,12 +141,8 @@ class DQNAgent(DQNPolicy, QAgent):
 
     @torch.no_grad()
     def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return y = r + discount * Q'(s', a*), where s' may lie n steps ahead.
-
-        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
-        """
+        """Return y of each row."""
         next_q = self._values(self.target, next_obs)
-        # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
         choosing_q = self._values(self.net, next_obs) if self.config.double else next_q
         best = choosing_q.argmax(dim=1, keepdim=True)
         value: Tensor = next_q.gather(1, best).squeeze(1)

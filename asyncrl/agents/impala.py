@@ -2,8 +2,19 @@
 
 Paper:
     Espeholt et al. (2018), IMPALA: Scalable distributed deep-RL with importance weighted
-    actor-learner architectures. One optimisation step on each batch of trajectories; V-trace
-    corrects for policies that have been improved since they acted.
+    actor-learner architectures, https://arxiv.org/abs/1802.01561. One optimisation step on each
+    batch of trajectories; V-trace corrects for policies that have been improved since they acted.
+
+With policy pi, the policy mu that has played, values V and H the entropy of a policy:
+
+    rho_t   = pi(a_t|x_t) / mu(a_t|x_t)
+    delta_t = min(clip_rho, rho_t) * (r_t + discount * V(x_t+1) - V(x_t))
+    v_t     = V(x_t) + delta_t + discount * lambda * min(clip_c, rho_t) * (v_t+1 - V(x_t+1))
+    A_t     = min(clip_pg_rho, rho_t) * (r_t + discount * v_t+1 - V(x_t))
+    L       = mean of - A_t * log pi(a_t|x_t) + value_weight * (v_t - V(x_t))^2
+              - entropy_weight * H(pi(.|x_t))
+
+v and A are computed by `vtrace` in `_returns.py`.
 
 What differs on purpose:
     Losses are means over transitions instead of sums, so that settings do not depend on the size of
@@ -215,7 +226,6 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
             outputs, values = self.net.unroll(obs, played.memory, played.begins)
         outputs = outputs[:, :-1]
         log_prob = self.net.head.log_prob(outputs, data[self.net.head.column])
-        # log(pi(a|x) / mu(a|x)), of the policy that learns and the one that acted
         log_rhos = log_prob.detach() - data[LOG_PROB]
         config = self.config
         targets, advantages = vtrace(
@@ -232,7 +242,6 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         if config.normalize_advantages:
             centered = advantages - _mean(advantages, mask)
             advantages = centered / (_mean(centered.square(), mask).sqrt() + 1e-8)
-        # L = mean of -A log pi(a|x) + value_weight (v - V(x))^2 - entropy_weight H(pi(.|x))
         policy_loss = -_mean(advantages * log_prob, mask)
         value_loss = _mean((targets - values[:, :-1]).square(), mask)
         entropy = _mean(self.net.head.entropy(outputs), mask)

@@ -3,12 +3,13 @@
     Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit Q-Learning,
     https://arxiv.org/abs/2110.06169
 
-In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', state value V. V is an
+With policy pi, action values Q_1 to Q_n, their slow copies Q', state value V. V is an
 upper expectile of the action values in the data; action values move towards V of the next state;
 and the policy clones the data's actions, the better ones more:
 
     J_V  = mean of |expectile - 1(u < 0)| * u^2        u = min over i of Q'_i(s, a) - V(s)
-    J_Q  = mean of (r + discount * V(s') - Q_i(s, a))^2
+    y    = r + discount * V(s')
+    J_Q  = mean of (Q_i(s, a) - y)^2
     J_pi = - mean of min(exp(u / temperature), max_weight) * log pi(a|s)
 
 Deviations from the paper, on purpose:
@@ -115,15 +116,11 @@ class IQLAgent(IQLPolicy, WeightedCloning):
         value = self._value_of(obs)
         with torch.no_grad():
             believed = self._values(self._slow.network, obs, action).amin(dim=0)
-            # y = r + discount * V(s'), where s' may lie n steps ahead
             target = reward + data["discount"] * self._value_of(next_obs)
-        # J_V = mean of |expectile - 1(u < 0)| * u^2, u = min over i of Q'_i(s, a) - V(s)
         u = believed - value
         value_loss = weighted_mean(expectile_loss(u, config.expectile), weight)
-        # J_Q = mean of (Q_i(s, a) - y)^2
         q = self._values(self.critics, obs, action)
         critic_loss = weighted_mean((q - target).square(), weight)
-        # J_pi = - mean of min(exp(u / temperature), max_weight) * log pi(a|s)
         strength = exp_weights(u.detach(), config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
         told = {

@@ -4,8 +4,18 @@ Papers:
     Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning,
     https://arxiv.org/abs/1806.06923.
 
-In the comments: encoder psi, embedding phi of a fraction tau in [0, 1], head f. The quantile at
-tau of the return of action a is Z_tau(s, a) = f(psi(s) * phi(tau))_a, and Z' its slow copy.
+With encoder psi, embedding phi of a fraction tau in [0, 1], head f, fractions tau_i and tau'_j that
+are drawn uniformly, slow copies Z' and Q', and s', which may lie n steps ahead:
+
+    Z_tau(s, a) = f(psi(s) * phi(tau))_a, the quantile at tau of the return of action a
+    phi_j(tau)  = relu(sum over i of cos(pi * i * tau) * w_ij + b_j), i from 0 to `n_cosines` - 1
+    Q(s, a)     = mean over k of Z_tau_k(s, a), tau_k = (k - 1/2) / K
+    a*          = argmax over a of Q'(s', a), or of Q(s', a) where `double` is on
+    delta_ij    = r + discount * Z'_tau'_j(s', a*) - Z_tau_i(s, a)
+    L           = mean of the sum over i of the mean over j of
+                  |tau_i - 1(delta_ij < 0)| * L_kappa(delta_ij) / kappa
+
+with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa * (|x| - kappa / 2) beyond.
 
 What differs on purpose:
     What DQN does otherwise than its papers, see `dqn.py`. Actions, also those of the targets, are
@@ -134,12 +144,10 @@ class IQNNetwork(nn.Module):
 
     def mean(self, features: Tensor) -> Tensor:
         """Return values (B, actions) of encoded observations (B, features)."""
-        # Q(s, a) = mean over k of Z_tau_k(s, a)
         return self.quantiles(features, self.even).mean(dim=0)
 
     def quantiles(self, features: Tensor, fractions: Tensor) -> Tensor:
         """Return Z (N, B, actions) of encoded observations, at fractions (N, B) or (N, 1)."""
-        # phi_j(tau) = relu(sum over i of cos(pi i tau) w_ij + b_j), i from 0 to n - 1
         embedded = self.embedding((fractions[..., None] * self.steps).cos()).relu()
         quantiles: Tensor = self.head(features * embedded)
         return quantiles
@@ -170,30 +178,23 @@ class IQNAgent(IQNPolicy, QAgent):
     def _learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        # tau_i, tau'_j ~ U[0, 1]
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
         target = self._targets(next_obs, reward, data["discount"], target_fractions)
-        # Z_tau_i(s, a) of the actions that were taken.
         with self._precision():
             quantiles = self.net.quantiles(self.net.encoder(obs), fractions)
         taken = _of(quantiles.float(), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
         told = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
-        # L = mean over the batch
         return (data["weight"] * loss if "weight" in data else loss).mean(), told
 
     @torch.no_grad()
     def _targets(
         self, next_obs: NetworkInput, reward: Tensor, discount: Tensor, fractions: Tensor
     ) -> Tensor:
-        """Return y_j = r + discount * Z'_tau'_j(s', a*) (N', B), where s' may lie n steps ahead.
-
-        `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
-        """
+        """Return r + discount * Z'_tau'_j(s', a*), (N', B)."""
         with self._precision():
             features = self.target.encoder(next_obs)
             quantiles = self.target.quantiles(features, fractions)
-        # a* = argmax of Q'(s', a); double: of Q(s', a) online.
         if self.config.double:
             q = self._values(self.net, next_obs)
         else:
@@ -205,11 +206,7 @@ class IQNAgent(IQNPolicy, QAgent):
 def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> Tensor:
     """Return the loss (B,) of quantiles (N, B) at fractions (N, B), given targets (N', B).
 
-    Equations 2 and 3 of the paper: the sum over i of the mean over j of
-
-        |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa,   delta_ij = y_j - z_i
-
-    with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa (|x| - kappa / 2) beyond.
+    Equations 2 and 3 of the paper.
     """
     z, y = torch.broadcast_tensors(quantiles[:, None], target[None])
     # |x| - kappa / 2 beyond kappa: the division is done already.

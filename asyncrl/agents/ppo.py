@@ -1,13 +1,26 @@
 """PPO: several small steps on each batch of trajectories, none of them far from what was played.
 
 Papers:
-    Schulman et al. (2017), Proximal policy optimization algorithms: the clipped objective. Schulman
-    et al. (2016), High-dimensional continuous control using generalized advantage estimation. Ye et
-    al. (2020), Mastering complex control in MOBA games with deep reinforcement learning: the second
-    clip. Espeholt et al. (2018), IMPALA: V-trace, for asynchronous runs.
+    Schulman et al. (2017), Proximal policy optimization algorithms,
+    https://arxiv.org/abs/1707.06347: the clipped objective.
+    Schulman et al. (2016), High-dimensional continuous control using generalized advantage
+    estimation, https://arxiv.org/abs/1506.02438.
+    Ye et al. (2020), Mastering complex control in MOBA games with deep reinforcement learning,
+    https://arxiv.org/abs/1912.09729: the second clip.
+    Espeholt et al. (2018), IMPALA, https://arxiv.org/abs/1802.01561: V-trace, for asynchronous
+    runs.
 
-In the comments: policy pi, the policy mu that has played (whose probabilities lie beside each
-action), r = pi(a|s) / mu(a|s), advantages A, values V, targets y.
+With policy pi, the policy mu that has played (whose probabilities lie beside each action), values V
+and H the entropy of a policy:
+
+    A_t = delta_t + discount * lambda * A_t+1     delta_t = reward_t + discount * V(s_t+1) - V(s_t)
+    y   = A + V                                   both with V-trace's corrections, if asked for
+    r   = pi(a|s) / mu(a|s)
+    J   = mean of min(r * A, clip(r, 1 - eps, 1 + eps) * A), no less than c * A where A < 0
+    L   = - J + value_weight * mean of (V(s) - y)^2 - entropy_weight * mean of H(pi(.|s))
+
+eps is `clip`, c is `dual_clip`. A and y are computed in `_returns.py`, the rest in
+`_ppo_losses.py`.
 
 What differs on purpose:
     Values are computed by the learner, when a batch arrives, and not by the actors. With V-trace,
@@ -202,7 +215,6 @@ class PPOAgent(PPOPolicy, TorchAgent):
         gain = surrogate(log_ratio, rows["advantage"], clip, config.dual_clip).mean()
         errors = value_errors(values, rows["value"], rows["target"], config.value_clip).mean()
         entropy = self.net.head.entropy(outputs).mean()
-        # L = -objective + c_1 (V - y)^2 - c_2 H; Schulman et al. (2017), equation 9
         loss = config.value_weight * errors - gain
         loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
         norm = self._descend(loss)

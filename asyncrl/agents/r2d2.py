@@ -8,7 +8,15 @@ observations ── encoder ── memory ── dueling head ── a value for
 It learns from sequences, see `replay_buffers/sequences.py`: each begins with the memory that the
 policy had there when it acted (the stored state). The network that learns has changed since, and
 so has what it would remember; therefore the first `burn_in` rows only bring the memory up to date,
-without gradients. In the comments: h is the rescaling of values, Q' the slow copy of Q.
+without gradients. With action values Q, their slow copies Q', and s', which lies n steps ahead, or
+where the episode was truncated:
+
+    y_t   = h(r_t + discount_t * h^-1(Q'(s', a*)))     h: `rescale` in `_returns.py`
+    a*    = argmax over a of Q(s', a), or of Q'(s', a) where `double` is off
+    L     = mean over all transitions of (Q(s_t, a_t) - y_t)^2
+    p     = eta * max over t of |Q(s_t, a_t) - y_t| + (1 - eta) * mean over t of the same
+
+p is a sequence's priority, eta is `priority_of_largest`.
 
 What differs on purpose:
     The network sees observations alone, not the action and the reward before them; let a wrapper
@@ -215,14 +223,12 @@ class R2D2Agent(R2D2Policy, QAgent):
         mask, action = data["mask"][:, learned], data["action"][:, learned]
         all_q = self._unroll(self.network, obs, data)
         target = self._targets(all_q.detach(), obs, reward, data)
-        # Q(s_t, a_t) of the actions that were taken; behind them come rows to bootstrap from alone.
+        # Behind the rows with actions come those to bootstrap from alone.
         q = all_q[:, : action.shape[1]].gather(2, action[:, :, None]).squeeze(2)
         error = torch.where(mask, q - target, 0.0)
         n_rows = mask.sum(dim=1).clamp(min=1)
-        # L = mean over all transitions of (Q(s_t, a_t) - y_t)^2
         squares = error.square().sum(dim=1)
         loss = (data["weight"] * squares if "weight" in data else squares).sum() / n_rows.sum()
-        # p = eta * max over t of |delta_t| + (1 - eta) * mean over t of |delta_t|
         size, eta = error.detach().abs(), self.config.priority_of_largest
         priority = eta * size.amax(dim=1) + (1.0 - eta) * size.sum(dim=1) / n_rows
         q_mean = torch.where(mask, q.detach(), 0.0).sum() / n_rows.sum()
@@ -232,13 +238,9 @@ class R2D2Agent(R2D2Policy, QAgent):
     def _targets(
         self, all_q: Tensor, obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return y_t = h(r + discount * h^-1(Q'(s', a*))) of each row learned from.
-
-        `r` is the n-step return, `s'` follows n steps later, or where the episode was truncated.
-        """
+        """Return y_t of each row learned from."""
         burn_in = self.config.burn_in
         slow_q = self._unroll(cast(RecurrentQNet, self.target), obs, data)
-        # Double DQN: a* = argmax of Q(s', a) online. Plain: a* = argmax of Q'(s', a).
         best = (all_q if self.config.double else slow_q).argmax(dim=2, keepdim=True)
         value = (
             slow_q.gather(2, best).squeeze(2).gather(1, data["bootstrap"][:, burn_in:] - burn_in)

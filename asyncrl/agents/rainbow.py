@@ -10,7 +10,15 @@ https://arxiv.org/abs/1710.02298. Its six parts, and where they are here:
     n-step returns          the replay's `n_step`, 3 in the paper
     prioritized replay      `PrioritizedReplayConfig`; priorities are the rows' cross-entropies
 
-So a Rainbow is a C51 agent with settings of its own, and the rest is a replay:
+So a Rainbow is a C51 agent with settings of its own, and the rest is a replay. Put together, with a
+row's importance w from the replay, its return R of n steps, atoms z and their probabilities p
+from noisy weights, and p' of the target network, from noise of its own:
+
+    a* = argmax over a of the sum over i of z_i * p_i(s', a)
+    m  = what falls on each atom of p'_j(s', a*) at R + gamma^n * z_j, see `c51.project`
+    L  = mean of - w * sum over i of m_i * log p_i(s, a)
+
+An example:
 
     train_async(RainbowConfig(v_min=0.0, v_max=100.0), make_env,
                 AsyncConfig(replay=PrioritizedReplayConfig(n_step=3)))

@@ -4,8 +4,17 @@
     Haarnoja et al. 2018b, Soft Actor-Critic Algorithms and Applications,
     https://arxiv.org/abs/1812.05905 (no value network, automatic temperature: what is here)
 
-In the comments: policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha. The
-discount comes with the batch, since gamma and n-step returns belong to the replay.
+With policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha, and s', which may
+lie n steps ahead:
+
+    V(s)    = min over i of Q'_i(s, a) - alpha * log pi(a|s)                   a ~ pi(.|s)
+    y       = r + discount * V(s')
+    J_Q     = mean of (Q_i(s, a) - y)^2
+    J_pi    = mean of alpha * log pi(a|s) - min over i of Q_i(s, a)            a ~ pi(.|s)
+    J_alpha = - mean of log alpha * (log pi(a|s) + target entropy)
+
+log pi is computed in `_sac_networks.py`. The discount comes with the batch, since gamma and n-step
+returns belong to the replay.
 
 Deviations from the papers, on purpose:
 
@@ -139,7 +148,6 @@ class SACAgent(SACPolicy, ActorCritic):
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         obs, next_obs, reward = self._updates.inputs(data)
         noise, alpha = data["noise"], self._temperature.alpha()
-        # y = r + discount * V(s'), where s' may lie n steps ahead
         target = reward + data["discount"] * self._value(next_obs, noise[0], alpha)
         q = self._values(self.critics, obs, self._scaled(data["action"]))
         critic_loss = self._move_critics(q, target, data.get("weight"))
@@ -159,7 +167,6 @@ class SACAgent(SACPolicy, ActorCritic):
 
     @torch.no_grad()
     def _value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
-        # V(s) = min over i of Q'_i(s, a) - alpha * log pi(a|s), a ~ pi(.|s)
         action, log_prob = self._sample(obs, noise)
         least = self._values(self.targets, obs, action).amin(dim=0)
         return least - alpha * log_prob
@@ -168,7 +175,6 @@ class SACAgent(SACPolicy, ActorCritic):
         self, obs: NetworkInput, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         action, log_prob = self._sample(obs, noise)
-        # J_pi = mean of alpha * log pi(a|s) - min over i of Q_i(s, a), a ~ pi(.|s)
         least = self._values(self.critics, obs, action).amin(dim=0)
         loss = (alpha * log_prob - least).mean()
         told = loss.detach(), log_prob.detach()

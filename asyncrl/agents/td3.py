@@ -3,10 +3,17 @@
     Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods,
     https://arxiv.org/abs/1802.09477
 
-In the comments: policy pi, action values Q_1 and Q_2, their slow copies pi' and Q'. The least of
-the slow values is believed; the slow policy's actions are smoothed by noise; policy and slow copies
-are updated only with every other update of the critics. The discount comes with the batch, since
-gamma and n-step returns belong to the replay.
+With policy pi, action values Q_1 and Q_2, their slow copies pi' and Q', and s', which may lie n
+steps ahead:
+
+    a'   = clip(pi'(s') + clip(target_noise * N(0, 1), -c, c), -1, 1)       c = `target_noise_clip`
+    y    = r + discount * min over i of Q'_i(s', a')
+    J_Q  = mean of (Q_i(s, a) - y)^2
+    J_pi = - mean of Q_1(s, pi(s))
+
+The least of the slow values is believed; the slow policy's actions are smoothed by noise; policy
+and slow copies are updated only with every other update of the critics. The discount comes with the
+batch, since gamma and n-step returns belong to the replay.
 
 Deviations from the paper, on purpose:
 
@@ -179,7 +186,6 @@ class TD3Agent(TD3Policy, ActorCritic):
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         obs, next_obs, reward = self._updates.inputs(data)
-        # y = r + discount * min over i of Q'_i(s', a'), where s' may lie n steps ahead
         target = reward + data["discount"] * self._value(next_obs, data["noise"])
         q = self._values(self.critics, obs, self._scaled(data["action"]))
         critic_loss = self._move_critics(q, target, data.get("weight"))
@@ -192,7 +198,6 @@ class TD3Agent(TD3Policy, ActorCritic):
 
     @torch.no_grad()
     def _value(self, obs: NetworkInput, noise: Tensor) -> Tensor:
-        # a' = clip(pi'(s') + clip(N(0, sigma), -c, c))
         clip = self.config.target_noise_clip
         noise = (self.config.target_noise * noise).clamp(-clip, clip)
         action = (self._act(self._slow_actor.network, obs) + noise).clamp(-1.0, 1.0)
@@ -200,7 +205,6 @@ class TD3Agent(TD3Policy, ActorCritic):
 
     def _improve_actor(self, obs: NetworkInput) -> Tensor:
         action = self._act(self._actor, obs)
-        # J_pi = mean of -Q_1(s, pi(s))
         with self._precision():
             q = self._in_parts(lambda *inputs: self.critics(*inputs, 1), obs, action, dim=1)
         loss: Tensor = -q.float().mean()
