@@ -27,7 +27,7 @@ from asyncrl.agents.networks import (
 )
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_learning_rate
-from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy
+from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, clip_gradients
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
@@ -239,7 +239,8 @@ class ActorCritic(BoundedPolicy, TorchAgent):
             param.grad = None
         torch.autograd.backward(loss, inputs=params)
         if self._max_grad_norm:
-            nn.utils.clip_grad_norm_(params, self._max_grad_norm)
+            gradients = [param.grad for param in params if param.grad is not None]
+            clip_gradients(gradients, self._max_grad_norm)
         adam.descend()
 
 

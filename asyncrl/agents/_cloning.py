@@ -21,7 +21,7 @@ from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, encoded_mlp, no_observations, observation_reader
 from asyncrl.agents.schedules import Schedule, check_schedule
-from asyncrl.agents.torch_agent import TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.torch_agent import TorchPolicy, clip_gradients, flatten_parameters, seeded
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
@@ -63,12 +63,17 @@ class CloningConfig(TorchConfig):
     """Of Adam, for all networks. A schedule counts environment steps, of which there are none
     offline."""
 
+    max_grad_norm: float = 0.0
+    """Gradients of the policy, and of each other network, of a larger norm are scaled down to it;
+    0 leaves them all as they are."""
+
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
         check_widths("hidden", self.hidden)
         if not math.isfinite(self.initial_log_std):
             raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
         check_schedule("learning_rate", self.learning_rate, check_not_negative)
+        check_not_negative("max_grad_norm", self.max_grad_norm)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what normalisation needs, where it is asked for."""
@@ -161,12 +166,16 @@ class Descent:
     def __init__(self, networks: Sequence[nn.Module], config: CloningConfig) -> None:
         self._vectors, self._gradients = zip(*map(flatten_parameters, networks), strict=True)
         self.adam = FusedAdam(self._vectors, config.learning_rate)
+        self._max_grad_norm = config.max_grad_norm
 
     def __call__(self, loss: Tensor) -> None:
         """Take one step down."""
         for gradient in self._gradients:
             gradient.zero_()
         loss.backward()
+        if self._max_grad_norm:
+            for gradient in self._gradients:
+                clip_gradients([gradient], self._max_grad_norm)
         self.adam.descend()
 
 

@@ -30,7 +30,13 @@ from asyncrl.agents.networks import NetworkInput, no_observations, observation_r
 from asyncrl.agents.noisy import Perturbation
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_learning_rate
-from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    clip_gradients,
+    flatten_parameters,
+    seeded,
+)
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
 from asyncrl.env import DiscreteSpec, EnvSpec
@@ -259,9 +265,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self._gradient.zero_()
         loss.backward()
         if self._max_grad_norm:
-            # g <- g * min(1, max_grad_norm / |g|)
-            told["grad_norm"] = norm = torch.linalg.vector_norm(self._gradient)
-            self._gradient.mul_((self._max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+            told["grad_norm"] = clip_gradients([self._gradient], self._max_grad_norm)
         self.optimizer.descend()
         if self._tau:
             with torch.no_grad():

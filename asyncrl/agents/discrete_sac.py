@@ -59,6 +59,7 @@ from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
+    clip_gradients,
     flatten_parameters,
     pick_device,
     seeded,
@@ -324,9 +325,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         gradient.zero_()
         loss.backward()
         if self.config.max_grad_norm:
-            # g <- g * min(1, max_grad_norm / |g|)
-            norm = torch.linalg.vector_norm(gradient)
-            gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+            clip_gradients([gradient], self.config.max_grad_norm)
         adam.descend()
 
     def _believed(self, values: Tensor) -> Tensor:

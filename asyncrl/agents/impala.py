@@ -55,7 +55,13 @@ from asyncrl.agents._stochastic_policy import (
 from asyncrl.agents.distributions import action_head
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
-from asyncrl.agents.torch_agent import TorchAgent, pick_device, seeded, use_threads
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    clip_gradients,
+    pick_device,
+    seeded,
+    use_threads,
+)
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
@@ -260,9 +266,8 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
     def _descend(self, loss: Tensor) -> dict[str, Tensor]:
         self.optimizer.zero_grad()
         loss.backward()
-        # g <- g * min(1, max_grad_norm / |g|)
-        limit = self.config.max_grad_norm or torch.inf
-        norm = nn.utils.clip_grad_norm_(self._params, limit)
+        gradients = [param.grad for param in self._params if param.grad is not None]
+        norm = clip_gradients(gradients, self.config.max_grad_norm)
         self.optimizer.step()
         return {"grad_norm": norm}
 

@@ -57,6 +57,7 @@ from asyncrl.agents.normalize import RunningNorm
 from asyncrl.agents.schedules import value_at
 from asyncrl.agents.torch_agent import (
     TorchAgent,
+    clip_gradients,
     flatten_parameters,
     pick_device,
     seeded,
@@ -232,10 +233,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         """Step down the slope of the loss; return how steep it is."""
         self._gradient.zero_()
         loss.backward()
-        norm: Tensor = torch.linalg.vector_norm(self._gradient)
-        if self.config.max_grad_norm:
-            # g <- g * min(1, max_grad_norm / |g|)
-            self._gradient.mul_((self.config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        norm = clip_gradients([self._gradient], self.config.max_grad_norm)
         self._adam.descend()
         return norm
 

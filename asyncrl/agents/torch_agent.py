@@ -24,6 +24,7 @@ __all__ = [
     "Part",
     "TorchAgent",
     "TorchPolicy",
+    "clip_gradients",
     "flatten_parameters",
     "gpu_names",
     "pick_device",
@@ -173,6 +174,21 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     for param, value, grad in zip(params, *parts, strict=True):
         param.data, param.grad = value.view_as(param), grad.view_as(param)
     return flat, flat.grad
+
+
+def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients down, in place, to a norm of `max_norm` together; return the norm they had.
+
+    Smaller ones stay as they are; all do where `max_norm` is 0.
+    """
+    one = len(gradients) == 1
+    norm: Tensor = (
+        torch.linalg.vector_norm(gradients[0]) if one else nn.utils.get_total_norm(gradients)
+    )
+    if max_norm:
+        # g <- g * min(1, max_norm / |g|)
+        torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
+    return norm
 
 
 def use_threads(threads: int) -> None:

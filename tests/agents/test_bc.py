@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from asyncrl.agent import PolicyContext, evaluation_mode
+from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
+from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
@@ -155,6 +158,24 @@ def test_learning_rate_follows_its_schedule() -> None:
     assert (weight_of(agent.actor.network) != before).any()
 
 
+@pytest.mark.parametrize("make", [BCConfig, AWACConfig, IQLConfig])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_gradients_of_each_network_are_cut_to_their_largest_norm(make: Any, spec: EnvSpec) -> None:
+    def norms(max_grad_norm: float) -> list[float]:
+        agent = make(device="cpu", hidden=(8,), max_grad_norm=max_grad_norm).build(spec, CONTEXT)
+        agent.opt(batch_of(spec))
+        networks = [
+            agent.parts[name] for name in ("model", "critics", "value") if name in agent.parts
+        ]
+        of = [[param.grad for param in network.parameters()] for network in networks]
+        return [float(nn.utils.get_total_norm(gradients)) for gradients in of]
+
+    free = norms(0.0)
+    limit = min(free) / 2
+    assert norms(limit) == pytest.approx([limit] * len(free), rel=1e-3)
+    assert norms(2 * max(free)) == pytest.approx(free)
+
+
 def test_network_of_ones_own_must_answer_with_an_output_for_each_choice() -> None:
     config = replace(CONFIG, actor_network=linear_value)
     with pytest.raises(ConfigError, match=r"actor_network .*\(2, 4\), got \(2, 1\)"):
@@ -187,7 +208,12 @@ def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"hidden": (0,)}, {"learning_rate": -1.0}, {"initial_log_std": math.inf}],
+    [
+        {"hidden": (0,)},
+        {"learning_rate": -1.0},
+        {"initial_log_std": math.inf},
+        {"max_grad_norm": -1.0},
+    ],
 )
 def test_settings_are_checked(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"agent\.{next(iter(settings))}"):

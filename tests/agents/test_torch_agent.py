@@ -13,6 +13,7 @@ from asyncrl.agents.torch_agent import (
     Part,
     TorchAgent,
     TorchPolicy,
+    clip_gradients,
     flatten_parameters,
     pick_device,
     seeded,
@@ -258,6 +259,21 @@ def test_flattened_network_takes_models_and_states() -> None:
     assert flat.tolist() == [5.0] * 3
     agent.load_state(agent_with(7.0).state())
     assert flat.tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize("shapes", [[(7,)], [(3, 4), (4,), (1,)]], ids=["one", "several"])
+@pytest.mark.parametrize("limit", [0.0, 0.5, 100.0])
+def test_gradients_are_scaled_down_to_their_limit(
+    shapes: list[tuple[int, ...]], limit: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(shape, generator=generator) for shape in shapes]
+    before = [gradient.clone() for gradient in gradients]
+    size = sum(float(number) ** 2 for gradient in before for number in gradient.flatten()) ** 0.5
+    assert float(clip_gradients(gradients, limit)) == pytest.approx(size)
+    factor = limit / size if 0 < limit < size else 1.0
+    for mine, theirs in zip(gradients, before, strict=True):
+        torch.testing.assert_close(mine, factor * theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_threads_are_set_unless_0() -> None:
