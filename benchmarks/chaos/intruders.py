@@ -67,8 +67,9 @@ class Intruder:
         self._socket.setsockopt(zmq.ROUTING_ID, routing_id(routing_prefix(to.run_id), NAME))
         set_keys(self._socket)
         self._socket.connect(to.endpoint)
-        for frames in _words(to, messages):
-            self._socket.send_multipart(frames)
+        with suppress(zmq.Again):  # it may have been refused before it has said all
+            for frames in _words(to, messages):
+                self._socket.send_multipart(frames, zmq.NOBLOCK)
 
     def close(self) -> None:
         """Leave, with what could not be sent."""
