@@ -17,6 +17,7 @@ from pathlib import Path
 import cloudpickle
 
 from asyncrl.launcher import Progress
+from asyncrl.launchers._bodies import take_body
 from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
 from asyncrl.restart_policy import describe_error
 
@@ -28,11 +29,11 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 def main(arguments: Sequence[str]) -> None:
     """Be an actor in a fresh interpreter."""
-    directory, name, lifeline = arguments
-    os._exit(live(LifeFiles(Path(directory), name), int(lifeline)))
+    directory, name, lifeline, body = arguments
+    os._exit(live(LifeFiles(Path(directory), name), int(lifeline), int(body)))
 
 
-def live(files: LifeFiles, lifeline: int) -> int:
+def live(files: LifeFiles, lifeline: int, body: int) -> int:
     """Run the body, and return the exit code; what it raised is in the files."""
     # The learner hears of Ctrl-C, and tells its actors to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -44,8 +45,8 @@ def live(files: LifeFiles, lifeline: int) -> int:
         _have_ended_with(lifeline)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     try:
-        body: Callable[[Progress], None] = cloudpickle.loads(files.take_body())
-        body(ProgressBoard(files.path("progress")))
+        run: Callable[[Progress], None] = cloudpickle.loads(take_body(body))
+        run(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment is no reason to end without a word.
         _tell(files, error)

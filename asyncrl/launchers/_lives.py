@@ -1,12 +1,12 @@
 """The files that one life of an actor leaves in the launcher's private directory.
 
-    0-3.body       what to run, pickled; written by the launcher, gone once the actor has read it
     0-3.progress   its counters, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
     0-3.stacks     where its threads stood when it crashed, or when it was asked
     0-3.log        what it logged, a line of JSON each, for the learner's own log
 
-They are files so that they outlive the actor, however it ends.
+They are files so that they outlive the actor, however it ends. What it is to run, and its key with
+that, is in none of them, see `_bodies.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 import mmap
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +24,7 @@ __all__ = ["LifeFiles", "LogFile", "ProgressBoard"]
 
 _CELLS = 4
 _BYTES = 8 * _CELLS
-_ENDINGS = ("body", "progress", "error", "stacks", "log")
+_ENDINGS = ("progress", "error", "stacks", "log")
 _MOST_LOG_BYTES = 1 << 20
 
 
@@ -44,19 +43,6 @@ class LifeFiles:
     def path(self, ending: str) -> Path:
         """Return one of the files."""
         return self.directory / f"{self.name}.{ending}"
-
-    def write_body(self, data: bytes) -> None:
-        """Leave what is to run, for this user's eyes only: an actor's key may be in it."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(self.path("body"), flags, 0o600), "wb") as file:
-            file.write(data)
-
-    def take_body(self) -> bytes:
-        """Return what is to run, and delete it."""
-        path = self.path("body")
-        data = path.read_bytes()
-        path.unlink()
-        return data
 
     def write_error(self, error: str, text: str) -> None:
         """Keep what ended it; whole or not at all."""

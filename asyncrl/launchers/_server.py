@@ -4,14 +4,16 @@ It has loaded what actors need, so that a fork of it is an actor at once; and as
 session of its own it sees the learner's end, however that comes, and then kills every actor with
 all that they have started, and removes the private directory.
 
-One line of JSON each, from the learner `{"launch": NAME}` and `{"kill": NAME, "stacks": BOOL}`,
-to it `{"started": NAME, "pid": PID}` and `{"ended": NAME, "code": CODE, "peak_bytes": BYTES}`.
+One line of JSON each, from the learner `{"launch": NAME, "body": ID}`, with a descriptor of what is
+to run (`_bodies.py`), and `{"kill": NAME, "stacks": BOOL}`; to it `{"started": NAME, "pid": PID}`
+and `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -22,11 +24,11 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.launchers import _child
+from asyncrl.launchers._bodies import identity
 from asyncrl.launchers._lives import LifeFiles
 
 __all__ = ["command", "main"]
@@ -41,6 +43,9 @@ _LOOK_S = 0.5
 a process that it has forked."""
 
 _STACKS_S = 0.5
+_MOST_BODIES = 16
+"""That are received at once; the system keeps the others for the next time."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 """In which the system tells how much memory a process held."""
@@ -80,6 +85,8 @@ class _Server:
         self._forks = start_method == "forkserver"
         self._pids: dict[str, int] = {}
         self._kill_at: dict[str, float] = {}
+        self._bodies: dict[int, int] = {}
+        """Descriptors of what is to run by identity, until the order that goes with each."""
         self._lifeline, self._lifeline_server = os.pipe()
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -99,7 +106,7 @@ class _Server:
             if self._control.fileno() in ready:
                 received = b""
                 with contextlib.suppress(ConnectionError):
-                    received = self._control.recv(65536)
+                    received = self._receive()
                 if not received:
                     return
                 *lines, pending = (pending + received).split(b"\n")
@@ -121,36 +128,51 @@ class _Server:
                 _kill_group(pid)
                 os.waitpid(pid, 0)
 
+    def _receive(self) -> bytes:
+        data, bodies, _, _ = socket.recv_fds(self._control, 65536, _MOST_BODIES)
+        for body in bodies:
+            os.set_inheritable(body, False)  # as it comes, some systems let it be
+            self._bodies[identity(body)] = body
+        return data
+
     def _patience_s(self) -> float:
         due = min(self._kill_at.values(), default=time.monotonic() + _LOOK_S)
         return min(_LOOK_S, max(0.0, due - time.monotonic()))
 
     def _obey(self, order: dict[str, object]) -> None:
         match order:
-            case {"launch": str(name)}:
-                self._launch(name)
+            case {"launch": str(name), "body": int(body_id)}:
+                self._launch(name, body_id)
             case {"kill": str(name), "stacks": bool(with_stacks)}:
                 self._kill_at[name] = time.monotonic() + (_STACKS_S if with_stacks else 0.0)
                 if with_stacks and name in self._pids:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(self._pids[name], _child.STACKS_SIGNAL)
 
-    def _launch(self, name: str) -> None:
+    def _launch(self, name: str, body_id: int) -> None:
         try:
-            pid = self._fork(name) if self._forks else self._spawn(name)
+            pid = self._begin(name, body_id)
         except OSError as error:
-            text = traceback.format_exc()
-            LifeFiles(self._directory, name).write_error(
+            why = (
                 f"the system gave no process for it, {error}; run fewer actors, or raise its limit "
-                "of processes or memory",
-                text,
+                "of processes, of open files or of memory"
             )
-            self._tell({"ended": name, "code": 1, "peak_bytes": 0})
+            self._tell({"ended": name, "code": 1, "peak_bytes": 0, "error": why})
             return
         self._pids[name] = pid
         self._tell({"started": name, "pid": pid})
 
-    def _fork(self, name: str) -> int:
+    def _begin(self, name: str, body_id: int) -> int:
+        """Start a process, which alone keeps the descriptor of what it is to run."""
+        if body_id not in self._bodies:  # the system drops one that it has no number for
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        body = self._bodies.pop(body_id)
+        try:
+            return self._fork(name, body) if self._forks else self._spawn(name, body)
+        finally:
+            os.close(body)
+
+    def _fork(self, name: str, body: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -167,14 +189,17 @@ class _Server:
                 held.close()
             os.close(self._lifeline_server)
             os.close(self._alive)  # else the directory would be in use for as long as this lives
-            code = _child.live(LifeFiles(self._directory, name), self._lifeline)
+            for foreign in self._bodies.values():
+                os.close(foreign)
+            code = _child.live(LifeFiles(self._directory, name), self._lifeline, body)
         finally:
             # Never back into the server's own frames, whatever happened.
             os._exit(code)
 
-    def _spawn(self, name: str) -> int:
-        child = command("_child", str(self._directory), name, str(self._lifeline))
-        os.set_inheritable(self._lifeline, True)
+    def _spawn(self, name: str, body: int) -> int:
+        child = command("_child", str(self._directory), name, str(self._lifeline), str(body))
+        for inherited in (self._lifeline, body):
+            os.set_inheritable(inherited, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
         return os.posix_spawn(sys.executable, child, os.environ, setpgroup=0)
 
@@ -191,7 +216,7 @@ class _Server:
             if ended is not None:
                 del self._pids[name]
                 code, peak_bytes = ended
-                self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes})
+                self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
         for pid in self._strays():
             os.waitpid(pid, os.WNOHANG)
 

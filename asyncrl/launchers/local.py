@@ -1,7 +1,8 @@
 """Actors as processes of this machine, which cannot outlive the learner.
 
 `LocalLauncher` is the learner's side; `_server.py` is the helper process that starts actors,
-`_child.py` what runs in an actor, `_lives.py` the files between them, in a `_directory.py`.
+`_child.py` what runs in an actor, `_lives.py` the files between them, in a `_directory.py`, and
+`_bodies.py` how an actor gets what it is to run, which is in no file.
 
 Why not `multiprocessing`: its children import the user's main script again, its fork server takes
 a signal meant for the learner, and its children outlive a learner that is killed.
@@ -31,6 +32,7 @@ import cloudpickle
 
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.launchers._bodies import identity, make_body
 from asyncrl.launchers._directory import make_directory
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
 from asyncrl.launchers._marks import kill_marked, marked
@@ -105,10 +107,13 @@ class LocalLauncher:
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
-        files.write_body(pickled(body))
-        board = ProgressBoard(files.path("progress"), create=True)
-        self._lives[files.name] = _Life(peer, files, board)
-        self._order({"launch": files.name})
+        descriptor = make_body(pickled(body))
+        try:
+            board = ProgressBoard(files.path("progress"), create=True)
+            self._lives[files.name] = _Life(peer, files, board)
+            self._order({"launch": files.name, "body": identity(descriptor)}, descriptor)
+        finally:
+            os.close(descriptor)
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
         """Return the actors that have ended, each once; wait at most `timeout_s` for one.
@@ -166,9 +171,11 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _order(self, order: dict[str, object]) -> None:
+    def _order(self, order: dict[str, object], *descriptors: int) -> None:
+        data = json.dumps(order).encode() + b"\n"
         try:
-            self._control.sendall(json.dumps(order).encode() + b"\n")
+            sent = socket.send_fds(self._control, [data], descriptors)
+            self._control.sendall(data[sent:])
         except OSError as error:
             self._mourn_server(error)
 
@@ -186,8 +193,13 @@ class LocalLauncher:
         match message:
             case {"started": str(name), "pid": int(pid)}:
                 self._lives[name].pid = pid
-            case {"ended": str(name), "code": int(code), "peak_bytes": int(peak_bytes)}:
-                return [_exit_of(self._lives.pop(name), code, peak_bytes)]
+            case {
+                "ended": str(name),
+                "code": int(code),
+                "peak_bytes": int(size),
+                "error": str(why),
+            }:
+                return [_exit_of(self._lives.pop(name), code, size, why)]
         return []
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
@@ -243,9 +255,10 @@ def pickled(body: object) -> bytes:
     return data
 
 
-def _exit_of(life: _Life, code: int, peak_bytes: int) -> ActorExit:
+def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
+    """Return how a life ended; `why` is why it never began, or nothing."""
     life.pass_log_on()
-    error, text = life.files.read_error()
+    error, text = (why, "") if why else life.files.read_error()
     last = life.board.read()
     life.board.close()
     life.files.remove()

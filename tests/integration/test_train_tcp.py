@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from zmq.utils import z85
 
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
@@ -28,6 +31,7 @@ from asyncrl.transports._zeromq_socket import Curve
 from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.helpers import wait_until
+from tests.launchers.bodies import descriptors
 
 pytestmark = pytest.mark.processes
 
@@ -45,6 +49,13 @@ CONFIG = AsyncConfig(
     ),
     evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2)),
     transport=ZmqTransportConfig(bind="tcp://127.0.0.1"),
+)
+
+RESTARTS = replace(
+    CONFIG,
+    supervision=replace(
+        CONFIG.supervision, restart=RestartPolicyConfig(backoff_s=0.01, backoff_max_s=0.05)
+    ),
 )
 
 
@@ -81,6 +92,32 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def family() -> list[psutil.Process]:
     me = psutil.Process()
     return [me, *me.children(recursive=True)]
+
+
+def actors() -> list[psutil.Process]:
+    return [p for helper in psutil.Process().children() for p in helper.children()]
+
+
+def replace_an_actor() -> None:
+    before = actors()
+    random.Random(0).choice(before).kill()
+    wait_until(lambda: {*actors()} - {*before}, 20, "another life in its place")
+
+
+def bodies_on_their_way() -> list[str]:
+    links = [link for process in family() for link in descriptors(process.pid)]
+    return [link for link in links if "asyncrl-body" in link]
+
+
+def open_files(process: psutil.Process) -> Iterator[Path]:
+    """Return paths to what a process has open and others could read, with a name or without."""
+    return (entry for entry in Path(f"/proc/{process.pid}/fd").iterdir() if entry.is_file())
+
+
+def contents(paths: Iterator[Path]) -> Iterator[bytes]:
+    for path in paths:
+        with suppress(FileNotFoundError):  # the run goes on, and removes what it no longer needs
+            yield path.read_bytes()
 
 
 def internet_sockets() -> list[Any]:
@@ -125,50 +162,46 @@ def test_by_default_a_run_opens_nothing_to_other_hosts_or_users() -> None:
 
 
 def test_a_run_over_tcp_listens_on_its_address_alone_and_shows_no_secret(
-    secrets: list[bytes], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    secrets: list[bytes],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     seen: list[bytes] = []
 
     def look() -> None:
         listening = [c.laddr.ip for c in internet_sockets() if c.status == psutil.CONN_LISTEN]
         assert listening == ["127.0.0.1"]
         assert {c.laddr.ip for c in internet_sockets()} == {"127.0.0.1"}
+        wait_until(lambda: not bodies_on_their_way(), 20, "actors to know what they are to run")
         for process in family():
             seen.append("\0".join(process.cmdline()).encode())
             seen.append("\0".join(process.environ().values()).encode())
+            seen.extend(contents(open_files(process)))
         (directory,) = run_directories()
-        assert not list(directory.glob("*.body")), "an actor's keys are gone once it has read them"
-        seen.extend(path.read_bytes() for path in files_below(directory))
+        seen.extend(contents(files_below(directory)))
+
+    def look_at_two_lives() -> None:
+        look()
+        replace_an_actor()
+        look()
 
     recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
-    run(CONFIG, look, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
-    seen.extend(path.read_bytes() for path in files_below(tmp_path))
+    run(RESTARTS, look_at_two_lives, recorder=recorder, checkpoint_dir=tmp_path / "checkpoints")
+    seen.extend(contents(files_below(tmp_path)))
     seen.append("".join(capfd.readouterr()).encode())
-    assert len(secrets) == 4, "the learner's, two actors' and the evaluator's"
-    assert len(seen) > 10
-    assert not [secret for secret in secrets for text in seen if secret in text]
+    seen.append(caplog.text.encode())
+    assert len(secrets) == 5, "the learner's, two actors', the evaluator's and a second life's"
+    assert len(seen) > 20
+    forms = [form for secret in secrets for form in (secret, z85.decode(secret))]
+    assert not [form for form in forms for text in seen if form in text]
 
 
 @pytest.mark.fault("F1")
 def test_a_new_life_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[bytes]) -> None:
     keys: list[int] = []
 
-    def actors() -> list[psutil.Process]:
-        return [p for helper in psutil.Process().children() for p in helper.children()]
-
-    def look() -> None:
-        before = actors()
-        killed = random.Random(0).choice(before)
-        killed.kill()
-        wait_until(lambda: {*actors()} - {*before}, 20, "another life in its place")
-
-    config = replace(
-        CONFIG,
-        supervision=replace(
-            CONFIG.supervision,
-            restart=RestartPolicyConfig(backoff_s=0.01, backoff_max_s=0.05),
-        ),
-    )
     close = ZmqLearnerLink.close
 
     def count_and_close(link: ZmqLearnerLink) -> None:
@@ -178,6 +211,6 @@ def test_a_new_life_gets_a_new_key_and_the_old_one_is_revoked(secrets: list[byte
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ZmqLearnerLink, "close", count_and_close)
-        run(config, look)
+        run(RESTARTS, replace_an_actor)
     assert len(secrets) > 4
     assert keys[0] == 0, "every life is over, and so is its key"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,6 +42,15 @@ def crashes(_: Progress) -> None:
 def waits(progress: Progress) -> None:
     progress.waiting(True)
     progress.turn(5)
+    forever()
+
+
+def tells_checksum(progress: Progress, data: bytes) -> None:
+    progress.turn(zlib.crc32(data))
+
+
+def tells_and_waits(progress: Progress, number: int = 0) -> None:
+    progress.turn(number)
     forever()
 
 
@@ -128,3 +140,26 @@ class NotesSurroundings:
                 ]
             )
         )
+
+
+def descriptors(pid: int) -> list[str]:
+    """Return what a process's descriptors are of."""
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one of this look, or one just closed
+            links.append(str(entry.readlink()))
+    return links
+
+
+class LooksWhileUnpickled:
+    """Writes down the process's descriptors while what it is to run is being unpickled."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        self.__dict__ |= state
+        self.notes.write_text(json.dumps(descriptors(os.getpid())))
+
+    def __call__(self, progress: Progress) -> None:
+        progress.turn(0)

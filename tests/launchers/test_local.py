@@ -16,7 +16,6 @@ import pytest
 
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launchers._directory import ALIVE
-from asyncrl.launchers._lives import LifeFiles
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers.local import LocalLauncher, StartMethod
 from asyncrl.messages import Peer
@@ -46,30 +45,6 @@ def test_files_of_a_life_go_with_it() -> None:
         launcher.launch(peer(), bodies.raises)
         launcher.exits(DEADLINE_S)
         assert [path.name for path in launcher.directory.iterdir()] == [ALIVE]
-
-
-def test_what_is_to_run_is_for_its_actor_alone(tmp_path: Path) -> None:
-    """An actor's key may be in it."""
-    files = LifeFiles.of(tmp_path, peer())
-    before = os.umask(0)
-    try:
-        files.write_body(b"secret")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(files.path("body").stat().st_mode) == 0o600
-    with pytest.raises(FileExistsError):
-        files.write_body(b"another")
-    assert files.take_body() == b"secret"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_what_is_to_run_is_gone_once_it_was_read(start_method: StartMethod) -> None:
-    with LocalLauncher(start_method=start_method) as launcher:
-        launcher.launch(peer(), bodies.waits)
-        body = LifeFiles.of(launcher.directory, peer()).path("body")
-        wait_until(lambda: not body.exists(), DEADLINE_S, "the actor to read what it is to run")
-        assert launcher.exits(0.0) == []
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
