@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
 from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, encoded_mlp, no_observations, observation_reader
@@ -66,6 +68,8 @@ class CloningConfig(TorchConfig):
     max_grad_norm: float = 0.0
     """Gradients of the policy, and of each other network, of a larger norm are scaled down to it;
     0 leaves them all as they are."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
@@ -139,6 +143,7 @@ class CloningPolicy(TorchPolicy):
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
 
     def act(self, obs: Array) -> Act:
         """Draw an action for each observation, or take the likeliest one."""
@@ -156,7 +161,7 @@ class CloningPolicy(TorchPolicy):
     def outputs(self, obs: NetworkInput) -> Tensor:
         """Return what the actor network answers in the learner's precision."""
         with self._precision():
-            outputs: Tensor = self.actor(obs)
+            outputs: Tensor = self._in_parts(self.actor, obs)
         return outputs.float()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents._policy_value import PolicyValueNet
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.networks import NetworkInput
 
 __all__ = ["Minibatches", "Trajectories"]
@@ -35,10 +36,15 @@ class Minibatches:
     """A batch, of which parts can be taken by their indices."""
 
     def __init__(
-        self, net: PolicyValueNet, played: Trajectories, columns: Mapping[str, Tensor]
+        self,
+        net: PolicyValueNet,
+        played: Trajectories,
+        columns: Mapping[str, Tensor],
+        in_parts: InParts,
     ) -> None:
         """Let parts be taken of what was played, and of columns (B, T, ...) beside it."""
         self._net = net
+        self._in_parts = in_parts
         self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
         mask = torch.ones_like(played.mask) if self._stretches else played.mask
         self._obs = _each(played.obs, lambda field: field[:, :-1][mask])
@@ -61,10 +67,11 @@ class Minibatches:
         """Return the network's outputs and values, and the columns, of the transitions there."""
         if self._stretches is None:
             obs = _each(self._obs, lambda field: field[index])
-            return *self._net(obs), {name: column[index] for name, column in self._columns.items()}
+            outputs, values = self._in_parts(self._net, obs)
+            return outputs, values, {name: c[index] for name, c in self._columns.items()}
         rows, inside, memory = self._stretches.take(index)
         obs = _each(self._obs, lambda field: field[rows])
-        outputs, values = self._net.unroll(obs, memory)
+        outputs, values = self._in_parts(self._net.unroll, obs, memory)
         columns = {name: column[rows[inside]] for name, column in self._columns.items()}
         return outputs[inside], values[inside], columns
 

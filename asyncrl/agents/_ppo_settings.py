@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from asyncrl.agents._checks import (
     check_not_negative,
@@ -115,6 +115,8 @@ class PPOSettings(TorchConfig):
     normalize_values: bool = True
     """Learn mean and standard deviation of targets, and let the network tell values in units of
     them."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)

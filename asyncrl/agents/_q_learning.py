@@ -10,6 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -89,6 +90,8 @@ class QConfig(TorchConfig):
     exploration: Exploration | None = field(default_factory=EpsilonLadder)
     """How actions other than the best one are tried in training. None leaves that to noisy layers
     alone."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
@@ -276,7 +279,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
     def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:
         """Return what a network answers, multiplied as precisely as the config says."""
         with self._precision():
-            answer = self._in_parts(network, obs)
+            answer: Tensor = self._in_parts(network, obs)
         return answer.float()
 
 

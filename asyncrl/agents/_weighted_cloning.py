@@ -97,5 +97,5 @@ class WeightedCloning(CloningPolicy, TorchAgent):
 
     def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
         with self._precision():
-            values: Tensor = critics(obs, action)
+            values: Tensor = self._in_parts(critics, obs, action, dim=1)
         return values.float()

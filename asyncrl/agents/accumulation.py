@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from asyncrl.agents.networks import NetworkInput
 
 __all__ = ["InParts"]
+
+Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
+"""One tensor, or two."""
 
 
 class InParts:
@@ -25,15 +29,15 @@ class InParts:
         self._parts = parts
 
     def __call__(
-        self, network: Callable[..., Tensor], *inputs: NetworkInput, dim: int = 0
-    ) -> Tensor:
+        self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
+    ) -> Answer:
         """Return what the network answers to inputs (B, ...), the rows along `dim` of it."""
         if self._parts == 1:
             return network(*inputs)
         cut = zip(*(self._cut(one) for one in inputs), strict=True)
         if not torch.is_grad_enabled():
-            return torch.cat([network(*part) for part in cut], dim)
-        return torch.cat([_answer(network, part) for part in cut], dim)
+            return _joined([network(*part) for part in cut], dim)
+        return _joined([_answer(network, part) for part in cut], dim)
 
     def _cut(self, one: NetworkInput) -> list[NetworkInput]:
         if isinstance(one, Tensor):
@@ -43,6 +47,13 @@ class InParts:
         return [dict(zip(fields, part, strict=True)) for part in zip(*fields.values(), strict=True)]
 
 
-def _answer(network: Callable[..., Tensor], part: tuple[NetworkInput, ...]) -> Tensor:
-    answer: Tensor = checkpoint(network, *part, use_reentrant=False)
+def _answer(network: Callable[..., Answer], part: tuple[NetworkInput, ...]) -> Answer:
+    answer: Answer = checkpoint(network, *part, use_reentrant=False)
     return answer
+
+
+def _joined(answers: list[Answer], dim: int) -> Answer:
+    if isinstance(answers[0], Tensor):
+        return torch.cat(answers, dim)
+    ones, others = zip(*answers, strict=True)
+    return torch.cat(ones, dim), torch.cat(others, dim)

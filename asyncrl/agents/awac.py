@@ -142,7 +142,7 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             return self._values(critics, obs, self.head.draw(outputs, noise)).amin(dim=0)
         assert isinstance(critics, ChoiceValues)  # noqa: S101  # as made above
         with self._precision():
-            least = critics.of_all(obs).float().amin(dim=0)
+            least = self._in_parts(critics.of_all, obs, dim=1).float().amin(dim=0)
         return (outputs.softmax(dim=1) * least).sum(dim=1)
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +64,6 @@ class C51Config(QConfig):
 
     double: bool = False
     """The online network chooses the action whose distribution the target network tells."""
-
-    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)

@@ -114,6 +114,12 @@ class CrossQConfig(ActorCriticConfig):
     deviations are brought in later."""
 
     def __post_init__(self) -> None:
+        if self.accumulate > 1:
+            raise ConfigError(
+                f"agent.accumulate={self.accumulate} takes a batch in parts, but CrossQ's networks "
+                "normalise a batch by its own means and deviations, which those of its parts are "
+                "not; leave it at 1, and take smaller batches"
+            )
         ActorCriticConfig.__post_init__(self)
         check_widths("critic_hidden", self.critic_hidden)
         if self.target_entropy is not None and not math.isfinite(self.target_entropy):

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ from asyncrl.agents._checks import (
 )
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._q_learning import n_actions
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, observation_reader
 from asyncrl.agents.normalize import Normalized
@@ -128,6 +129,8 @@ class DiscreteSACConfig(TorchConfig):
     max_grad_norm: float = 0.0
     """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
     them all as they are."""
+
+    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
@@ -232,6 +235,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
         self._alpha_adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._finish = config.uncompiled(self._follow_up)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
@@ -334,13 +338,13 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
 
     def _log_pi(self, obs: NetworkInput) -> Tensor:
         with self._precision():
-            logits: Tensor = self._actor(obs)
+            logits: Tensor = self._in_parts(self._actor, obs)
         return logits.float().log_softmax(dim=1)
 
     def _values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
         """Return the values (critics, B, actions) of all actions."""
         with self._precision():
-            return critics.of_all(obs).float()
+            return self._in_parts(critics.of_all, obs, dim=1).float()
 
 
 def _taken(values: Tensor, action: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -73,8 +73,6 @@ class DQNConfig(QConfig):
     actor_priorities: bool = False
     """Let actors store the values of the action taken and of the best one beside each row, of
     which a prioritized replay computes first priorities."""
-
-    can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)

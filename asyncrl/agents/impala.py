@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,7 @@ from asyncrl.agents._stochastic_policy import (
     own_columns,
     read_columns,
 )
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import action_head
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
@@ -141,6 +142,8 @@ class IMPALAConfig(TorchConfig):
     """Of continuous actions: logarithm of the standard deviation at first, in units in which an
     action's bounds are -1 and 1."""
 
+    can_accumulate: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
         check_widths("hidden", self.hidden)
@@ -205,6 +208,7 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         standard = config.network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
         self._updates = Updates(
             self._update, config, self.model, self.read_obs, device, read_columns(self.net)
         )
@@ -229,7 +233,8 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         nothing = reward.new_zeros(len(reward), 0)
         played = Trajectories(obs, mask, data.get(MEMORY, nothing))
         with self._precision():
-            outputs, values = self.net.unroll(obs, played.memory, played.begins)
+            unroll = self.net.unroll
+            outputs, values = self._in_parts(unroll, obs, played.memory, played.begins)
         outputs = outputs[:, :-1]
         log_prob = self.net.head.log_prob(outputs, data[self.net.head.column])
         log_rhos = log_prob.detach() - data[LOG_PROB]

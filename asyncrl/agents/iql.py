@@ -138,7 +138,7 @@ class IQLAgent(IQLPolicy, WeightedCloning):
 
     def _value_of(self, obs: NetworkInput) -> Tensor:
         with self._precision():
-            value: Tensor = self.value(obs)
+            value: Tensor = self._in_parts(self.value, obs)
         return value.float().squeeze(1)
 
 

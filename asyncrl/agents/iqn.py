@@ -181,7 +181,8 @@ class IQNAgent(IQNPolicy, QAgent):
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
         target = self._targets(next_obs, reward, data["discount"], target_fractions)
         with self._precision():
-            quantiles = self.net.quantiles(self.net.encoder(obs), fractions)
+            features = self._in_parts(self.net.encoder, obs)
+            quantiles = self._quantiles(self.net, features, fractions)
         taken = _of(quantiles.float(), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
         told = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
@@ -193,14 +194,22 @@ class IQNAgent(IQNPolicy, QAgent):
     ) -> Tensor:
         """Return r + discount * Z'_tau'_j(s', a*), (N', B)."""
         with self._precision():
-            features = self.target.encoder(next_obs)
-            quantiles = self.target.quantiles(features, fractions)
+            features = self._in_parts(self.target.encoder, next_obs)
+            quantiles = self._quantiles(self.target, features, fractions)
         if self.config.double:
             q = self._values(self.net, next_obs)
         else:
             with self._precision():
-                q = self.target.mean(features)
+                q = self._in_parts(self.target.mean, features)
         return reward + discount * _of(quantiles.float(), q.argmax(dim=1))
+
+    def _quantiles(self, network: IQNNetwork, features: Tensor, fractions: Tensor) -> Tensor:
+        """Return Z (N, B, actions) of encoded observations, at fractions (N, B)."""
+
+        def answer(features: Tensor, fractions: Tensor) -> Tensor:
+            return network.quantiles(features, fractions.T)
+
+        return self._in_parts(answer, features, fractions.T, dim=1)
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> Tensor:

@@ -52,6 +52,7 @@ from asyncrl.agents._ppo_losses import (
 )
 from asyncrl.agents._ppo_settings import PPOSettings
 from asyncrl.agents._stochastic_policy import StochasticPolicy, check_batch, read_columns
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.normalize import RunningNorm
 from asyncrl.agents.schedules import value_at
@@ -110,6 +111,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         standard = config.network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
         self._updates = Updates(
             self._update, config, self.model, self.read_obs, device, read_columns(self.net)
         )
@@ -135,7 +137,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = Trajectories(obs, data["mask"], data.get("memory", nothing))
         columns, told = self._look_back(played, reward, data)
-        return told | self._learn(Minibatches(self.net, played, columns))
+        return told | self._learn(Minibatches(self.net, played, columns, self._in_parts))
 
     @torch.no_grad()
     def _look_back(
@@ -143,7 +145,8 @@ class PPOAgent(PPOPolicy, TorchAgent):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate, with the network as it is now, what was good; return columns and numbers."""
         with self._precision():
-            outputs, values = self.net.unroll(played.obs, played.memory, played.begins)
+            unroll = self.net.unroll
+            outputs, values = self._in_parts(unroll, played.obs, played.memory, played.begins)
         mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
         log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
         advantages, targets = self._estimate(log_ratio, reward, data, self._in_rewards(values))

@@ -256,11 +256,11 @@ class R2D2Agent(R2D2Policy, QAgent):
         burn_in, memory = self.config.burn_in, data[_MEMORY]
         if burn_in:
             with torch.no_grad(), self._precision():
-                warm = network.remember(_rows(obs, slice(burn_in)), memory)
+                warm = self._in_parts(network.remember, _rows(obs, slice(burn_in)), memory)
             # What begins an episode has nothing to burn in, and a memory that is known: none.
             memory = torch.where(data["mask"][:, burn_in - 1, None], warm, memory)
         with self._precision():
-            q = network.unroll(_rows(obs, slice(burn_in, None)), memory)
+            q = self._in_parts(network.unroll, _rows(obs, slice(burn_in, None)), memory)
         return q.float()
 
 

@@ -54,7 +54,8 @@ class TorchConfig:
     accumulate: int = 1
     """Parts in which a batch passes the networks of an optimisation step; the gradients of the
     parts add up to those of the whole. More than one take less memory, and one more pass; it is
-    for large networks, since with small ones each part takes as long as the whole."""
+    for large networks, since with small ones each part takes as long as the whole. Trajectories and
+    sequences stay whole, so that there are no more parts than there are of them."""
 
     can_accumulate: ClassVar[bool] = False
     """Whether the algorithm's networks take a batch in parts."""

@@ -25,6 +25,7 @@ from asyncrl.agents._ppo_losses import (
     surrogate,
     value_errors,
 )
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.ppo import PPOAgent, PPOConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import EvaluationConfig
@@ -210,9 +211,8 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
     mask = torch.from_numpy(batch["mask"])
     number = torch.arange(mask.numel()).reshape(mask.shape)
     start = torch.zeros(len(mask), agent.net.memory_size)
-    minibatches = Minibatches(
-        agent.net, Trajectories(torch.from_numpy(batch["obs"]), mask, start), {"number": number}
-    )
+    whole = Trajectories(torch.from_numpy(batch["obs"]), mask, start)
+    minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(1))
     order = torch.Generator().manual_seed(0)
     epochs = []
     for _ in range(2):
@@ -226,14 +226,17 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
 
 
 @with_and_without_memory
-def test_minibatches_are_answered_as_whole_trajectories_are(memory: dict[str, Any]) -> None:
+@pytest.mark.parametrize("in_parts", [1, 3])
+def test_minibatches_are_answered_as_whole_trajectories_are(
+    memory: dict[str, Any], in_parts: int
+) -> None:
     agent = agent_for(**memory)
     batch = {name: torch.from_numpy(column) for name, column in batch_for(agent, n=5).items()}
     start = batch.get("memory", torch.zeros(5, 0))
     whole = Trajectories(batch["obs"], batch["mask"], start)
     outputs, values = agent.net.unroll(whole.obs, whole.memory, whole.begins)
     number = torch.arange(batch["mask"].numel()).reshape(batch["mask"].shape)
-    minibatches = Minibatches(agent.net, whole, {"number": number})
+    minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(in_parts))
     for index in minibatches.shuffled(2, torch.Generator().manual_seed(0)):
         some_outputs, some_values, columns = minibatches.take(index)
         assert len(some_outputs) == len(some_values) == len(columns["number"]) > 0

@@ -14,8 +14,10 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
+from asyncrl.agents import accumulation
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
@@ -32,6 +34,7 @@ from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.td3 import TD3Config
+from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.config import from_plain, to_plain
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import CheckpointError, ConfigError
@@ -202,6 +205,12 @@ CASES = {
 EXPLORING = {name: case for name, case in CASES.items() if case.explores}
 WITH_NETWORKS = {name: case for name, case in CASES.items() if case.other}
 REMEMBERING = {name: case for name, case in CASES.items() if "memory" in case.start_columns}
+
+IN_PARTS = {
+    name: case
+    for name, case in CASES.items()
+    if isinstance(case.config, TorchConfig) and case.config.can_accumulate
+}
 
 every_agent = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_exploring_agent = pytest.mark.parametrize("case", EXPLORING.values(), ids=EXPLORING)
@@ -416,6 +425,40 @@ def test_opt_changes_the_model_but_no_snapshot_and_no_batch(case: Case) -> None:
     assert same(info.params, before)
     assert same(batch, batch_before)
     assert not same(agent.model_info().params, before)
+
+
+def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
+    whole = {name for name, case in CASES.items() if name not in IN_PARTS}
+    assert whole == {"constant", "crossq", "crossq-normalized"}
+    for name in whole - {"constant"}:
+        with pytest.raises(
+            ConfigError, match=r"agent\.accumulate=3 .*normalise a batch by its own"
+        ):
+            dataclasses.replace(CASES[name].config, accumulate=3)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("case", IN_PARTS.values(), ids=IN_PARTS)
+def test_batches_in_parts_teach_what_whole_ones_do(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        passes.append(args)
+        return checkpoint(*args, **kwargs)
+
+    monkeypatch.setattr(accumulation, "checkpoint", counting)
+    config = dataclasses.replace(case.config, accumulate=3)  # type: ignore[type-var]
+    whole, parts = case.build(), dataclasses.replace(case, config=config).build()
+    for seed in range(3):
+        batch = batch_for(case, seed)
+        expected = {name: float(value) for name, value in whole.opt(batch).items()}
+        told = {name: float(value) for name, value in parts.opt(batch).items()}
+        assert told == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    expected_state = whole.state()
+    for name, value in parts.state().items():
+        np.testing.assert_allclose(value, expected_state[name], rtol=2e-3, atol=2e-5, err_msg=name)
+    assert len(passes) >= 3 * 3, "each step passes at least one network in three parts"
 
 
 @every_agent
