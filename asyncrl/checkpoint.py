@@ -151,7 +151,7 @@ class Checkpointer:
         _pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
             if not self._directory.exists():
-                self._directory.mkdir(parents=True)
+                self._directory.mkdir(mode=0o700, parents=True)
                 _sync(self._directory.parent)
             self._sweep()
             self._write(files, meta, path)

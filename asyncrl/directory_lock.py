@@ -30,7 +30,7 @@ class DirectoryLock:
         self._made = not directory.exists()
         self._descriptor = -1
         while self._descriptor < 0:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._descriptor = self._take()
         words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
         os.ftruncate(self._descriptor, 0)

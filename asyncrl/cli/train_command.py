@@ -308,7 +308,7 @@ def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
     if (wanted / "config.yaml").exists():
         raise ConfigError(f"{wanted} already holds a run; give another --run-dir")
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make the run directory {wanted}: {error.strerror}") from error
     return wanted

@@ -75,6 +75,11 @@ def test_run_directory_holds_all_of_the_run(trained: Trained) -> None:
 
 
 @pytest.mark.processes
+def test_run_directory_is_for_its_user_alone(trained: Trained) -> None:
+    assert trained.directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.processes
 def test_memory_of_the_replay_is_told_before_training(trained: Trained) -> None:
     lines = trained.done.stdout.splitlines()
     (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
