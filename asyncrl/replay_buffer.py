@@ -50,7 +50,8 @@ class ReplayBuffer(Protocol):
         A prioritized one, `TakesPriorities`, adds `weight` (of each row in the loss) and `index`
         (to be given back with its TD error). Those of sequences and of trajectories document
         layouts of their own, and those that hand out each transition once return about as many as
-        asked for: whole segments of them.
+        asked for: whole segments of them. Columns that are kept on a device are torch's tensors
+        there, in place of arrays.
         """
         ...
 

@@ -1,12 +1,13 @@
 """The way of a batch from numpy to the device that learns, without waiting and without allocating.
 
 On a GPU, all columns are packed into one pinned buffer and copied at once, on a stream of its own:
-while the device computes, the next batch is sampled, packed and copied beside it.
+while the device computes, the next batch is sampled, packed and copied beside it. Columns that a
+replay keeps on the device are tensors there already, and are passed on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.errors import ConfigError
 from asyncrl.types import Array, Columns
 
 __all__ = ["BatchLayout", "BatchMover"]
@@ -71,15 +73,37 @@ class BatchMover:
         self._wanted = tuple(wanted)
         self._lanes = _Lanes(device) if device.type == "cuda" else None
 
-    def __call__(self, batch: Columns) -> dict[str, Tensor]:
-        """Return the wanted columns, as far as the batch has them, on the device."""
-        columns = {name: batch[name] for name in self._wanted if name in batch}
+    def __call__(self, batch: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        """Return the wanted columns, as far as the batch has them, on the device.
+
+        Those that are tensors must be there already.
+        """
+        there: dict[str, Tensor] = {}
+        columns: dict[str, Array] = {}
+        for name in self._wanted:
+            column = batch.get(name)
+            if isinstance(column, Tensor):
+                there[name] = self._check_place(name, column)
+            elif column is not None:
+                columns[name] = column
+        return there | self._move(columns)
+
+    def _move(self, columns: Columns) -> dict[str, Tensor]:
         if self._lanes is not None:
             return self._lanes.move(columns)
         tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
         if self._device.type == "cpu":
             return tensors
         return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+    def _check_place(self, name: str, column: Tensor) -> Tensor:
+        found, here = column.device, self._device
+        if str(here) not in {str(found), found.type}:
+            raise ConfigError(
+                f"the replay keeps {name} on {found} (replay.device), and the agent computes on "
+                f"{here}; set replay.device to {here}, or to host, which goes with any"
+            )
+        return column
 
 
 class _Lanes:

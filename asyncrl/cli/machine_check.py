@@ -28,7 +28,7 @@ from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
 from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers._memory import available_bytes
-from asyncrl.replay_buffers._ring import RingConfig
+from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import ActorId
 
@@ -135,9 +135,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
 
 def memory_bytes(replay: ReplayBufferConfig, schema: SegmentSchema) -> int:
     """Return what a replay takes of memory when it is full; queues of trajectories stay short."""
-    if not isinstance(replay, RingConfig):
-        return 0
-    return replay.index_bytes(schema) if replay.memory_map else replay.nbytes(schema)
+    return replay.memory_bytes(schema) if isinstance(replay, RingConfig) else 0
 
 
 def _cores(facts: MachineFacts) -> Finding:

@@ -19,7 +19,7 @@ import psutil
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["Shapes", "allocate", "available_bytes", "check_room"]
+__all__ = ["Shapes", "allocate", "available_bytes", "check_room", "shown_bytes"]
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""
@@ -40,9 +40,10 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
     if in_memory > available:
         other = "" if directory else ", or keep it in a file (replay.memory_map)"
         raise ConfigError(
-            f"{what} needs {_shown(in_memory)} of memory, and {_shown(available)} are available; "
-            "make replay.capacity smaller, look less far ahead (replay.n_step, sequences) or cut "
-            f"longer segments (segment.length), each of which repeats what it looks at{other}"
+            f"{what} needs {shown_bytes(in_memory)} of memory, and {shown_bytes(available)} are "
+            "available; make replay.capacity smaller, look less far ahead (replay.n_step, "
+            "sequences) or cut longer segments (segment.length), each of which repeats what it "
+            f"looks at{other}"
         )
     if directory is None:
         return
@@ -51,7 +52,7 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
     free = shutil.disk_usage(directory).free
     if in_file > free:
         raise ConfigError(
-            f"{what} needs a file of {_shown(in_file)}, and {_shown(free)} are free in "
+            f"{what} needs a file of {shown_bytes(in_file)}, and {shown_bytes(free)} are free in "
             f"{directory}; make replay.capacity smaller, or give a directory of another disk"
         )
 
@@ -109,5 +110,6 @@ def _room_of(group: Path) -> int | None:
     return max(0, int(limit) - used + cached)
 
 
-def _shown(size: int) -> str:
+def shown_bytes(size: int) -> str:
+    """Return a size in words, for messages."""
     return f"{size:,} bytes ({size / 2**30:.2f} GiB)"

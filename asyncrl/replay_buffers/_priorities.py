@@ -14,7 +14,8 @@ import numpy as np
 
 from asyncrl.errors import CheckpointError, ConfigError, NonFiniteModel
 from asyncrl.replay_buffers._heap import Heap, SumTree
-from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._ring import Ring
+from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._state import check_numbers, generator_state, prepare_generator
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params

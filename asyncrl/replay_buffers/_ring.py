@@ -5,15 +5,15 @@ Stores each observation once, and of stacks of frames each frame. Draws nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.replay_buffers._memory import Shapes, allocate, check_room
+from asyncrl.replay_buffers._memory import Shapes, allocate
+from asyncrl.replay_buffers._ring_config import RingConfig, announce
 from asyncrl.replay_buffers._state import (
     COLUMN,
     check_columns,
@@ -25,61 +25,10 @@ from asyncrl.replay_buffers._state import (
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
-__all__ = ["Returns", "Ring", "RingConfig"]
+if TYPE_CHECKING:
+    from asyncrl.replay_buffers._on_device import DeviceColumns
 
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingConfig:
-    """Size of the replay, where it is, and how returns are made of it."""
-
-    capacity: int = 100_000
-    """Transitions kept at the most; the oldest make room."""
-
-    n_step: int = 1
-    """Steps whose rewards are added up before the value of the next observation is used."""
-
-    gamma: float = 0.99
-    """Discount of a reward one step later."""
-
-    memory_map: Path | None = None
-    """Directory for a file that holds the columns in place of memory; it is gone with the run. It
-    takes blocks as it fills, so the disk must keep room for it: without any, the system ends us."""
-
-    def __post_init__(self) -> None:
-        if self.capacity < 1:
-            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
-        if self.n_step < 1:
-            raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step}")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
-
-    @property
-    def once(self) -> bool:
-        """Sampled transitions stay until newer ones take their place."""
-        return False
-
-    @property
-    def lookahead(self) -> int:
-        """Rows that follow a sampled one: its n-step return reaches that far."""
-        return self.n_step
-
-    def nbytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes that a replay of such segments takes, all of it, before it is built."""
-        return self.column_bytes(schema) + self.index_bytes(schema)
-
-    def column_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes of what was experienced: the part that may be in a file."""
-        return self.slots(schema) * schema.segment_bytes
-
-    def index_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes of what finds it again, which are always in memory."""
-        return self.slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
-
-    def slots(self, schema: SegmentSchema) -> int:
-        """Return how many segments fit."""
-        return max(1, self.capacity // schema.length)
+__all__ = ["Returns", "Ring"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +58,7 @@ class Ring:
                 f"a sampled one, and segments look {schema.lookahead} ahead; make them with "
                 f"lookahead={config.lookahead}"
             )
-        _announce(config, schema)
+        announce(config, schema)
         self.schema = schema
         self._n_slots = n_slots = config.slots(schema)
         self._n_step = config.n_step
@@ -118,12 +67,15 @@ class Ring:
         shapes: Shapes = {
             c.name: ((n_slots, schema.rows, *c.shape), c.dtype) for c in schema.columns
         }
-        self._segments = allocate(shapes, config.memory_map)
+        wide: Shapes = {c.name: shapes[c.name] for c in config.wide_columns(schema)}
+        self._wide = _on_device(wide, config) if wide else None
+        narrow: Shapes = {name: shape for name, shape in shapes.items() if name not in wide}
+        self._segments = allocate(narrow, config.memory_map)
         self.columns = {
             name: column.reshape(n_slots * schema.rows, *column.shape[2:])
             for name, column in self._segments.items()
         }
-        """All rows of all segments, one after another."""
+        """All rows of all segments, one after another; without those kept on a device."""
         self._next_slot = 0
         self._n_filled = 0
         self._per_slot = np.zeros(n_slots, np.int64)
@@ -142,7 +94,8 @@ class Ring:
     def nbytes(self) -> int:
         """Bytes of columns and index."""
         columns = sum(column.nbytes for column in self._segments.values())
-        return columns + self._rows.nbytes + self._per_slot.nbytes
+        wide = self._wide.nbytes if self._wide else 0
+        return columns + wide + self._rows.nbytes + self._per_slot.nbytes
 
     def __len__(self) -> int:
         return self.newest - self.oldest
@@ -156,6 +109,8 @@ class Ring:
             part = slice(done, done + count)
             for name, column in self._segments.items():
                 column[slot : slot + count] = columns[name][part]
+            if self._wide:
+                self._wide.write(slot, {name: columns[name][part] for name in self._wide.names})
             transitions += self._index(slot, rows[part])
             self._next_slot = (slot + count) % self._n_slots
             self._n_filled = max(self._n_filled, slot + count)
@@ -168,18 +123,16 @@ class Ring:
         # Those that are here lie within two rounds of this; `wrap` is faster than a remainder.
         return self._rows.take(numbers - (self.oldest - self.oldest % n), mode="wrap")
 
-    def observations(self, rows: IntArray) -> Array:
-        """Return the observations of these rows: stacks of frames if the segments' are."""
-        n_frames = self.schema.frame_stack
-        if n_frames == 1:
-            return self.columns["obs"].take(rows, axis=0)
-        before = rows[..., None] - np.arange(1, n_frames)
-        inside = np.logical_and.accumulate(self.columns["flags"].take(before) < END, axis=-1)
-        # An episode's first frame stands for the frames that would have been before it.
-        frames = np.empty((*rows.shape, n_frames), np.int64)
-        frames[..., -1] = rows
-        frames[..., :-1] = rows[..., None] - inside.cumsum(axis=-1)[..., ::-1]
-        return self.columns["obs"].take(frames, axis=0)
+    def take(self, name: str, rows: IntArray) -> Array:
+        """Return what a column has in these rows: a tensor if it is kept on a device.
+
+        Observations are stacks of frames if the segments' are.
+        """
+        if name == "obs" and self.schema.frame_stack > 1:
+            rows = self._frames(rows)
+        if self._wide and name in self._wide.names:
+            return self._wide.take(name, rows)
+        return self.columns[name].take(rows, axis=0)
 
     def returns(self, rows: IntArray) -> Returns:
         """Return the n-step returns of these rows."""
@@ -196,12 +149,12 @@ class Ring:
         """Return a batch of transitions; see `ReplayBuffer.sample`."""
         returns = self.returns(rows)
         batch = {
-            name: column.take(rows, axis=0)
-            for name, column in self.columns.items()
-            if name not in {"obs", "reward", "flags"}
+            column.name: self.take(column.name, rows)
+            for column in self.schema.columns
+            if column.name not in {"obs", "reward", "flags"}
         }
-        batch["obs"] = self.observations(rows)
-        batch["next_obs"] = self.observations(returns.last + 1)
+        batch["obs"] = self.take("obs", rows)
+        batch["next_obs"] = self.take("obs", returns.last + 1)
         batch["reward"] = returns.reward
         batch["discount"] = returns.discount
         return batch
@@ -209,10 +162,14 @@ class Ring:
     def state(self, *, copy: bool) -> dict[str, Array]:
         """Return the segments, slot by slot, and their place in the order of arrival.
 
-        Without `copy`, segments are what is stored itself, which the next push changes.
+        Without `copy`, segments are what is stored itself, which the next push changes; except
+        those on a device, which are copied here.
         """
         filled = {name: column[: self._n_filled] for name, column in self._segments.items()}
         state = {f"{COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
+        if self._wide:
+            there = self._wide.copies(self._n_filled)
+            state |= {f"{COLUMN}{name}": column for name, column in there.items()}
         numbers = np.array([self._next_slot, self.oldest, self.newest])
         return state | {"numbers": numbers, "schema": schema_state(self.schema)}
 
@@ -221,7 +178,7 @@ class Ring:
 
         Raises `CheckpointError`.
         """
-        columns = {f"{COLUMN}{name}" for name in self._segments}
+        columns = {f"{COLUMN}{column.name}" for column in self.schema.columns}
         check_names(state, columns | {*others, "numbers", "schema"})
         n_saved = check_columns(state, self.schema)
         if n_saved > self._n_slots:
@@ -248,6 +205,17 @@ class Ring:
         self._next_slot = next_slot if n_saved == self._n_slots else 0
         self._n_filled = 0
         push_saved(state, self.schema, self.push, next_slot % n_saved if n_saved else 0)
+
+    def _frames(self, rows: IntArray) -> IntArray:
+        """Return the rows of the frames that are stacked in each of these."""
+        n_frames = self.schema.frame_stack
+        before = rows[..., None] - np.arange(1, n_frames)
+        inside = np.logical_and.accumulate(self.columns["flags"].take(before) < END, axis=-1)
+        # An episode's first frame stands for the frames that would have been before it.
+        frames = np.empty((*rows.shape, n_frames), np.int64)
+        frames[..., -1] = rows
+        frames[..., :-1] = rows[..., None] - inside.cumsum(axis=-1)[..., ::-1]
+        return frames
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
         """Add rewards up to the n-th step, or to the row before an `END` if that comes first.
@@ -291,22 +259,7 @@ class Ring:
         return listed
 
 
-def _announce(config: RingConfig, schema: SegmentSchema) -> None:
-    """Refuse what has no room, and log how much is taken."""
-    in_file = config.column_bytes(schema) if config.memory_map else 0
-    in_memory = config.nbytes(schema) - in_file
-    check_room(
-        f"replay.capacity={config.capacity}",
-        in_memory=in_memory,
-        in_file=in_file,
-        directory=config.memory_map,
-    )
-    logger.info(
-        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full; "
-        "segments of %d rows keep each row %.2f times",
-        config.slots(schema) * schema.length,
-        in_memory / 2**30,
-        in_file / 2**30,
-        schema.length,
-        schema.rows / schema.length,
-    )
+def _on_device(shapes: Shapes, config: RingConfig) -> DeviceColumns:
+    from asyncrl.replay_buffers._on_device import DeviceColumns  # noqa: PLC0415  # torch is slow
+
+    return DeviceColumns(shapes, config.device, what=f"replay.capacity={config.capacity}")

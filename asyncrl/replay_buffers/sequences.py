@@ -44,7 +44,8 @@ import numpy as np
 
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
-from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._ring import Ring
+from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._shell import Chooser, RingReplay, Uniformly
 from asyncrl.segment import END, SegmentSchema
 from asyncrl.types import Array, BoolArray, IntArray
@@ -152,9 +153,9 @@ class SequenceReplay(RingReplay):
         last = starts + real.sum(axis=1) - 1
         transitions = np.minimum(rows[:, : config.rows], last[:, None])
         returns = ring.returns(transitions)
-        batch = {name: ring.columns[name].take(transitions, axis=0) for name in self._row_columns}
-        batch |= {name: ring.columns[name].take(starts, axis=0) for name in config.start_columns}
-        batch["obs"] = ring.observations(rows)
+        batch = {name: ring.take(name, transitions) for name in self._row_columns}
+        batch |= {name: ring.take(name, starts) for name in config.start_columns}
+        batch["obs"] = ring.take("obs", rows)
         batch["reward"] = np.where(mask, returns.reward, np.float32(0))
         batch["discount"] = np.where(mask, returns.discount, np.float32(0))
         steps = np.where(mask, returns.last + 1 - transitions, 0)

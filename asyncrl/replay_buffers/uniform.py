@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from asyncrl.replay_buffers._ring import Ring, RingConfig
+from asyncrl.replay_buffers._ring import Ring
+from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._shell import RingReplay, Uniformly
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, IntArray

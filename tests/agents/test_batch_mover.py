@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from asyncrl.agents.batch_mover import BatchLayout, BatchMover
+from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
 CPU = torch.device("cpu")
@@ -46,6 +47,22 @@ def test_rows_of_a_larger_array_are_moved_without_a_copy() -> None:
         assert np.shares_memory(tensor.numpy(), columns[name])
 
 
+def test_columns_that_are_there_already_are_passed_on() -> None:
+    columns = batch(4)
+    there = torch.ones(4, 3)
+    tensors = BatchMover(CPU, ["reward", "obs", "missing"])({**columns, "obs": there})
+    assert tensors["obs"] is there
+    assert np.shares_memory(tensors["reward"].numpy(), columns["reward"])
+    assert set(tensors) == {"reward", "obs"}
+
+
+def test_columns_on_another_device_are_refused() -> None:
+    elsewhere = {**batch(4), "obs": torch.ones(4, 3, device="meta")}
+    with pytest.raises(ConfigError, match=r"keeps obs on meta .* computes on cpu; .* or to host"):
+        BatchMover(CPU, ["obs"])(elsewhere)
+    assert "obs" not in BatchMover(CPU, ["reward"])(elsewhere), "nobody asked for it"
+
+
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_packed_columns_come_back_as_they_were(rows: int) -> None:
     columns = batch(rows)
@@ -82,6 +99,17 @@ def test_batches_arrive_on_a_gpu_whatever_their_form() -> None:
         for name, tensor in move(columns).items():
             assert tensor.is_cuda
             assert np.array_equal(tensor.cpu().numpy(), columns[name])
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_columns_on_the_gpu_stay_beside_those_that_arrive(name: str) -> None:
+    columns = batch(4)
+    there = torch.ones(4, 3, device="cuda")
+    tensors = BatchMover(torch.device(name), ["obs", "reward"])({**columns, "obs": there})
+    assert tensors["obs"] is there
+    assert np.array_equal(tensors["reward"].cpu().numpy(), columns["reward"])
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +32,16 @@ class Case:
     n_step: int
 
     def build(self, *, capacity: int = 1000, seed: int = 0) -> ReplayBuffer:
-        config = self.configure(capacity)
-        return config.build(schema(LENGTH, config.lookahead), seed)
+        return self.build_of(schema(LENGTH, self.configure(capacity).lookahead), capacity, seed)
+
+    def build_of(self, segments: SegmentSchema, capacity: int, seed: int = 0) -> ReplayBuffer:
+        """Return a buffer of such segments; what it has as tensors is looked at as arrays."""
+        buffer = self.configure(capacity).build(segments, seed)
+        sample = buffer.sample
+        buffer.sample = lambda size: {  # type: ignore[method-assign]
+            name: torch.as_tensor(column).numpy(force=True) for name, column in sample(size).items()
+        }
+        return buffer
 
     def play(
         self, ends: list[list[str]], *, finish: bool = True
@@ -47,24 +56,37 @@ class Case:
         return buffer
 
 
-def _uniform(n_step: int) -> Case:
-    return Case(lambda size: UniformReplayConfig(capacity=size, n_step=n_step, gamma=GAMMA), n_step)
+def _uniform(n_step: int, device: str = "host") -> Case:
+    settings_ = {"n_step": n_step, "gamma": GAMMA, "device": device}
+    return Case(lambda size: UniformReplayConfig(capacity=size, **settings_), n_step)
 
 
-def _prioritized(n_step: int) -> Case:
-    return Case(
-        lambda size: PrioritizedReplayConfig(capacity=size, n_step=n_step, gamma=GAMMA), n_step
-    )
+def _prioritized(n_step: int, device: str = "host") -> Case:
+    settings_ = {"n_step": n_step, "gamma": GAMMA, "device": device}
+    return Case(lambda size: PrioritizedReplayConfig(capacity=size, **settings_), n_step)
 
 
 CASES = {
     "uniform": _uniform(1),
     "uniform, 3 steps": _uniform(3),
+    "uniform, on a device": _uniform(1, "cpu"),
+    "uniform, 3 steps, on a device": _uniform(3, "cpu"),
     "prioritized": _prioritized(1),
     "prioritized, 3 steps": _prioritized(3),
+    "prioritized, 3 steps, on a device": _prioritized(3, "cpu"),
 }
+ON_A_GPU = pytest.param(
+    _uniform(3, "cuda"),
+    id="uniform, 3 steps, on a GPU",
+    marks=[
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    ],
+)
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_case = pytest.mark.parametrize(
+    "case", [*(pytest.param(case, id=name) for name, case in CASES.items()), ON_A_GPU]
+)
 
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
 
@@ -160,14 +182,13 @@ def _image_schema(lookahead: int) -> SegmentSchema:
 
 @every_case
 def test_columns_keep_shape_and_dtype_and_the_agents_own_come_along(case: Case) -> None:
-    config = case.configure(100)
-    image_schema = _image_schema(config.lookahead)
+    image_schema = _image_schema(case.configure(100).lookahead)
     columns = {
         c.name: np.zeros((1, image_schema.rows, *c.shape), c.dtype) for c in image_schema.columns
     }
     columns["obs"][:] = np.arange(image_schema.rows)[:, None, None, None]
     columns["log_prob"][:] = np.arange(image_schema.rows)[:, None]
-    buffer = config.build(image_schema, 0)
+    buffer = case.build_of(image_schema, 100)
     buffer.push(columns, np.array([image_schema.rows]))
     batch = buffer.sample(5)
     assert (batch["obs"].shape, batch["obs"].dtype) == ((5, 3, 2, 2), np.uint8)

@@ -1,0 +1,163 @@
+"""Columns of a ring that are kept on the device which learns, and gathered there.
+
+What is written is staged in pinned memory and copied on a stream of its own; what is read is read
+on the stream on which the reader computes. Neither waits for the other on the host: events keep
+them in order on the device, as they were ordered on the host by whoever owns the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers._memory import Shapes, shown_bytes
+from asyncrl.types import Array, Columns, IntArray
+
+__all__ = ["DeviceColumns"]
+
+_PIECE_BYTES = 16 << 20
+"""As much is on its way back to the host at once."""
+
+
+class DeviceColumns:
+    """Columns of (slots, rows, ...), written slot by slot and read row by row.
+
+    May be used by several threads one after another, not at the same time.
+    """
+
+    def __init__(self, shapes: Shapes, device: str, *, what: str) -> None:
+        """Allocate them, all of it at once; `what` is the setting that asks for so much."""
+        self._device = _device(device)
+        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
+        _check_room(self._device, sum(sizes), what)
+        self._segments = {
+            name: torch.zeros(shape, dtype=_torch_dtype(dtype), device=self._device)
+            for name, (shape, dtype) in shapes.items()
+        }
+        self._rows = {name: column.flatten(0, 1) for name, column in self._segments.items()}
+        self._order = _Order(self._device) if self._device.type == "cuda" else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self._segments)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(column.nbytes for column in self._segments.values())
+
+    def write(self, slot: int, columns: Columns) -> None:
+        """Copy segments into the slots from this one on; the arrays may be changed afterwards."""
+        with self._writing():
+            for name, there in self._segments.items():
+                here = self._staged(columns[name])
+                there[slot : slot + len(here)].copy_(here, non_blocking=True)
+
+    def take(self, name: str, rows: IntArray) -> Array:
+        """Return a new tensor on the device, of what a column has in these rows."""
+        column = self._rows[name]
+        with self._reading():
+            index = self._staged(rows.ravel()).to(self._device, non_blocking=True)
+            taken = column.index_select(0, index)
+        # Contracts speak of arrays; who set a device has an agent that takes tensors, too.
+        return cast(Array, taken.view(*rows.shape, *column.shape[1:]))
+
+    def copies(self, n_slots: int) -> dict[str, Array]:
+        """Return copies of the first slots in the host's memory."""
+        with self._reading():
+            return {name: _to_host(column[:n_slots]) for name, column in self._segments.items()}
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return self._order.writing() if self._order else nullcontext()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return self._order.reading() if self._order else nullcontext()
+
+    def _staged(self, array: Array) -> Tensor:
+        """Return a copy from which the device may read while the host goes on.
+
+        Pinned memory is torch's own to reuse: not before it has been read.
+        """
+        dtype, pinned = _torch_dtype(array.dtype), self._device.type == "cuda"
+        staged = torch.empty(array.shape, dtype=dtype, pin_memory=pinned)
+        np.copyto(staged.numpy(), array)
+        return staged
+
+
+class _Order:
+    """Has a GPU read what was written before, and not write over what it still reads."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._writes = torch.cuda.Stream(device)
+        self._written = torch.cuda.Event()
+        self._read = torch.cuda.Event()
+        # Zeros are filled in on this stream.
+        self._read.record(torch.cuda.current_stream(device))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with torch.cuda.stream(self._writes):
+            self._writes.wait_event(self._read)
+            yield
+            self._written.record(self._writes)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        computing = torch.cuda.current_stream(self._device)
+        computing.wait_event(self._written)
+        # Another reader's stream may be behind; what is recorded below shall stand for both.
+        computing.wait_event(self._read)
+        yield
+        self._read.record(computing)
+
+
+def _device(name: str) -> torch.device:
+    """Return the device of that name, or refuse one that is not here."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        return device
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"replay.device is {name!r}, but torch {torch.__version__} sees "
+            f"{torch.cuda.device_count()} GPUs; set it to host"
+        )
+    # Other threads will use it, each of which has a current device of its own.
+    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
+
+
+def _check_room(device: torch.device, needed: int, what: str) -> None:
+    """Refuse more than a GPU has free; the host's memory has been looked at before."""
+    if device.type != "cuda":
+        return
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed > free:
+        raise ConfigError(
+            f"{what} needs {shown_bytes(needed)} on {device} for its wide columns, and "
+            f"{shown_bytes(free)} are free there; make replay.capacity smaller, or keep it in the "
+            "host's memory (replay.device=host)"
+        )
+
+
+def _to_host(column: Tensor) -> Array:
+    """Copy a column piece by piece, so that it needs little room besides its own."""
+    copy = np.empty(column.shape, _numpy_dtype(column.dtype))
+    step = max(1, _PIECE_BYTES * len(column) // max(1, column.nbytes))
+    for at in range(0, len(column), step):
+        copy[at : at + step] = column[at : at + step].cpu().numpy()
+    return copy
+
+
+def _torch_dtype(dtype: str | np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype

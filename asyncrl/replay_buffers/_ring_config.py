@@ -1,0 +1,132 @@
+"""Settings of a ring, and what follows of them before there is one: bytes, and whether they fit."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asyncrl.errors import ConfigError
+from asyncrl.replay_buffers._memory import check_room
+from asyncrl.segment import ColumnSpec, SegmentSchema
+
+__all__ = ["RingConfig", "announce"]
+
+logger = logging.getLogger(__name__)
+
+_NARROW_BYTES = 64
+"""Columns whose rows take no more than this stay on the host and are copied with the batch: flags,
+rewards and priorities, which the host computes with, are among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingConfig:
+    """Size of the replay, where it is, and how returns are made of it."""
+
+    capacity: int = 100_000
+    """Transitions kept at the most; the oldest make room."""
+
+    n_step: int = 1
+    """Steps whose rewards are added up before the value of the next observation is used."""
+
+    gamma: float = 0.99
+    """Discount of a reward one step later."""
+
+    memory_map: Path | None = None
+    """Directory for a file that holds the columns in place of memory; it is gone with the run. It
+    takes blocks as it fills, so the disk must keep room for it: without any, the system ends us."""
+
+    device: str = "host"
+    """Where observations and other wide columns are kept: `host`, in the memory from which batches
+    are copied to the learner's device, or on that device, which then gathers them itself: cuda or
+    cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU. Each
+    checkpoint that saves the replay copies it to the host, which needs room for it meanwhile."""
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
+        if self.n_step < 1:
+            raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step}")
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
+        if not re.fullmatch(r"host|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(
+                f"replay.device must be host, cpu, cuda or cuda:N, got {self.device!r}"
+            )
+        if self.memory_map and self.device != "host":
+            raise ConfigError(
+                f"replay.device={self.device!r} keeps columns out of the file that "
+                f"replay.memory_map={str(self.memory_map)!r} asks for; set one of the two"
+            )
+
+    @property
+    def once(self) -> bool:
+        """Sampled transitions stay until newer ones take their place."""
+        return False
+
+    @property
+    def lookahead(self) -> int:
+        """Rows that follow a sampled one: its n-step return reaches that far."""
+        return self.n_step
+
+    def nbytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes that a replay of such segments takes, all of it, before it is built."""
+        return self.column_bytes(schema) + self.index_bytes(schema)
+
+    def column_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of what was experienced: the part that may be elsewhere."""
+        return self.slots(schema) * schema.segment_bytes
+
+    def index_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of what finds it again, which are always in memory."""
+        return self.slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
+
+    def memory_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes that are in the host's memory."""
+        if self.memory_map:
+            return self.index_bytes(schema)
+        elsewhere = self.device.startswith("cuda")
+        return self.nbytes(schema) - (self.wide_bytes(schema) if elsewhere else 0)
+
+    def wide_bytes(self, schema: SegmentSchema) -> int:
+        """Return the bytes of the wide columns."""
+        rows = self.slots(schema) * schema.rows
+        return rows * sum(column.row_bytes for column in self.wide_columns(schema))
+
+    def wide_columns(self, schema: SegmentSchema) -> tuple[ColumnSpec, ...]:
+        """Return the columns that a device keeps apart from what the host reads; none without."""
+        if self.device == "host":
+            return ()
+        return tuple(
+            column
+            for column in schema.columns
+            if column.name == "obs" or column.row_bytes > _NARROW_BYTES
+        )
+
+    def slots(self, schema: SegmentSchema) -> int:
+        """Return how many segments fit."""
+        return max(1, self.capacity // schema.length)
+
+
+def announce(config: RingConfig, schema: SegmentSchema) -> None:
+    """Refuse what the host has no room for, and log how much is taken."""
+    in_file = config.column_bytes(schema) if config.memory_map else 0
+    in_memory = config.memory_bytes(schema)
+    check_room(
+        f"replay.capacity={config.capacity}",
+        in_memory=in_memory,
+        in_file=in_file,
+        directory=config.memory_map,
+    )
+    logger.info(
+        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full; "
+        "segments of %d rows keep each row %.2f times",
+        config.slots(schema) * schema.length,
+        in_memory / 2**30,
+        in_file / 2**30,
+        schema.length,
+        schema.rows / schema.length,
+    )
