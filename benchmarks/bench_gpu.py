@@ -1,9 +1,10 @@
 """What does a GPU bring to the learner, and does it compute the same there?
 
 Each optimisation step takes a batch out of a full replay in the host's memory, or one fixed batch,
-and is run operation after operation, compiled, recorded, and in bfloat16. Beside it: what moving a
-batch costs against gathering it on the GPU, how far recorded updates come to differ from others,
-and whole runs with actors. Without a GPU it says so, and measures nothing.
+and is run operation after operation, compiled, recorded, and in bfloat16. Beside it: batches whose
+observations are moved there against those of a replay that keeps them there, how far recorded
+updates come to differ from others, and whole runs with actors. Without a GPU it says so, and
+measures nothing.
 
     python -m benchmarks.bench_gpu [--cases sac dqn] [--actors 2]
 """
@@ -71,14 +72,14 @@ VARIANTS: Mapping[str, dict[str, str]] = {
     "eager, bfloat16": {"precision": "bfloat16"},
     "graphs, bfloat16": {"precision": "bfloat16", "accelerate": "graphs"},
 }
-MOVING = ("sampled and moved", "gathered on the device")
+MOVING = ("sampled and moved", "replay on the device")
 ENVS = {"sac": "Pendulum-v1", "dqn": "CartPole-v1", "dqn-256": "CartPole-v1"}
 
 
-def full_replay(case: Case, rows: int = REPLAY_ROWS) -> ReplayBuffer:
-    """Return a replay in the host's memory, full of made-up experience."""
+def full_replay(case: Case, rows: int = REPLAY_ROWS, device: str = "host") -> ReplayBuffer:
+    """Return a replay full of made-up experience, in the host's memory or on a device."""
     schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
-    replay = UniformReplayConfig(capacity=rows).build(schema, seed=0)
+    replay = UniformReplayConfig(capacity=rows, device=device).build(schema, seed=0)
     fill(replay, schema, case.spec)
     return replay
 
@@ -123,25 +124,18 @@ def compare_updates(words: str, rounds: Rounds) -> list[Comparison]:
 
 
 def measure_moving(
-    case: Case, replay: ReplayBuffer, device: str, seconds: float
+    case: Case, replays: tuple[ReplayBuffer, ReplayBuffer], device: str, seconds: float
 ) -> dict[str, Callable[[], float]]:
     """Return what measures batches a second that arrive: from the host, and on the device."""
-    move = BatchMover(torch.device(device), TRANSITION_COLUMNS)
-    size = case.sizes.batch
-    rows = replay.sample(REPLAY_ROWS)
-    there = {n: torch.from_numpy(c).to(device) for n, c in rows.items() if n in TRANSITION_COLUMNS}
 
-    def from_host() -> int:
-        move(replay.sample(size))
+    def arrive(move: BatchMover, replay: ReplayBuffer) -> int:
+        move(replay.sample(case.sizes.batch))
         return 1
 
-    def from_device() -> int:
-        index = torch.randint(REPLAY_ROWS, (size,), device=device)
-        for column in there.values():
-            column.index_select(0, index)
-        return 1
-
-    turns = dict(zip(MOVING, (from_host, from_device), strict=True))
+    turns = {
+        name: partial(arrive, BatchMover(torch.device(device), TRANSITION_COLUMNS), replay)
+        for name, replay in zip(MOVING, replays, strict=True)
+    }
     return {name: partial(_rate, turn, device, seconds) for name, turn in turns.items()}
 
 
@@ -245,7 +239,8 @@ def main() -> None:
         rounds = in_turns(
             updates_of(case, replay, args.variants, args.device, args.seconds), args.repeats
         )
-        moved = in_turns(measure_moving(case, replay, args.device, args.seconds), args.repeats)
+        pair = replay, full_replay(case, device=args.device)
+        moved = in_turns(measure_moving(case, pair, args.device, args.seconds), args.repeats)
         comparisons += compare_updates(case.words, rounds)
         what = f"GPU, {case.words}: {MOVING[0]} / {MOVING[1]}"
         comparisons.append(compare(moved, *MOVING, what=what, unit="batches/s"))

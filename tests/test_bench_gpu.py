@@ -32,9 +32,19 @@ def test_all_sides_are_rates(name: str) -> None:
     case = CASES[name]
     replay = full_replay(case, rows=2000)
     measures = updates_of(case, replay, ON_CPU, "cpu", 0.01)
-    measures |= measure_moving(case, replay, "cpu", 0.01)
+    pair = replay, full_replay(case, rows=2000, device="cpu")
+    measures |= measure_moving(case, pair, "cpu", 0.01)
     assert list(measures)[-2:] == list(MOVING)
     assert all(measure() > 0.0 for measure in measures.values())
+
+
+def test_both_replays_give_the_same_batches() -> None:
+    case = CASES["dqn"]
+    here, there = (
+        full_replay(case, rows=2000, device=device).sample(8) for device in ("host", "cpu")
+    )
+    assert isinstance(there["obs"], torch.Tensor)
+    assert all(np.array_equal(here[name], there[name]) for name in here)
 
 
 def test_variants_are_compared_with_eager_and_with_their_limits() -> None:
