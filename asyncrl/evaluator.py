@@ -9,6 +9,7 @@ import numpy as np
 
 from asyncrl.agent import Policy, evaluation_mode, forget
 from asyncrl.env import BatchEnv
+from asyncrl.env_checks import checked
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 
@@ -63,10 +64,13 @@ class EpisodeEvaluator:
 
     Environment i of the batch plays episodes i, i + B, i + 2B, ... from a fixed seed, so longer
     episodes do not make shorter ones count more often.
+
+    Each step is checked as in an actor, and one that is not what the spec promises raises
+    `EnvironmentFault`: a policy that is shown NaN still acts, and its score would look like any.
     """
 
     def __init__(self, env: BatchEnv, config: EpisodeEvaluatorConfig, seed: int) -> None:
-        self._env = env
+        self._env = checked(env)
         self._config = config
         self._seed = seed
         self.stochastic = config.stochastic

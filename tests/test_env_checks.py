@@ -228,6 +228,14 @@ def test_environment_of_the_users_own_that_gives_nan_ends_the_run() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.fault("F8")
+def test_evaluation_on_an_environment_that_gives_nan_ends_the_run_too() -> None:
+    words = r"the evaluator failed: .*SpoiledOnce\) gave the observations .* NaN or inf"
+    with pytest.raises(ActorFailed, match=words):
+        run(make_eval_env=SpoiledOnce, stop=MaxSeconds(DEADLINE_S))
+
+
+@pytest.mark.processes
 @pytest.mark.fault("F4", "F8")
 def test_steps_that_are_spoiled_may_be_left_out_and_counted() -> None:
     settings = with_restarts(2, on_exception="restart_env")

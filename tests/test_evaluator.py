@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from asyncrl.agent import Act
 from asyncrl.env import BatchEnv, EnvStep
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.metrics import describe
 from asyncrl.types import Array
@@ -203,11 +204,20 @@ def test_settings_are_checked(name: str, value: int) -> None:
         EpisodeEvaluatorConfig(**{name: value})
 
 
-def test_reward_that_is_not_finite_reaches_the_score() -> None:
-    """An environment of the user's own may not check; who takes scores in must be able to tell."""
-
-    class Unchecked(CountingBatch):
+@pytest.mark.fault("F8")
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("obs", "the observations"), ("reward", "the rewards"), ("score", "the scores")],
+)
+def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
+    part: str, words: str
+) -> None:
+    class Spoiling(CountingBatch):
         def step(self, action: Array) -> EnvStep:
-            return super().step(action)._replace(reward=np.full(self.n_envs, math.nan, np.float32))
+            out = super().step(action)
+            like = out.obs if part == "obs" else out.reward
+            spoiled: dict[str, Any] = {part: np.full_like(like, math.nan)}
+            return out._replace(**spoiled)
 
-    assert math.isnan(evaluator(Unchecked()).evaluate(ConstantAgent()).score)
+    with pytest.raises(EnvironmentFault, match=rf"\(Spoiling\) gave {words} .* NaN or infinite"):
+        evaluator(Spoiling()).evaluate(ConstantAgent())
