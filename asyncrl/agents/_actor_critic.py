@@ -58,6 +58,9 @@ class ActorCriticConfig(TorchConfig):
     n_critics: int = 2
     """Critics; the least of their values is the one believed."""
 
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor."""
+
     critic_network: MakeNetwork | None = None
     """Makes your own critic, and is called `n_critics` times: float observations (B, ...), images
     within [0, 1], or a dict of such by field name, and actions (B, action dimensions) scaled to
@@ -170,7 +173,7 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         self._torch_random = torch.Generator(device).manual_seed(seed)
         self._center, self._half = self.bounds.tensors(device)
         self._max_grad_norm = config.max_grad_norm
-        standard = getattr(config, "actor_network", None) is None and config.critic_network is None
+        standard = config.actor_network is None and config.critic_network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)

@@ -1,21 +1,57 @@
-"""Actions drawn between bounds by squashing a Gaussian, and the temperature of their entropy."""
+"""Actions drawn between bounds by squashing a Gaussian: what SAC and CrossQ share."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import hardtanh, softplus
 
-from asyncrl.agents._actor_critic import BoundedPolicy
-from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents._actor_critic import ActorCriticConfig, BoundedPolicy
+from asyncrl.agents._critics import MakeNetwork
+from asyncrl.agents._temperature import Temperature, check_temperature
+from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["SquashedPolicy", "Temperature", "sample_action"]
+__all__ = ["SquashedConfig", "SquashedPolicy", "sample_action"]
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquashedConfig(ActorCriticConfig):
+    """Settings of an actor that squashes a Gaussian, and of the temperature of its entropy."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
+    deviations, before squashing. Must be importable, or cloudpickle-able."""
+
+    alpha: float | None = None
+    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+
+    initial_alpha: float = 1.0
+    """Temperature at which adapting starts."""
+
+    target_entropy: float | None = None
+    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
+
+    alpha_learning_rate: float = 1e-3
+    """Of the temperature's Adam."""
+
+    def __post_init__(self) -> None:
+        ActorCriticConfig.__post_init__(self)
+        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
+            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
+        check_temperature(self)
+
+    def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
+        """Make the temperature of actions of so many dimensions."""
+        aim = self.target_entropy
+        return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
 
 
 class SquashedPolicy(BoundedPolicy):
@@ -43,33 +79,3 @@ def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     squash = math.log(2.0) - u - softplus(-2.0 * u)
     log_prob: Tensor = (normal - 2.0 * squash).sum(dim=1)
     return u.tanh(), log_prob
-
-
-class Temperature:
-    """The worth of entropy in units of reward: fixed, or adapted to a target entropy."""
-
-    def __init__(
-        self,
-        fixed: float | None,
-        initial: float,
-        target_entropy: float,
-        learning_rate: float,
-        device: torch.device,
-    ) -> None:
-        self._fixed = None if fixed is None else torch.tensor(fixed).to(device)
-        self._target_entropy = target_entropy
-        self.log_alpha = torch.tensor(math.log(initial), device=device)
-        self.adam = FusedAdam([self.log_alpha], learning_rate)
-
-    def alpha(self) -> Tensor:
-        """Return the temperature by now."""
-        return self.log_alpha.exp() if self._fixed is None else self._fixed
-
-    def improve(self, entropy: Tensor) -> None:
-        """Raise the temperature where the entropy is below its target, lower it where above."""
-        if self._fixed is not None:
-            return
-        # J_alpha = mean of -log alpha * (log pi(a|s) + H), whose slope is, in log alpha,
-        # mean of -log pi(a|s), minus H
-        self.log_alpha.grad = entropy - self._target_entropy
-        self.adam.descend()

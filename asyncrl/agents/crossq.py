@@ -12,8 +12,9 @@ With policy pi, action values Q_1 to Q_n, temperature alpha, and s', which may l
 
 A transition's two actions, the one taken and the one the policy would take next, pass the critics
 side by side, so that one batch of both is what they are normalised by; y is not learnt through.
-Where the policy acts, and where it climbs the critics, running means and deviations are used. The
-discount comes with the batch, since gamma and n-step returns belong to the replay.
+Where the policy acts, and where it climbs the critics, running means and deviations are used, and
+networks of your own are in evaluation mode. The discount comes with the batch, since gamma and
+n-step returns belong to the replay.
 
 Why this one, of those that came after SAC and TD3: the paper reports scores like those of REDQ and
 DroQ, or better ones, with one optimisation step for each environment step where these take 20,
@@ -40,7 +41,6 @@ Deviations from the paper, on purpose:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -51,12 +51,11 @@ from torch import Tensor
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import (
     ActorCritic,
-    ActorCriticConfig,
     check_policy_interval,
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._checks import check_not_negative, check_positive, check_widths
+from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._critics import MakeNetwork, make_critics
 from asyncrl.agents._crossq_networks import (
     in_training_mode,
@@ -64,7 +63,7 @@ from asyncrl.agents._crossq_networks import (
     renormed_actor,
     renormed_critics,
 )
-from asyncrl.agents._sac_networks import SquashedPolicy, Temperature, sample_action
+from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
@@ -76,32 +75,14 @@ __all__ = ["CrossQAgent", "CrossQConfig", "CrossQPolicy", "MakeNetwork"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossQConfig(ActorCriticConfig):
+class CrossQConfig(SquashedConfig):
     """Settings of CrossQ."""
 
     critic_hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of each critic; those of the actor are `hidden`."""
 
-    actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
-    deviations, before squashing. It is in evaluation mode wherever it acts. Must be importable, or
-    cloudpickle-able."""
-
-    alpha: float | None = None
-    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
-
-    initial_alpha: float = 1.0
-    """Temperature at which adapting starts."""
-
-    target_entropy: float | None = None
-    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
-
     actor_learning_rate: float | Schedule = 1e-3
     """Of the actor's Adam."""
-
-    alpha_learning_rate: float = 1e-3
-    """Of the temperature's Adam."""
 
     adam_beta1: float = 0.5
     """How much of its former direction Adam keeps in each step, in [0, 1)."""
@@ -120,16 +101,11 @@ class CrossQConfig(ActorCriticConfig):
                 "normalise a batch by its own means and deviations, which those of its parts are "
                 "not; leave it at 1, and take smaller batches"
             )
-        ActorCriticConfig.__post_init__(self)
+        SquashedConfig.__post_init__(self)
         check_widths("critic_hidden", self.critic_hidden)
-        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
-            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
         if not 0.0 <= self.adam_beta1 < 1.0:
             raise ConfigError(f"agent.adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
         check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
-        check_not_negative("alpha", self.alpha or 0.0)
-        check_positive("initial_alpha", self.initial_alpha)
-        check_positive("alpha_learning_rate", self.alpha_learning_rate)
         check_not_negative("renorm_warmup_opt_steps", self.renorm_warmup_opt_steps)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> CrossQAgent:
@@ -193,21 +169,11 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         # The same parameters and buffers, in the mode that normalises a batch by itself.
         self._learning_actor = in_training_mode(self._actor)
         self._learning_critics = in_training_mode(self.critics)
-        aim = config.target_entropy
-        self._temperature = Temperature(
-            config.alpha,
-            config.initial_alpha,
-            -float(self.bounds.size) if aim is None else aim,
-            config.alpha_learning_rate,
-            device,
-        )
+        self._temperature = config.temperature(self.bounds.size, device)
         self._finish = config.uncompiled(self._temperature.improve)
         self._newest: dict[str, Tensor] = {}
         self._always = torch.zeros(1, device=device)
-        self.parts |= {
-            "log_alpha": self._temperature.log_alpha,
-            "alpha_adam": self._temperature.adam,
-        }
+        self.parts |= self._temperature.parts
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve the critics by one step, and actor and temperature in some of the steps.

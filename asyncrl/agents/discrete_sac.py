@@ -46,12 +46,12 @@ from asyncrl.agents._action_values import ChoiceValues, make_action_values
 from asyncrl.agents._actor_critic import SlowCopy, make_actor
 from asyncrl.agents._checks import (
     check_not_negative,
-    check_positive,
     check_probability,
     check_widths,
 )
 from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._q_learning import n_actions
+from asyncrl.agents._temperature import Temperature, check_temperature
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import NetworkInput, observation_reader
@@ -142,12 +142,10 @@ class DiscreteSACConfig(TorchConfig):
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
         check_not_negative("clip_change", self.clip_change)
-        check_not_negative("alpha", self.alpha or 0.0)
-        check_positive("initial_alpha", self.initial_alpha)
+        check_temperature(self)
         check_probability("target_entropy_share", self.target_entropy_share)
         check_schedule("actor_learning_rate", self.actor_learning_rate, check_not_negative)
         check_schedule("critic_learning_rate", self.critic_learning_rate, check_not_negative)
-        check_positive("alpha_learning_rate", self.alpha_learning_rate)
         check_not_negative("random_env_steps", self.random_env_steps)
         check_not_negative("max_grad_norm", self.max_grad_norm)
 
@@ -230,10 +228,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._flat, self._gradient = flatten_parameters(self.critics)
         self._actor_adam = FusedAdam([self._flat_actor], config.actor_learning_rate)
         self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
-        self._target_entropy = config.target_entropy_share * math.log(self.n_actions)
-        self._fixed_alpha = None if config.alpha is None else torch.tensor(config.alpha).to(device)
-        self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
-        self._alpha_adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
+        target_entropy = config.target_entropy_share * math.log(self.n_actions)
+        self._temperature = Temperature(config, target_entropy, device)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
@@ -244,9 +240,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
             "targets": self.targets,
             "actor_adam": self._actor_adam,
             "critic_adam": self._critic_adam,
-            "log_alpha": self._log_alpha,
-            "alpha_adam": self._alpha_adam,
             "random": self.random,
+            **self._temperature.parts,
         }
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
@@ -269,7 +264,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
         obs, next_obs, reward = self._updates.inputs(data)
-        alpha = self._log_alpha.exp() if self._fixed_alpha is None else self._fixed_alpha
+        alpha = self._temperature.alpha()
         target = reward + data["discount"] * self._value(next_obs, alpha)
         critic_loss, q, all_q = self._improve_critics(obs, data, target)
         actor_loss, entropy = self._improve_actor(obs, all_q, alpha)
@@ -319,10 +314,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
 
     def _follow_up(self, entropy: Tensor) -> None:
         """Improve the temperature, and let the slow critics follow."""
-        if self._fixed_alpha is None:
-            # J_alpha = log alpha * (mean entropy of pi - H), whose slope in log alpha is
-            self._log_alpha.grad = entropy - self._target_entropy
-            self._alpha_adam.descend()
+        self._temperature.improve(entropy)
         self._slow.follow()
 
     def _step_down(self, adam: FusedAdam, gradient: Tensor, loss: Tensor) -> None:

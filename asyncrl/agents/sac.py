@@ -27,7 +27,6 @@ Deviations from the papers, on purpose:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -36,16 +35,10 @@ import torch
 from torch import Tensor
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents._actor_critic import (
-    ActorCritic,
-    ActorCriticConfig,
-    SlowCopy,
-    make_actor,
-)
+from asyncrl.agents._actor_critic import ActorCritic, SlowCopy, make_actor
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents._critics import MakeNetwork, make_critics
-from asyncrl.agents._sac_networks import SquashedPolicy, Temperature, sample_action
+from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
@@ -56,25 +49,8 @@ __all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SACConfig(ActorCriticConfig):
+class SACConfig(SquashedConfig):
     """Settings of soft actor-critic."""
-
-    actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
-    deviations, before squashing. Must be importable, or cloudpickle-able."""
-
-    alpha: float | None = None
-    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
-
-    initial_alpha: float = 1.0
-    """Temperature at which adapting starts."""
-
-    target_entropy: float | None = None
-    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
-
-    alpha_learning_rate: float = 1e-3
-    """Of the temperature's Adam."""
 
     tau: float = 0.005
     """How far the slow critics follow the critics, at each optimisation step."""
@@ -82,14 +58,9 @@ class SACConfig(ActorCriticConfig):
     can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        ActorCriticConfig.__post_init__(self)
-        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
-            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
+        SquashedConfig.__post_init__(self)
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
-        check_not_negative("alpha", self.alpha or 0.0)
-        check_positive("initial_alpha", self.initial_alpha)
-        check_positive("alpha_learning_rate", self.alpha_learning_rate)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
         """Make the learner's agent."""
@@ -125,20 +96,9 @@ class SACAgent(SACPolicy, ActorCritic):
         self.equip(config, critics, context.seed)
         self._slow = SlowCopy(self.critics, config.tau)
         self.targets = self._slow.network
-        aim = config.target_entropy
-        self._temperature = Temperature(
-            config.alpha,
-            config.initial_alpha,
-            -float(self.bounds.size) if aim is None else aim,
-            config.alpha_learning_rate,
-            device,
-        )
+        self._temperature = config.temperature(self.bounds.size, device)
         self._finish = config.uncompiled(self._follow_up)
-        self.parts |= {
-            "targets": self.targets,
-            "log_alpha": self._temperature.log_alpha,
-            "alpha_adam": self._temperature.adam,
-        }
+        self.parts |= {"targets": self.targets, **self._temperature.parts}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Improve critics, actor and temperature by one step each."""
