@@ -48,6 +48,9 @@ MAX_TEXT = 4096
 MAX_ENTRIES = 1024
 _ALIGNMENT = 8
 
+# A header of so many bytes, as those of experience have, can do no harm: a third of it may be lists
+# within lists, of at most as many values each, for which msgpack makes room before it has read any.
+FREE_BYTES = 384
 # So many values of a header do no harm, whatever they are. More of them must be few enough for all
 # to take at most eight times the memory of the message.
 _FREE_VALUES = 4096
@@ -237,7 +240,7 @@ def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
             max_str_len=MAX_TEXT,
             max_bin_len=0,
             max_ext_len=0,
-            max_array_len=4 * MAX_ENTRIES,
+            max_array_len=min(size, 4 * MAX_ENTRIES),
             max_map_len=MAX_ENTRIES,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
@@ -254,25 +257,34 @@ def _unpack(header: Frame, arrays: Sequence[Frame]) -> Fields:
 
 
 def _check_values(header: Frame, arrays: Sequence[Frame]) -> None:
-    """Refuse a header of more values than the message's bytes justify.
+    """Refuse a header of more values than the message's bytes justify, and lists that are too long.
 
-    An empty list takes one byte there and 64 here. Steps from value to value without building any;
-    what is malformed is left to msgpack.
+    An empty list takes one byte there and 64 here, and one within another that announces thousands
+    of values takes three bytes there and room for all of them here. Steps from value to value
+    without building any; what is malformed is left to msgpack.
     """
-    if memoryview(header).nbytes <= _FREE_VALUES:
+    if memoryview(header).nbytes <= FREE_BYTES:
         return
     header = bytes(header)
     message_bytes = len(header) + sum(memoryview(array).nbytes for array in arrays)
     most = _FREE_VALUES + message_bytes // _BYTES_PER_VALUE
-    at = count = 0
-    while at < len(header) and count <= most:
+    at = count = announced = 0
+    while at < len(header) and count <= most and announced <= len(header):
         tag = header[at]
         at += _STEP[tag]
         if 0xD9 <= tag <= 0xDB:  # a string that says its length in 1, 2 or 4 bytes
             at += int.from_bytes(header[at - (1 << tag - 0xD9) : at])
+        elif 0x90 <= tag <= 0x9F:
+            announced += tag & 0xF
+        elif 0xDC <= tag <= 0xDD:  # a list that says its length in 2 or 4 bytes
+            announced += int.from_bytes(header[at - (2 << tag - 0xDC) : at])
         count += 1
     if count > most:
         raise WireError(f"a header with more than {most} values, too many for its size")
+    if announced > len(header):
+        raise WireError(
+            f"a header of {len(header)} bytes whose lists are to have {announced} values"
+        )
 
 
 def _offsets(layout: Sequence[Entry]) -> tuple[list[int], int]:

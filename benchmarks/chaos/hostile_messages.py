@@ -178,6 +178,10 @@ def array16(n: int) -> bytes:
 
 def bombs() -> Iterator[tuple[str, list[bytes]]]:
     """Yield what takes the most memory for its size, by name."""
+    for total in (300, wire.FREE_BYTES, wire.FREE_BYTES + 1, 1_000, 4_000, 30_000):
+        for most in (total, 4096):
+            name = f"lists within lists, of {most}, {total}"
+            yield name, [array16(min(most, 4096)) * (total // 3)]
     for name, value in {
         "empty lists": b"\x90",
         "empty maps": b"\x80",
