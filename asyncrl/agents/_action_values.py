@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents._checks import check_answer
-from asyncrl.agents._critics import MakeNetwork, make_critics
-from asyncrl.agents.networks import NetworkInput, encoded_mlp, no_observations
+from asyncrl.agents._critics import make_critics
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp, no_observations
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 

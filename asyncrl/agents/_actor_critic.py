@@ -14,12 +14,12 @@ from torch.nn.functional import mse_loss
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
 from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import (
+    MakeNetwork,
     NetworkInput,
     encoded_mlp,
     no_observations,

@@ -17,11 +17,16 @@ from torch import Tensor, nn
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import NetworkInput, encoded_mlp, no_observations, observation_reader
+from asyncrl.agents.networks import (
+    MakeNetwork,
+    NetworkInput,
+    encoded_mlp,
+    no_observations,
+    observation_reader,
+)
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import TorchPolicy, clip_gradients, flatten_parameters, seeded
 from asyncrl.agents.torch_config import TorchConfig

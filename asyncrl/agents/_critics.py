@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agents._checks import check_answer
-from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features, no_observations
+from asyncrl.agents.networks import (
+    MakeNetwork,
+    NetworkInput,
+    encoder_layers,
+    n_features,
+    no_observations,
+)
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
 __all__ = [
     "BatchedCritics",
     "EncodedCritics",
-    "MakeNetwork",
     "SeparateCritics",
     "make_critics",
     "standard_critics",
 ]
-
-MakeNetwork = Callable[[EnvSpec], nn.Module]
-"""Makes a network of the user's own."""
 
 
 class BatchedCritics(nn.Module):

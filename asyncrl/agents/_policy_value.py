@@ -7,7 +7,7 @@ observations ── torso ──┬── [memory] ──┬── outputs of an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -17,16 +17,19 @@ from torch.nn import functional
 
 from asyncrl.agents._checks import check_answer
 from asyncrl.agents.distributions import ActionHead
-from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features, no_observations
+from asyncrl.agents.networks import (
+    MakeNetwork,
+    NetworkInput,
+    encoder_layers,
+    n_features,
+    no_observations,
+)
 from asyncrl.agents.recurrent import CoreKind, RecurrentCore, each_row
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
-__all__ = ["Activation", "MakeTorso", "PolicyValueNet", "make_torso"]
+__all__ = ["Activation", "PolicyValueNet", "make_torso"]
 
 Activation = Literal["tanh", "relu"]
-
-MakeTorso = Callable[[EnvSpec], nn.Module]
-"""Makes a torso of the user's own."""
 
 _HIDDEN_GAIN = math.sqrt(2.0)
 _POLICY_GAIN = 0.01
@@ -91,7 +94,7 @@ class PolicyValueNet(nn.Module):
 
 
 def make_torso(
-    spec: EnvSpec, hidden: Sequence[int], activation: Activation, own: MakeTorso | None
+    spec: EnvSpec, hidden: Sequence[int], activation: Activation, own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
     """Make the default torso or the user's own; return it, and its number of features."""
     if own is None:

@@ -12,9 +12,10 @@ from asyncrl.agents._checks import (
     check_probability,
     check_widths,
 )
-from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
+from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
 from asyncrl.agents._stochastic_policy import own_columns
 from asyncrl.agents.distributions import ActionHead, action_head
+from asyncrl.agents.networks import MakeNetwork
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import seeded
 from asyncrl.agents.torch_config import TorchConfig
@@ -41,7 +42,7 @@ class PPOSettings(TorchConfig):
     activation: Activation = "tanh"
     """Between the layers."""
 
-    network: MakeTorso | None = None
+    network: MakeNetwork | None = None
     """Makes a torso of your own in place of hidden layers and what is before them: float
     observations (B, ...), images within [0, 1], or a dict of such by field name -> (B, features).
     Linear heads for policy and value come behind it. Must be importable, or cloudpickle-able."""

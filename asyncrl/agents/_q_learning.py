@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from asyncrl.agents._checks import (
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import NetworkInput, no_observations, observation_reader
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations, observation_reader
 from asyncrl.agents.noisy import Perturbation
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_learning_rate
@@ -46,9 +46,7 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
-__all__ = ["MakeNetwork", "QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
-
-MakeNetwork = Callable[[EnvSpec], nn.Module]
+__all__ = ["QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

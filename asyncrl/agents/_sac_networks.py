@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import hardtanh, softplus
 
 from asyncrl.agents._actor_critic import ActorCriticConfig, BoundedPolicy
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._temperature import Temperature, check_temperature
+from asyncrl.agents.networks import MakeNetwork
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 

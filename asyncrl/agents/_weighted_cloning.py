@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from asyncrl.agents._actor_critic import SlowCopy
 from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import CloningConfig, CloningPolicy, Descent
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.torch_agent import TorchAgent
 from asyncrl.agents.updates import Updates
 from asyncrl.errors import ConfigError

@@ -29,14 +29,13 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._q_learning import (
-    MakeNetwork,
     QAgent,
     QConfig,
     QPolicy,
     n_actions,
     own_network,
 )
-from asyncrl.agents.networks import NetworkInput, q_network
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError

@@ -56,7 +56,7 @@ from asyncrl.agents._actor_critic import (
 )
 from asyncrl.agents._bounds import Bounds
 from asyncrl.agents._checks import check_not_negative, check_widths
-from asyncrl.agents._critics import MakeNetwork, make_critics
+from asyncrl.agents._critics import make_critics
 from asyncrl.agents._crossq_networks import (
     in_training_mode,
     joined,
@@ -71,7 +71,7 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["CrossQAgent", "CrossQConfig", "CrossQPolicy", "MakeNetwork"]
+__all__ = ["CrossQAgent", "CrossQConfig", "CrossQPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,12 +49,11 @@ from asyncrl.agents._checks import (
     check_probability,
     check_widths,
 )
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents._temperature import Temperature, check_temperature
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import NetworkInput, observation_reader
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import (
@@ -73,7 +72,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion, Params
 
-__all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy", "MakeNetwork"]
+__all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

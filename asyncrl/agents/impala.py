@@ -42,7 +42,7 @@ from asyncrl.agents._checks import (
 )
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Trajectories
-from asyncrl.agents._policy_value import Activation, MakeTorso, PolicyValueNet, make_torso
+from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
 from asyncrl.agents._returns import vtrace
 from asyncrl.agents._stochastic_policy import (
     LOG_PROB,
@@ -55,6 +55,7 @@ from asyncrl.agents._stochastic_policy import (
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import action_head
 from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.networks import MakeNetwork
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -90,7 +91,7 @@ class IMPALAConfig(TorchConfig):
     activation: Activation = "relu"
     """Behind each hidden layer."""
 
-    network: MakeTorso | None = None
+    network: MakeNetwork | None = None
     """Builds a network of your own in place of these layers: from a batch of float observations
     (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, features).
     Memory, policy and values come behind it. Must be importable, or cloudpickle-able."""

@@ -40,9 +40,8 @@ from asyncrl.agents._cloning import (
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents._critics import MakeNetwork
 from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
-from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError

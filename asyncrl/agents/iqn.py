@@ -35,8 +35,9 @@ from torch.nn import functional
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import check_positive
-from asyncrl.agents._q_learning import MakeNetwork, QAgent, QConfig, QPolicy, n_actions
+from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import (
+    MakeNetwork,
     NetworkInput,
     encoder_layers,
     no_observations,

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agents.noisy import NoisyMLP
-from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
 __all__ = [
     "MLP",
     "DuelingHead",
     "FieldsEncoder",
+    "MakeNetwork",
     "NetworkInput",
     "OneHot",
     "as_float",
@@ -31,6 +32,9 @@ __all__ = [
     "q_head",
     "q_network",
 ]
+
+MakeNetwork = Callable[[EnvSpec], nn.Module]
+"""Makes a network of the user's own."""
 
 NetworkInput = Tensor | dict[str, Tensor]
 """Float observations (B, ...), images within [0, 1]; a dict of such if there are several fields."""

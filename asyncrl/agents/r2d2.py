@@ -27,7 +27,7 @@ What differs on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -41,10 +41,11 @@ from asyncrl.agents._checks import (
     check_probability,
     check_widths,
 )
-from asyncrl.agents._q_learning import MakeNetwork, QAgent, QConfig, QPolicy, n_actions
+from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents._returns import rescale, undo_rescale
 from asyncrl.agents.networks import (
     MLP,
+    MakeNetwork,
     NetworkInput,
     encoder_layers,
     n_features,
@@ -280,7 +281,7 @@ def _rows(obs: NetworkInput, which: slice) -> NetworkInput:
 
 
 def _make_encoder(
-    spec: EnvSpec, hidden: tuple[int, ...], own: Callable[[EnvSpec], nn.Module] | None
+    spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
     """Make the default encoder or the user's own; return it, and its number of features."""
     if own is None:

@@ -37,7 +37,7 @@ from torch import Tensor
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import ActorCritic, SlowCopy, make_actor
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._critics import MakeNetwork, make_critics
+from asyncrl.agents._critics import make_critics
 from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
@@ -45,7 +45,7 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["MakeNetwork", "SACAgent", "SACConfig", "SACPolicy"]
+__all__ = ["SACAgent", "SACConfig", "SACPolicy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

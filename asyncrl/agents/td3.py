@@ -49,8 +49,8 @@ from asyncrl.agents._actor_critic import (
 )
 from asyncrl.agents._bounds import Bounds
 from asyncrl.agents._checks import check_not_negative
-from asyncrl.agents._critics import MakeNetwork, make_critics
-from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents._critics import make_critics
+from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
@@ -58,7 +58,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.types import Array, Columns
 
-__all__ = ["MakeNetwork", "TD3Agent", "TD3Config", "TD3Policy"]
+__all__ = ["TD3Agent", "TD3Config", "TD3Policy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
