@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.errors import ConfigError
 from asyncrl.messages import Experience
+from asyncrl.replay_buffers import _on_device
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import (
     PrioritizedSequenceReplayConfig,
@@ -242,6 +244,46 @@ def test_rows_are_whole_while_others_come_in(device: str) -> None:
         station.proxy.close()
     station.interrupter.raise_if_failed()
     assert len(seen) > 50, "of segments that were pushed while others were sampled"
+
+
+class FakeStream:
+    """A queue of a GPU that knows what is done before whatever is ordered next."""
+
+    def __init__(self, *_: object) -> None:
+        self.before: set[int] = set()
+
+    def wait_event(self, event: FakeEvent) -> None:
+        self.before |= event.before
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.before: set[int] = set()
+
+    def record(self, stream: FakeStream) -> None:
+        self.before = set(stream.before)
+
+
+@given(st.lists(st.sampled_from(["write", "first reader", "second reader"]), max_size=30))
+def test_each_side_waits_for_all_that_the_other_was_told_before(turns: list[str]) -> None:
+    readers = {"first reader": FakeStream(), "second reader": FakeStream()}
+    current = readers["first reader"]
+    current.before.add(-1)  # the zeros
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "Stream", FakeStream)
+        patch.setattr(torch.cuda, "Event", FakeEvent)
+        patch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+        patch.setattr(torch.cuda, "current_stream", lambda _: current)
+        order = _on_device._Order(torch.device("cuda:0"))
+        told: dict[str, set[int]] = {"write": {-1}, "read": {-1}}
+        for number, turn in enumerate(turns):
+            current = readers.get(turn, current)
+            what, other = ("write", "read") if turn == "write" else ("read", "write")
+            with order.writing() if what == "write" else order.reading():
+                stream: Any = order._writes if what == "write" else current
+                assert told[other] <= stream.before
+                stream.before.add(number)
+            told[what].add(number)
 
 
 @pytest.mark.gpu
