@@ -4,39 +4,59 @@ The library packs all arrays into one string first, which for a full replay woul
 twice. The format is a header in JSON, after its length in 8 bytes, and then the arrays' bytes:
 https://github.com/huggingface/safetensors#format. Reading is left to the library, or, for what is
 too large to be in memory twice, to the system's memory map.
+
+A stream's pieces have rows of all its arrays, which lie apart in the file. So they are written to
+where they belong, the header comes last, and what is hashed is read back.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import safetensors.numpy
+from numpy.lib.array_utils import byte_bounds
 from safetensors import SafetensorError
 
 from asyncrl.errors import CheckpointError
 from asyncrl.types import Array, Params
 
 __all__ = [
+    "ArrayStream",
+    "Arrays",
     "Digest",
+    "Shapes",
+    "check_finite",
+    "collected",
     "digest_of",
     "let_go",
     "map_arrays",
     "read_arrays",
     "write_arrays",
     "write_file",
+    "write_group",
+    "write_stream",
 ]
 
 Digest = dict[str, Any]
 """Size and sha256 of a file."""
 
+Shapes = Mapping[str, tuple[tuple[int, ...], str]]
+"""Name of each array -> its shape and dtype."""
+
 _CHUNK_BYTES = 16 << 20
+
+_MORE_HEADER_BYTES = 8 << 10
+"""Kept free in the header of a stream for the arrays that come after its pieces."""
 
 _NAMES = {
     "bool": "BOOL",
@@ -57,6 +77,49 @@ _NAMES = {
 _DTYPES = {code: np.dtype(name) for name, code in _NAMES.items()}
 
 
+class ArrayStream(Protocol):
+    """Arrays as they are now, handed over piece by piece while what they are copied from changes.
+
+    For what is too large to be copied whole. One thread takes the pieces; any may close.
+    """
+
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes and dtypes of the arrays that come in pieces: all have as many rows."""
+        ...
+
+    def pieces(self) -> Iterator[tuple[int, Params]]:
+        """Yield rows of all these arrays, and the number of the first; each row once."""
+        ...
+
+    def rest(self) -> Params:
+        """Return the other arrays, after the last piece."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is kept for it; no piece can be had any more. May be called again."""
+        ...
+
+
+Arrays = Params | ArrayStream
+"""What can be saved as a group."""
+
+
+def check_finite(group: str, arrays: Params) -> None:
+    """Raise `CheckpointError` if a group's arrays have numbers that are not finite."""
+    for name, value in arrays.items():
+        array = np.asarray(value)
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CheckpointError(f"cannot save {group}/{name}: it has NaN or infinite numbers")
+
+
+def write_group(path: Path, arrays: Arrays) -> Digest:
+    """Write a group as a new file; of a stream, refuse numbers that are not finite as they come."""
+    if isinstance(arrays, Mapping):
+        return write_arrays(path, arrays)
+    return write_stream(path, arrays, partial(check_finite, path.stem))
+
+
 def write_arrays(path: Path, arrays: Params) -> Digest:
     """Write a new file, on disk when this returns; raise `CheckpointError` on what cannot be."""
     plain = {name: _checked(f"{path.stem}/{name}", arrays[name]) for name in arrays}
@@ -66,15 +129,53 @@ def write_arrays(path: Path, arrays: Params) -> Digest:
 def write_file(path: Path, pieces: Iterator[bytes | memoryview]) -> Digest:
     """Write a new file, readable by its owner alone and on disk when this returns."""
     sha256, size = hashlib.sha256(), 0
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with _new_file(path) as file:
         for piece in pieces:
             sha256.update(piece)
             file.write(piece)
             size += len(piece)
-        file.flush()
-        os.fsync(descriptor)
     return {"size": size, "sha256": sha256.hexdigest()}
+
+
+def write_stream(
+    path: Path, stream: ArrayStream, check: Callable[[Params], object] = lambda _: None
+) -> Digest:
+    """Write a stream as a new file, on disk when this returns; `check` may refuse what comes."""
+    for name, (_, dtype) in stream.shapes.items():
+        _checked(f"{path.stem}/{name}", np.empty(0, dtype))
+    header, end = _layout(stream.shapes, 0)
+    header_bytes = len(_packed(header)) + _MORE_HEADER_BYTES
+    with _new_file(path) as file:
+        for first, piece in stream.pieces():
+            check(piece)
+            for name, rows in piece.items():
+                at = header[name]["data_offsets"][0]
+                file.seek(header_bytes + at + first * (rows.nbytes // max(1, len(rows))))
+                file.write(_raw(rows))
+        rest = {n: _checked(f"{path.stem}/{n}", array) for n, array in stream.rest().items()}
+        check(rest)
+        more, _ = _layout({n: (array.shape, array.dtype.name) for n, array in rest.items()}, end)
+        file.seek(header_bytes + end)
+        for name in more:
+            file.write(_raw(rest[name]))
+        packed = _packed(header | more, header_bytes)
+        if len(packed) > header_bytes:
+            raise CheckpointError(f"cannot save {path.stem}: {len(more)} arrays are too many")
+        file.seek(0)
+        file.write(packed)
+    return digest_of(path)
+
+
+def collected(stream: ArrayStream) -> dict[str, Array]:
+    """Return all the arrays of a stream, copied; close it."""
+    try:
+        arrays = {name: np.empty(shape, dtype) for name, (shape, dtype) in stream.shapes.items()}
+        for first, piece in stream.pieces():
+            for name, rows in piece.items():
+                arrays[name][first : first + len(rows)] = rows
+        return arrays | dict(stream.rest())
+    finally:
+        stream.close()
 
 
 def digest_of(path: Path) -> Digest:
@@ -120,8 +221,21 @@ def let_go(arrays: Iterable[Array]) -> None:
         base: object = array
         while isinstance(base, np.ndarray):
             base = base.base
-        if isinstance(base, mmap.mmap):
-            base.madvise(mmap.MADV_DONTNEED)
+        if isinstance(base, mmap.mmap) and array.nbytes:
+            begin, end = byte_bounds(array)
+            begin, end = (at - byte_bounds(np.frombuffer(base, np.uint8))[0] for at in (begin, end))
+            begin -= begin % mmap.PAGESIZE
+            base.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[BinaryIO]:
+    """Make a file that only its owner may read; it is on disk when the context ends."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(descriptor)
 
 
 def _mapped(mapped: mmap.mmap, start: int, entry: dict[str, Any]) -> Array:
@@ -139,23 +253,40 @@ def _checked(what: str, value: Array) -> Array:
 
 
 def _pieces(arrays: Params) -> Iterator[bytes | memoryview]:
-    header: dict[str, object] = {}
-    end = 0
-    # The format wants each array to begin where the one before ended, at a multiple of its item.
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
-    for name in names:
-        array = arrays[name]
-        start, end = end, end + array.nbytes
+    header, _ = _layout({n: (array.shape, array.dtype.name) for n, array in arrays.items()}, 0)
+    yield _packed(header)
+    for name in header:
+        raw = _raw(arrays[name])
+        for first in range(0, len(raw), _CHUNK_BYTES):
+            yield raw[first : first + _CHUNK_BYTES]
+
+
+def _layout(shapes: Shapes, end: int) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the header's entries of arrays that follow what ends there, and where they end.
+
+    The format wants each array to begin where the one before ended. In this order, each that
+    follows the header does so at a multiple of its item.
+    """
+    header: dict[str, dict[str, Any]] = {}
+    for name in sorted(shapes, key=lambda name: (-np.dtype(shapes[name][1]).itemsize, name)):
+        shape, dtype = shapes[name]
+        start, end = end, end + math.prod(shape) * np.dtype(dtype).itemsize
         header[name] = {
-            "dtype": _NAMES[array.dtype.name],
-            "shape": list(array.shape),
+            "dtype": _NAMES[np.dtype(dtype).name],
+            "shape": list(shape),
             "data_offsets": [start, end],
         }
+    return header, end
+
+
+def _packed(header: Mapping[str, Any], n_bytes: int = 0) -> bytes:
+    """Return the header as it begins the file, filled up to so many bytes."""
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in names:
-        if arrays[name].nbytes:
-            raw = arrays[name].reshape(-1).view(np.uint8).data
-            for first in range(0, len(raw), _CHUNK_BYTES):
-                yield raw[first : first + _CHUNK_BYTES]
+    size = max(n_bytes - 8, len(text))
+    text = text.ljust(size + -size % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _raw(array: Array) -> memoryview:
+    raw: memoryview = array.reshape(-1).view(np.uint8).data
+    return raw

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from asyncrl.array_file import (
+    Arrays,
     Digest,
+    check_finite,
     digest_of,
     map_arrays,
     read_arrays,
-    write_arrays,
     write_file,
+    write_group,
 )
 from asyncrl.directory_lock import DirectoryLock
 from asyncrl.errors import CheckpointError, ConfigError
@@ -139,7 +139,7 @@ class Checkpointer:
             self._lock.release()
             self._lock = None
 
-    def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> Path:
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
         """Save under `name`, a number of optimisation steps or a word such as `best`.
 
         If this raises, what was saved before, also under the same name, is still whole.
@@ -147,7 +147,8 @@ class Checkpointer:
         path = self._directory / _checked("checkpoint", name)
         files = {_checked("group", group) + _SUFFIX: groups[group] for group in groups}
         for group, params in groups.items():
-            _check_finite(group, params)
+            if isinstance(params, Mapping):
+                check_finite(group, params)
         _pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
             if not self._directory.exists():
@@ -220,10 +221,12 @@ class Checkpointer:
         others = [other for other in self.names() if other != name]
         return f"also there: {', '.join(others)}" if others else "no other one is there"
 
-    def _write(self, files: Mapping[str, Params], meta: Mapping[str, Any], path: Path) -> None:
+    def _write(self, files: Mapping[str, Arrays], meta: Mapping[str, Any], path: Path) -> None:
         data = Path(tempfile.mkdtemp(prefix=_HIDDEN, dir=self._directory))
         try:
-            digests = {name: write_arrays(data / name, arrays) for name, arrays in files.items()}
+            # Streams come first: the sooner they are read, the less is kept for them.
+            order = sorted(files, key=lambda name: isinstance(files[name], Mapping))
+            digests = {name: write_group(data / name, files[name]) for name in order}
             write_file(data / _MANIFEST, iter([_pack_manifest(meta, digests)]))
             _sync(data)
             link = data.with_name(f"{data.name}.link")
@@ -268,13 +271,6 @@ def _checked(what: str, name: str) -> str:
             f"with none of the last two, got {name!r}"
         )
     return name
-
-
-def _check_finite(group: str, params: Params) -> None:
-    for name, value in params.items():
-        array = np.asarray(value)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CheckpointError(f"cannot save {group}/{name}: it has NaN or infinite numbers")
 
 
 def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:

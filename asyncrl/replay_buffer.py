@@ -7,6 +7,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from asyncrl.agent import TellsPriorities
+from asyncrl.array_file import Arrays, ArrayStream
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
@@ -16,6 +17,7 @@ __all__ = [
     "KeepsState",
     "ReplayBuffer",
     "ReplayBufferConfig",
+    "StreamsState",
     "TakesPriorities",
     "check_priorities",
     "in_batches",
@@ -93,6 +95,20 @@ class KeepsState(Protocol):
         ...
 
 
+@runtime_checkable
+class StreamsState(KeepsState, Protocol):
+    """One whose state is too large to be copied whole, and can be saved while it goes on."""
+
+    def stream(self, room_bytes: int | None = None) -> ArrayStream:
+        """Return its state as it is now, piece by piece.
+
+        Another thread may take the pieces while this one pushes and samples. What is overwritten
+        meanwhile is kept for it: all of it, or no more than `room_bytes` at once. Beyond that rows
+        are given up, the oldest ones first, and the state is one that lacks them.
+        """
+        ...
+
+
 class ReplayBufferConfig(Protocol):
     """Builds a buffer once the segments are known."""
 
@@ -116,8 +132,15 @@ class ReplayBufferConfig(Protocol):
         ...
 
 
-def replay_groups(buffer: ReplayBuffer, *, save: bool) -> dict[str, Params]:
-    """Return the groups in which a checkpoint keeps a replay: none if it shall not, or cannot."""
+def replay_groups(
+    buffer: ReplayBuffer, *, save: bool, room_bytes: int | None = None
+) -> dict[str, Arrays]:
+    """Return the groups in which a checkpoint keeps a replay: none if it shall not, or cannot.
+
+    `room_bytes` is as in `StreamsState.stream`.
+    """
+    if save and isinstance(buffer, StreamsState):
+        return {REPLAY: buffer.stream(room_bytes)}
     return {REPLAY: buffer.state()} if save and isinstance(buffer, KeepsState) else {}
 
 

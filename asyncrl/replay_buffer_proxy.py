@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.actor_table import ActorTable
+from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Balance, Ledger
@@ -23,7 +24,7 @@ from asyncrl.recorder import Record
 from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import LearnerLink
-from asyncrl.types import Array, Columns, IntArray, Params
+from asyncrl.types import Array, Columns, IntArray
 
 __all__ = ["ReplayBufferProxy", "ReplayBufferProxyConfig"]
 
@@ -33,6 +34,9 @@ _POLL_S = 0.1
 
 _PART_BYTES = 256 << 10
 """As much of a message is stored at once; whoever wants to sample waits for no more than that."""
+
+_KEPT_BYTES = 32 << 20
+"""As much of what is overwritten while it is being saved is kept for that; no actor waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +116,15 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             self.buffer.update_priorities(index, td_error)
 
-    def state(self, *, save_replay: bool) -> tuple[dict[str, Params], dict[str, Any]]:
+    def state(self, *, save_replay: bool) -> tuple[dict[str, Arrays], dict[str, Any]]:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
 
-        The limiter's counts are about the replay, so they go with it.
+        The limiter's counts are about the replay, so they go with it. A large replay is not copied
+        here: whoever saves takes it piece by piece, while all goes on.
         """
         counts: dict[str, int] = {}
         with self._turnstile, self._changed:
-            groups = replay_groups(self.buffer, save=save_replay)
+            groups = replay_groups(self.buffer, save=save_replay, room_bytes=_KEPT_BYTES)
             if groups:
                 counts = {"inserted": self._limiter.inserted, "sampled": self._limiter.sampled}
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps

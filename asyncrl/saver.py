@@ -1,8 +1,9 @@
 """Writes checkpoints in a thread of its own, so that learning does not wait for the disk.
 
-What is to be saved must be a copy. Of two checkpoints of the same kind, numbered or of one word,
-that wait to be written, the newer one is enough. A disk that is full ends no run: what was saved
-before is whole, the failure is told and counted, and the next checkpoint is another try.
+What is to be saved must be a copy, or a stream of what was there. Of two checkpoints of the same
+kind, numbered or of one word, that wait to be written, the newer one is enough. A disk that is full
+ends no run: what was saved before is whole, the failure is told and counted, and the next
+checkpoint is another try.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import CheckpointError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.recorder import Record
-from asyncrl.types import Params
 
 __all__ = ["RunState", "Saver"]
 
@@ -28,8 +29,8 @@ logger = logging.getLogger(__name__)
 class RunState(NamedTuple):
     """What a trainer wants saved, besides the agent."""
 
-    groups: Mapping[str, Params]
-    """Copies of arrays."""
+    groups: Mapping[str, Arrays]
+    """Copies of arrays, and streams."""
 
     numbers: Mapping[str, Any]
     """Plain values, as JSON has them."""
@@ -38,12 +39,18 @@ class RunState(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Job:
     name: str
-    groups: Mapping[str, Params]
+    groups: Mapping[str, Arrays]
     meta: Mapping[str, Any]
 
     @property
     def kind(self) -> str:
         return "numbered" if self.name.isdigit() else self.name
+
+    def close(self) -> None:
+        """Have nothing kept for it any more."""
+        for group in self.groups.values():
+            if not isinstance(group, Mapping):
+                group.close()
 
 
 class Saver:
@@ -61,12 +68,15 @@ class Saver:
         self._errors: dict[str, CheckpointError] = {}
         self._write_s = 0.0
 
-    def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> None:
-        """Have a checkpoint written; the arrays must not change any more."""
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
+        """Have a checkpoint written; arrays must not change any more, and streams are closed."""
         job = _Job(name, groups, meta)
         with self._changed:
+            overtaken = self._waiting.get(job.kind)
             self._waiting[job.kind] = job
             self._changed.notify_all()
+        if overtaken:
+            overtaken.close()
         if self._thread is None:
             self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
             self._thread.start()
@@ -104,7 +114,11 @@ class Saver:
     def _run(self) -> None:
         while (job := self._next()) is not None:
             began = time.monotonic()
-            self._write(job)
+            try:
+                self._write(job)
+            finally:
+                job.close()
+                del job  # what was saved is not to stay in memory until the next one
             with self._changed:
                 self._write_s = time.monotonic() - began
                 self._writing = False

@@ -7,6 +7,7 @@ them in order on the device, as they were ordered on the host by whoever owns th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -21,15 +22,9 @@ from asyncrl.types import Array, Columns, IntArray
 
 __all__ = ["DeviceColumns"]
 
-_PIECE_BYTES = 16 << 20
-"""As much is on its way back to the host at once."""
-
 
 class DeviceColumns:
-    """Columns of (slots, rows, ...), written slot by slot and read row by row.
-
-    May be used by several threads one after another, not at the same time.
-    """
+    """Columns of (slots, rows, ...), written slot by slot and read row by row, by any thread."""
 
     def __init__(self, shapes: Shapes, device: str, *, what: str) -> None:
         """Allocate them, all of it at once; `what` is the setting that asks for so much."""
@@ -42,6 +37,7 @@ class DeviceColumns:
         }
         self._rows = {name: column.flatten(0, 1) for name, column in self._segments.items()}
         self._order = _Order(self._device) if self._device.type == "cuda" else None
+        self._lock = threading.Lock()  # only while work is handed to the device
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,16 +65,23 @@ class DeviceColumns:
         # Contracts speak of arrays; who set a device has an agent that takes tensors, too.
         return cast(Array, taken.view(*rows.shape, *column.shape[1:]))
 
-    def copies(self, n_slots: int) -> dict[str, Array]:
-        """Return copies of the first slots in the host's memory."""
-        with self._reading():
-            return {name: _to_host(column[:n_slots]) for name, column in self._segments.items()}
+    def copies(self, slots: slice | IntArray) -> dict[str, Array]:
+        """Return copies of slots in the host's memory; what others compute is not waited for."""
+        with self._order.aside() if self._order else nullcontext():
+            index = slots if isinstance(slots, slice) else self._staged(slots).to(self._device)
+            with self._reading():
+                copies = {name: column[index].clone() for name, column in self._segments.items()}
+            return {name: copy.cpu().numpy() for name, copy in copies.items()}
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return self._order.writing() if self._order else nullcontext()
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock, self._order.writing() if self._order else nullcontext():
+            yield
 
-    def _reading(self) -> AbstractContextManager[None]:
-        return self._order.reading() if self._order else nullcontext()
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._lock, self._order.reading() if self._order else nullcontext():
+            yield
 
     def _staged(self, array: Array) -> Tensor:
         """Return a copy from which the device may read while the host goes on.
@@ -97,10 +100,15 @@ class _Order:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._writes = torch.cuda.Stream(device)
+        self._aside = torch.cuda.Stream(device)
         self._written = torch.cuda.Event()
         self._read = torch.cuda.Event()
         # Zeros are filled in on this stream.
         self._read.record(torch.cuda.current_stream(device))
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Have what follows done beside what others compute."""
+        return torch.cuda.stream(self._aside)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -146,18 +154,5 @@ def _check_room(device: torch.device, needed: int, what: str) -> None:
         )
 
 
-def _to_host(column: Tensor) -> Array:
-    """Copy a column piece by piece, so that it needs little room besides its own."""
-    copy = np.empty(column.shape, _numpy_dtype(column.dtype))
-    step = max(1, _PIECE_BYTES * len(column) // max(1, column.nbytes))
-    for at in range(0, len(column), step):
-        copy[at : at + step] = column[at : at + step].cpu().numpy()
-    return copy
-
-
 def _torch_dtype(dtype: str | np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    return torch.empty(0, dtype=dtype).numpy().dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class PrioritiesConfig(RingConfig):
 
 class Priorities:
     """The priority of every row in a ring that may be sampled."""
+
+    by_row: ClassVar[tuple[str, ...]] = ("priorities",)
 
     def __init__(
         self,

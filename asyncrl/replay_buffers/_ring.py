@@ -5,22 +5,23 @@ Stores each observation once, and of stacks of frames each frame. Draws nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from asyncrl.array_file import let_go
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffers._memory import Shapes, allocate
 from asyncrl.replay_buffers._ring_config import RingConfig, announce
+from asyncrl.replay_buffers._saving import RingExtent, RingStream
 from asyncrl.replay_buffers._state import (
     COLUMN,
     check_columns,
     check_names,
     check_numbers,
     push_saved,
-    schema_state,
 )
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
@@ -78,6 +79,7 @@ class Ring:
         """All rows of all segments, one after another; without those kept on a device."""
         self._next_slot = 0
         self._n_filled = 0
+        self._streams: list[RingStream] = []
         self._per_slot = np.zeros(n_slots, np.int64)
         self._rows = np.zeros(n_slots * schema.length, np.int64)
         self.oldest = 0
@@ -107,6 +109,8 @@ class Ring:
             slot = self._next_slot
             count = min(len(rows) - done, self._n_slots - slot)
             part = slice(done, done + count)
+            if self._streams:
+                self._streams = [s for s in self._streams if s.keep(slot, count)]
             for name, column in self._segments.items():
                 column[slot : slot + count] = columns[name][part]
             if self._wide:
@@ -159,19 +163,17 @@ class Ring:
         batch["discount"] = returns.discount
         return batch
 
-    def state(self, *, copy: bool) -> dict[str, Array]:
-        """Return the segments, slot by slot, and their place in the order of arrival.
+    def stream(self, others: Params, by_row: Iterable[str], room_bytes: int | None) -> RingStream:
+        """Return all of it as it is now, to be saved beside `others`; see `RingStream`.
 
-        Without `copy`, segments are what is stored itself, which the next push changes; except
-        those on a device, which are copied here.
+        Another thread may take it, while this one pushes and reads.
         """
-        filled = {name: column[: self._n_filled] for name, column in self._segments.items()}
-        state = {f"{COLUMN}{name}": c.copy() if copy else c for name, c in filled.items()}
-        if self._wide:
-            there = self._wide.copies(self._n_filled)
-            state |= {f"{COLUMN}{name}": column for name, column in there.items()}
-        numbers = np.array([self._next_slot, self.oldest, self.newest])
-        return state | {"numbers": numbers, "schema": schema_state(self.schema)}
+        full = self._n_filled == self._n_slots
+        per_slot = self._per_slot[: self._n_filled].copy()
+        extent = RingExtent(self._next_slot, self.oldest, self.newest, per_slot, full)
+        stream = RingStream(self.schema, extent, self._copies, others, by_row, room_bytes)
+        self._streams.append(stream)
+        return stream
 
     def check(self, state: Params, others: Collection[str]) -> int:
         """Refuse a state that does not fit, `others` not regarded; return how many rows it lists.
@@ -216,6 +218,14 @@ class Ring:
         frames[..., -1] = rows
         frames[..., :-1] = rows[..., None] - inside.cumsum(axis=-1)[..., ::-1]
         return frames
+
+    def _copies(self, slots: slice | IntArray) -> dict[str, Array]:
+        """Return copies of segments."""
+        columns = {name: np.array(column[slots]) for name, column in self._segments.items()}
+        if isinstance(slots, slice):
+            # Those that are in a file need not stay in memory.
+            let_go(column[slots] for column in self._segments.values())
+        return columns | (self._wide.copies(slots) if self._wide else {})
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
         """Add rewards up to the n-th step, or to the row before an `END` if that comes first.

@@ -42,8 +42,7 @@ class RingConfig:
     device: str = "host"
     """Where observations and other wide columns are kept: `host`, in the memory from which batches
     are copied to the learner's device, or on that device, which then gathers them itself: cuda or
-    cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU. Each
-    checkpoint that saves the replay copies it to the host, which needs room for it meanwhile."""
+    cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU."""
 
     def __post_init__(self) -> None:
         if self.capacity < 1:

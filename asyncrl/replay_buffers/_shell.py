@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from asyncrl.array_file import ArrayStream, collected
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._state import check_kind, generator_state, kind_state, prepare_generator
 from asyncrl.segment import SegmentSchema
@@ -27,6 +28,9 @@ class Chooser(Protocol):
         """Return numbers of rows, and what a batch of them has besides."""
         ...
 
+    by_row: ClassVar[tuple[str, ...]]
+    """Those arrays of its state that have an item for each row."""
+
     def state(self) -> dict[str, Array]:
         """Return a copy of what later draws depend on, besides the ring's content."""
         ...
@@ -38,6 +42,8 @@ class Chooser(Protocol):
 
 class Uniformly:
     """Draws with replacement, each row as likely as the others."""
+
+    by_row: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, ring: Ring, seed: int) -> None:
         self._ring = ring
@@ -99,15 +105,14 @@ class RingReplay(ABC):
         numbers, more = self._chooser.draw(batch_size)
         return self._gather(self._ring.rows(numbers)) | dict(more)
 
-    def state(self, *, copy: bool = True) -> Params:
-        """Return all that later samples depend on, as named arrays.
+    def state(self) -> Params:
+        """Return all that later samples depend on, as named arrays: a copy."""
+        return collected(self.stream())
 
-        Args:
-            copy: Whether what was experienced is copied. If not, those arrays are what is stored
-                itself, which the next push changes: for saving it at once, without the memory.
-        """
-        own = {"kind": kind_state(self)}
-        return own | self._ring.state(copy=copy) | self._chooser.state()
+    def stream(self, room_bytes: int | None = None) -> ArrayStream:
+        """Return the same piece by piece, as it is now; see `StreamsState`."""
+        others = {"kind": kind_state(self), **self._chooser.state()}
+        return self._ring.stream(others, self._chooser.by_row, room_bytes)
 
     def load_state(self, state: Params) -> None:
         """Take all of it, or raise `CheckpointError` and change nothing.

@@ -16,8 +16,13 @@ from pathlib import Path
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError
-from asyncrl.replay_buffer import REPLAY, KeepsState, ReplayBuffer, ReplayBufferConfig
-from asyncrl.replay_buffers._shell import RingReplay
+from asyncrl.replay_buffer import (
+    REPLAY,
+    KeepsState,
+    ReplayBuffer,
+    ReplayBufferConfig,
+    replay_groups,
+)
 from asyncrl.replay_buffers._state import (
     check_columns,
     check_numbers,
@@ -30,18 +35,17 @@ __all__ = ["load_replay", "save_replay"]
 
 
 def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
-    """Write a replay to disk, beside what it holds in memory; return where it is.
+    """Write a replay to disk, piece by piece; return where it is.
 
-    Nothing may be pushed meanwhile. What was at `path` before is replaced when all is written.
+    What was at `path` before is replaced when all is written.
     """
     if not isinstance(buffer, KeepsState):
         raise CheckpointError(
             f"a {type(buffer).__name__} cannot be saved: it has no method `state()` that returns "
             "what it holds"
         )
-    state = buffer.state(copy=False) if isinstance(buffer, RingReplay) else buffer.state()
     meta = {"kind": type(buffer).__name__, "size": len(buffer)}
-    return Checkpointer(path.parent).save(path.name, {REPLAY: state}, meta)
+    return Checkpointer(path.parent).save(path.name, replay_groups(buffer, save=True), meta)
 
 
 def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayBuffer:

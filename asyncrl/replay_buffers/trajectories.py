@@ -31,7 +31,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from asyncrl.array_file import ArrayStream, collected
 from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.replay_buffers._saving import QueueStream
 from asyncrl.replay_buffers._state import (
     COLUMN,
     check_columns,
@@ -39,7 +41,6 @@ from asyncrl.replay_buffers._state import (
     check_names,
     kind_state,
     push_saved,
-    schema_state,
 )
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
@@ -144,18 +145,12 @@ class TrajectoryQueue:
 
     def state(self) -> Params:
         """Return a copy of what has not been handed out yet, and how much is owed."""
-        waiting = [segment.columns for segment in self._segments]
-        state = {
-            "kind": kind_state(self),
-            "owed": np.array([self._owed]),
-            "schema": schema_state(self._schema),
-        }
-        for c in self._schema.columns:
-            column = np.zeros((len(waiting), self._schema.rows, *c.shape), c.dtype)
-            for i, columns in enumerate(waiting):
-                column[i] = columns[c.name]
-            state[f"{COLUMN}{c.name}"] = column
-        return state
+        return collected(self.stream())
+
+    def stream(self, room_bytes: int | None = None) -> ArrayStream:
+        """Return the same piece by piece; it needs no room, since no segment is overwritten."""
+        others = {"kind": kind_state(self), "owed": np.array([self._owed])}
+        return QueueStream(self._schema, (s.columns for s in self._segments), others)
 
     def load_state(self, state: Params) -> None:
         """Take all of it, or raise `CheckpointError` and change nothing."""

@@ -135,13 +135,22 @@ def test_one_goes_on_where_the_other_was_left(device: str, kind: str) -> None:
         assert bits(taker.sample(30)) == bits(source.sample(30))
 
 
-def test_saved_columns_come_back_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = build("uniform", "cpu")
-    for message in play([[""] * 60], make_outbox(1, LENGTH, 3))[1]:
-        whole.push(message.columns, message.rows)
-    expected = bits(whole.state())
-    monkeypatch.setattr("asyncrl.replay_buffers._on_device._PIECE_BYTES", 1)
-    assert bits(whole.state()) == expected
+@every_device
+def test_slots_come_back_to_the_host(device: str) -> None:
+    shapes = {"obs": ((5, 2), "float32"), "frame": ((5, 2, 3), "uint8")}
+    columns = _on_device.DeviceColumns(shapes, device, what="all of it")
+    values = {
+        name: 1 + np.arange(np.prod(shape)).reshape(shape) for name, (shape, _) in shapes.items()
+    }
+    columns.write(0, {name: values[name].astype(dtype) for name, (_, dtype) in shapes.items()})
+    for slots in (slice(1, 3), np.array([4, 0])):
+        copies = columns.copies(slots)
+        for name, (_, dtype) in shapes.items():
+            assert isinstance(copies[name], np.ndarray)
+            assert copies[name].dtype == dtype
+            assert np.array_equal(copies[name], values[name][slots])
+            copies[name][:] = 0
+            assert np.array_equal(columns.copies(slots)[name], values[name][slots]), "a copy"
 
 
 def test_an_agent_learns_the_same() -> None:

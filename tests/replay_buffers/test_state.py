@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from asyncrl.errors import CheckpointError
 from asyncrl.messages import Experience
 from asyncrl.replay_buffer import KeepsState, TakesPriorities
-from asyncrl.replay_buffers._shell import RingReplay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import (
     PrioritizedSequenceReplayConfig,
@@ -141,18 +140,6 @@ def test_what_was_loaded_is_a_copy(case: Case) -> None:
     for value in state.values():
         value[...] = 0
     assert use(taker) == use(untouched)
-
-
-@every_ring
-def test_without_a_copy_segments_are_those_that_are_stored(case: Case) -> None:
-    buffer = case.build()
-    push(buffer, case.messages(SOME))
-    assert isinstance(buffer, RingReplay)
-    views = buffer.state(copy=False)
-    assert same(views, buffer.state())
-    stored = buffer._ring.columns
-    for name, column in stored.items():
-        assert np.shares_memory(views[f"column/{name}"], column)
 
 
 @every_ring
