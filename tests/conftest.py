@@ -20,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from tests.helpers import wait_until
+from tests.leftovers import added_shared_memory, shared_memory
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("asyncrl", deadline=None)
@@ -29,7 +30,6 @@ settings.load_profile("asyncrl")
 _SCRATCH = tempfile.mkdtemp(prefix="tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
 
-_SHARED_MEMORY = Path("/dev/shm")
 _WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
 _LEFTOVERS_DEADLINE_S = 15.0
 
@@ -48,13 +48,17 @@ def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     if not _starts_processes(request):
         yield
         return
-    before = _traces()
+    before, shared_before = _traces(), shared_memory()
+
+    def left() -> set[str]:
+        shared = {f"shared memory {path}" for path in added_shared_memory(shared_before)}
+        return (_traces() - before) | shared
+
     yield
     with suppress(TimeoutError):
-        wait_until(lambda: _traces() <= before, _LEFTOVERS_DEADLINE_S, "nothing left over")
-    left = sorted(_traces() - before)
-    if left:
-        pytest.fail("left over after the test:\n  " + "\n  ".join(left), pytrace=False)
+        wait_until(lambda: not left(), _LEFTOVERS_DEADLINE_S, "nothing left over")
+    if words := sorted(left()):
+        pytest.fail("left over after the test:\n  " + "\n  ".join(words), pytrace=False)
 
 
 def _starts_processes(request: pytest.FixtureRequest) -> bool:
@@ -86,7 +90,5 @@ def _threads() -> Iterator[str]:
 
 
 def _files() -> Iterator[str]:
-    if _SHARED_MEMORY.is_dir():
-        yield from (f"shared memory {path}" for path in _SHARED_MEMORY.iterdir())
     temporary = Path(tempfile.gettempdir())
     yield from (f"temporary file {path}" for path in temporary.glob("asyncrl-*"))

@@ -16,6 +16,7 @@ import pytest
 from asyncrl.launchers.local import LocalLauncher
 from tests.faults.learners import boards, learner
 from tests.helpers import wait_until
+from tests.leftovers import added_shared_memory, shared_memory
 
 pytestmark = pytest.mark.processes
 
@@ -50,14 +51,13 @@ def lives(process: psutil.Process) -> bool:
 
 
 def traces() -> set[Path]:
-    shared = Path("/dev/shm")
-    return {*Path(tempfile.gettempdir()).glob("*asyncrl*"), *shared.glob("*")}
+    return {*Path(tempfile.gettempdir()).glob("*asyncrl*")}
 
 
 @pytest.mark.fault("F11", "F35")
 @pytest.mark.parametrize("kill", [the_learner, its_group, its_helper, one_by_one])
 def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Family], None]) -> None:
-    before = traces()
+    before, shared_before = traces(), shared_memory()
     with learner(tmp_path / "never") as process, boards() as told:
         wait_until(lambda: all(board.read().turns for board in told), DEADLINE_S, "some steps")
         assert traces() > before
@@ -73,6 +73,7 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, kill: Callable[[Famil
         assert traces() > before, "nobody was left to tidy up"
         LocalLauncher().close()
     wait_until(lambda: traces() <= before, DEADLINE_S, "their traces gone")
+    wait_until(lambda: not added_shared_memory(shared_before), DEADLINE_S, "no shared memory left")
 
 
 # Everything at the top level, as in a notebook: no guard, and actors must not run it again.

@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 
 
 def its_server() -> psutil.Process:
-    (server,) = psutil.Process().children()
+    (server,) = (p for p in psutil.Process().children() if "_server" in " ".join(p.cmdline()))
     return server
 
 
@@ -40,8 +40,8 @@ def held(pid: int) -> list[str]:
 
 
 def everyone() -> list[int]:
-    me = psutil.Process()
-    return [me.pid, *(process.pid for process in me.children(recursive=True))]
+    server = its_server()
+    return [os.getpid(), server.pid, *(actor.pid for actor in server.children(recursive=True))]
 
 
 def test_it_arrives_whole_and_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

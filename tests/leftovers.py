@@ -1,0 +1,56 @@
+"""What tests have left in shared memory, where anybody on the machine may put something."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+__all__ = ["added_shared_memory", "shared_memory"]
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+def shared_memory() -> set[Path]:
+    """Return all there is, of whomever."""
+    return {*_SHARED_MEMORY.glob("*")}
+
+
+def added_shared_memory(before: AbstractSet[Path]) -> set[Path]:
+    """Return what has come since, but for what is somebody else's.
+
+    That is what another user owns, and what a process uses that no test has started. What nobody
+    uses any more might be ours.
+    """
+    added = shared_memory() - before
+    if not added:
+        return set()
+    elsewhere = "".join(_maps_of_others())
+    return {path for path in added if (place := _place(path)) and place not in elsewhere}
+
+
+def _place(path: Path) -> str:
+    """Return how maps of memory tell of a file of mine: a semaphore's name is not in them."""
+    try:
+        seen = path.stat()
+    except FileNotFoundError:  # it has just gone
+        return ""
+    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
+    return f" {device} {seen.st_ino} " if seen.st_uid == os.geteuid() else ""
+
+
+def _maps_of_others() -> Iterator[str]:
+    me = psutil.Process()
+    family = {me, *me.children(recursive=True)}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # it has just ended, or is another user's
+            # Whatever a test starts has the temporary directory of this run in its environment,
+            # also if it has lost its parent.
+            others = process.environ().get("TMPDIR") != tempfile.gettempdir()
+            if others and process not in family:
+                yield Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
