@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from asyncrl.agents._checks import (
+    check_choice,
     check_not_negative,
     check_positive,
     check_probability,
@@ -16,6 +17,7 @@ from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
 from asyncrl.agents._stochastic_policy import own_columns
 from asyncrl.agents.distributions import ActionHead, action_head
 from asyncrl.agents.networks import MakeNetwork
+from asyncrl.agents.recurrent import MemoryKind
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import seeded
 from asyncrl.agents.torch_config import TorchConfig
@@ -25,11 +27,7 @@ from asyncrl.segment import ColumnSpec
 
 __all__ = ["PPOSettings"]
 
-_CHOICES = {
-    "activation": ("tanh", "relu"),
-    "memory": ("none", "gru", "lstm"),
-    "correction": ("gae", "vtrace"),
-}
+Correction = Literal["gae", "vtrace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ class PPOSettings(TorchConfig):
     """Policy and value see through the same layers, which suits images, instead of their own. With
     a memory they always do."""
 
-    memory: Literal["none", "gru", "lstm"] = "none"
+    memory: MemoryKind = "none"
     """What remembers earlier observations: one memory for policy and value, between a torso that
     they share and the heads."""
 
@@ -61,7 +59,7 @@ class PPOSettings(TorchConfig):
     initial_log_std: float = 0.0
     """Of continuous actions, in units in which their bounds are -1 and 1."""
 
-    correction: Literal["gae", "vtrace"] = "gae"
+    correction: Correction = "gae"
     """How advantages are estimated: `vtrace` allows for actions having been chosen by older
     policies, `gae` takes them for the newest one's."""
 
@@ -121,7 +119,14 @@ class PPOSettings(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        _check_choices(self)
+        check_choice("activation", self.activation, get_args(Activation))
+        check_choice("memory", self.memory, get_args(MemoryKind))
+        check_choice("correction", self.correction, get_args(Correction))
+        if self.accelerate != "off":
+            raise ConfigError(
+                f"agent.accelerate={self.accelerate!r} repeats updates of batches of one size, but "
+                "those of PPO vary, as the number of episodes in them does; set it to off"
+            )
         check_widths("hidden", self.hidden)
         if self.dual_clip and not self.dual_clip > 1.0:
             raise ConfigError(
@@ -155,16 +160,4 @@ class PPOSettings(TorchConfig):
     def _head(self, spec: EnvSpec) -> ActionHead:
         return action_head(
             spec.action, state_std=self.state_std, initial_log_std=self.initial_log_std
-        )
-
-
-def _check_choices(config: PPOSettings) -> None:
-    """Refuse settings that do not exist, and those that do not go together."""
-    for name, known in _CHOICES.items():
-        if (value := getattr(config, name)) not in known:
-            raise ConfigError(f"agent.{name} must be {' or '.join(known)}, got {value!r}")
-    if config.accelerate != "off":
-        raise ConfigError(
-            f"agent.accelerate={config.accelerate!r} repeats updates of batches of one size, but "
-            "those of PPO vary, as the number of episodes in them does; set it to off"
         )

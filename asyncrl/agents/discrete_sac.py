@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
 from asyncrl.agents._actor_critic import SlowCopy, make_actor
 from asyncrl.agents._checks import (
+    check_choice,
     check_not_negative,
     check_probability,
     check_widths,
@@ -74,6 +75,8 @@ from asyncrl.types import Array, Columns, ModelVersion, Params
 
 __all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy"]
 
+Belief = Literal["least", "mean"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteSACConfig(TorchConfig):
@@ -86,7 +89,7 @@ class DiscreteSACConfig(TorchConfig):
     n_critics: int = 2
     """Critics, each with a network of its own."""
 
-    believe: Literal["least", "mean"] = "mean"
+    believe: Belief = "mean"
     """Which of the critics' values are learned from; the least underestimate."""
 
     clip_change: float = 0.0
@@ -136,8 +139,7 @@ class DiscreteSACConfig(TorchConfig):
         check_widths("hidden", self.hidden)
         if self.n_critics < 1:
             raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        if self.believe not in {"least", "mean"}:
-            raise ConfigError(f"agent.believe must be least or mean, got {self.believe!r}")
+        check_choice("believe", self.believe, get_args(Belief))
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
         check_not_negative("clip_change", self.clip_change)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agent import PolicyContext
+from asyncrl.agents._checks import check_choice
 from asyncrl.agents._q_learning import (
     QAgent,
     QConfig,
@@ -49,11 +50,12 @@ from asyncrl.agents._q_learning import (
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns
 
 __all__ = ["DQNAgent", "DQNConfig", "DQNPolicy"]
+
+Loss = Literal["huber", "mse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class DQNConfig(QConfig):
     (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, n_actions)
     values. Must be importable, or cloudpickle-able."""
 
-    loss: Literal["huber", "mse"] = "mse"
+    loss: Loss = "mse"
     """Squared error, or Huber's: half of that, with slope 1 where errors exceed 1. Huber's suits
     clipped rewards, and is slow where returns are in the tens or more."""
 
@@ -76,8 +78,7 @@ class DQNConfig(QConfig):
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
         self.check_shapes(self.network)
-        if self.loss not in {"huber", "mse"}:
-            raise ConfigError(f"agent.loss must be huber or mse, got {self.loss!r}")
+        check_choice("loss", self.loss, get_args(Loss))
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
         """Make the learner's agent."""

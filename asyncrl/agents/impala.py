@@ -28,13 +28,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import (
+    check_choice,
     check_not_negative,
     check_positive,
     check_probability,
@@ -56,6 +57,7 @@ from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import action_head
 from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import MakeNetwork
+from asyncrl.agents.recurrent import MemoryKind
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -73,11 +75,7 @@ from asyncrl.types import Columns, ModelVersion
 
 __all__ = ["IMPALAAgent", "IMPALAConfig", "IMPALAPolicy"]
 
-_CHOICES = {
-    "activation": ("tanh", "relu"),
-    "memory": ("none", "gru", "lstm"),
-    "optimizer": ("adam", "rmsprop"),
-}
+Optimizer = Literal["adam", "rmsprop"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +94,11 @@ class IMPALAConfig(TorchConfig):
     (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, features).
     Memory, policy and values come behind it. Must be importable, or cloudpickle-able."""
 
-    memory: Literal["none", "gru", "lstm"] = "none"
+    memory: MemoryKind = "none"
     """What remembers earlier observations of an episode, in as many units as the last hidden layer
     has."""
 
-    optimizer: Literal["adam", "rmsprop"] = "adam"
+    optimizer: Optimizer = "adam"
     """What takes the steps."""
 
     learning_rate: float | Schedule = 1e-3
@@ -148,8 +146,9 @@ class IMPALAConfig(TorchConfig):
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
         check_widths("hidden", self.hidden)
-        for name in ("activation", "memory", "optimizer"):
-            _check_choice(name, getattr(self, name))
+        check_choice("activation", self.activation, get_args(Activation))
+        check_choice("memory", self.memory, get_args(MemoryKind))
+        check_choice("optimizer", self.optimizer, get_args(Optimizer))
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accelerate={self.accelerate} wants batches of one shape, but those of "
@@ -298,9 +297,3 @@ def _optimizer(config: IMPALAConfig, params: list[nn.Parameter]) -> torch.optim.
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the rows that are transitions."""
     return torch.where(mask, values, 0.0).sum() / mask.sum()
-
-
-def _check_choice(name: str, choice: str) -> None:
-    if choice not in _CHOICES[name]:
-        *some, last = _CHOICES[name]
-        raise ConfigError(f"agent.{name} must be {', '.join(some)} or {last}, got {choice!r}")

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import (
     check_answer,
+    check_choice,
     check_not_negative,
     check_probability,
     check_widths,
@@ -105,8 +106,7 @@ class R2D2Config(QConfig):
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
         check_widths("encoder_hidden", self.encoder_hidden)
-        if self.memory not in {"gru", "lstm"}:
-            raise ConfigError(f"agent.memory must be gru or lstm, got {self.memory!r}")
+        check_choice("memory", self.memory, get_args(CoreKind))
         if self.memory_units < 1:
             raise ConfigError(f"agent.memory_units must be at least 1, got {self.memory_units}")
         if self.accelerate != "off":

@@ -23,10 +23,13 @@ from torch import Tensor, nn
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.types import BoolArray
 
-__all__ = ["CoreKind", "Memories", "RecurrentCore", "each_row"]
+__all__ = ["CoreKind", "Memories", "MemoryKind", "RecurrentCore", "each_row"]
 
 CoreKind = Literal["gru", "lstm"]
 """Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
+
+MemoryKind = Literal["none", "gru", "lstm"]
+"""What a policy may remember by."""
 
 
 class RecurrentCore(nn.Module):

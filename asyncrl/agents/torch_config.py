@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeVar, cast
+from typing import ClassVar, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import nn
 
-from asyncrl.agents._checks import check_not_negative
+from asyncrl.agents._checks import check_choice, check_not_negative
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.normalize import RETURN, Normalized
 from asyncrl.env import BoxSpec, PackedSpec
@@ -19,6 +19,8 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 
 __all__ = ["TorchConfig"]
+
+Precision = Literal["float32", "bfloat16"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -35,7 +37,7 @@ class TorchConfig:
     """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
     than one pays for large networks only, and takes cores from the actors."""
 
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Of the learner's products of matrices. Parameters, losses and actors stay in float32."""
 
     accelerate: Acceleration = "off"
@@ -63,14 +65,8 @@ class TorchConfig:
     def __post_init__(self) -> None:
         check_not_negative("threads", self.threads)
         self._check_accumulation()
-        if self.precision not in {"float32", "bfloat16"}:
-            raise ConfigError(
-                f"agent.precision must be float32 or bfloat16, got {self.precision!r}"
-            )
-        if self.accelerate not in {"off", "compile", "graphs"}:
-            raise ConfigError(
-                f"agent.accelerate must be off, compile or graphs, got {self.accelerate!r}"
-            )
+        check_choice("precision", self.precision, get_args(Precision))
+        check_choice("accelerate", self.accelerate, get_args(Acceleration))
 
     def _check_accumulation(self) -> None:
         if self.accumulate < 1:

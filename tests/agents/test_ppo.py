@@ -501,7 +501,7 @@ def test_torso_with_another_answer_than_features_is_refused() -> None:
     [
         ({"hidden": (8, 0)}, "hidden"),
         ({"activation": "gelu"}, "tanh or relu"),
-        ({"memory": "brain"}, "none or gru or lstm"),
+        ({"memory": "brain"}, "none, gru or lstm"),
         ({"correction": "retrace"}, "gae or vtrace"),
         ({"accelerate": "graphs"}, "set it to off"),
         ({"accelerate": "compile"}, "set it to off"),
