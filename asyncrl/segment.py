@@ -35,6 +35,7 @@ import numpy as np
 from asyncrl.errors import ConfigError
 
 __all__ = [
+    "DISCOUNTED_RETURN",
     "END",
     "TERMINATED",
     "TRUNCATED",
@@ -43,6 +44,10 @@ __all__ = [
     "SegmentSchema",
     "make_schema",
 ]
+
+DISCOUNTED_RETURN = "discounted_return"
+"""Column that a step processor fills for agents that ask for it: the discounted return of the
+episode so far."""
 
 TERMINATED = np.uint8(1)
 """The environment ended the episode in this transition: nothing follows, bootstrap with 0."""

@@ -12,6 +12,7 @@ from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.recorder import Record
 from asyncrl.segment import (
+    DISCOUNTED_RETURN,
     END,
     TRUNCATED,
     ColumnSpec,
@@ -125,7 +126,7 @@ class OneStep:
         if self._return_gamma is not None:
             so_far = self._return * np.float32(self._return_gamma) + out.reward
             self._return = np.where(flags, np.float32(0), so_far)
-            columns["discounted_return"] = so_far
+            columns[DISCOUNTED_RETURN] = so_far
         yield Rows(self._everyone, columns, out.stepped)
         if len(ended := (out.terminated | out.truncated).nonzero()[0]):
             yield _end_rows(ended, self._newest(out.final_obs.take(ended, axis=0)))
@@ -144,7 +145,7 @@ class OneStep:
 
 def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneStep:
     """Return the processor that fits how segments are cut, and what columns an agent asks for."""
-    asked = any(column.name == "discounted_return" for column in extras)
+    asked = any(column.name == DISCOUNTED_RETURN for column in extras)
     return OneStep(frame_stack=config.frame_stack, return_gamma=_RETURN_GAMMA if asked else None)
 
 

@@ -15,12 +15,10 @@ from torch import Tensor, nn
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
+from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Columns
 
-__all__ = ["RETURN", "Normalized", "RunningNorm"]
-
-RETURN = "discounted_return"
-"""Column that rewards are normalised by: the discounted return of the episode so far."""
+__all__ = ["Normalized", "RunningNorm"]
 
 _LARGEST = 10.0
 _EPSILON = 1e-8
@@ -97,11 +95,12 @@ class Normalized(nn.Module):
 
     def check(self, batch: Columns) -> None:
         """Refuse a batch without the returns that rewards are to be normalised by."""
-        if self.returns is not None and RETURN not in batch:
+        if self.returns is not None and DISCOUNTED_RETURN not in batch:
             raise ConfigError(
-                f"agent.normalize_reward=True needs batches with a column {RETURN}, the discounted "
-                f"return of the episode so far, but this one has only {', '.join(sorted(batch))}; "
-                "let the step processor fill it: OneStep(return_gamma=...)"
+                f"agent.normalize_reward=True needs batches with a column {DISCOUNTED_RETURN}, the "
+                "discounted return of the episode so far, but this one has only "
+                f"{', '.join(sorted(batch))}; let the step processor fill it: "
+                "OneStep(return_gamma=...)"
             )
 
     def learn(self, obs: NetworkInput, data: Mapping[str, Tensor]) -> None:
@@ -109,7 +108,7 @@ class Normalized(nn.Module):
         for name, norm in zip(self._names, self.fields, strict=True):
             norm.learn(obs if isinstance(obs, Tensor) else obs[name])  # type: ignore[operator]
         if self.returns is not None:
-            self.returns.learn(data[RETURN])
+            self.returns.learn(data[DISCOUNTED_RETURN])
 
     def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a batch in units of the standard deviation of returns."""

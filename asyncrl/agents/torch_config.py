@@ -13,10 +13,10 @@ from torch import nn
 
 from asyncrl.agents._checks import check_choice, check_not_negative
 from asyncrl.agents.accelerate import Acceleration
-from asyncrl.agents.normalize import RETURN, Normalized
+from asyncrl.agents.normalize import Normalized
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
+from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec
 
 __all__ = ["TorchConfig"]
 
@@ -87,7 +87,7 @@ class TorchConfig:
     @property
     def norm_columns(self) -> tuple[ColumnSpec, ...]:
         """Columns that normalisation needs and a step processor fills."""
-        return (ColumnSpec(RETURN, "float32"),) if self.normalize_reward else ()
+        return (ColumnSpec(DISCOUNTED_RETURN, "float32"),) if self.normalize_reward else ()
 
     def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
         """Return the network, wrapped in the normalisation that was asked for, if any was."""

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from asyncrl.agents.accelerate import Accelerated, Update
 from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.normalize import RETURN, Normalized
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.errors import OutOfMemory
+from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Array, Columns
 
 __all__ = ["TRAJECTORY_COLUMNS", "TRANSITION_COLUMNS", "Updates"]
@@ -43,7 +44,7 @@ class Updates:
         self._device = device
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
-        self._move = BatchMover(device, (*columns, *(RETURN,) * config.normalize_reward))
+        self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
         self._run = Accelerated(update, config.accelerate, device)
         self._newest: tuple[Tensor, Tensor] | None = None
 
@@ -87,7 +88,7 @@ class Updates:
             return obs, data["reward"]
         mask = data["mask"]
         acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
-        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == RETURN})
+        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
         return self._norm.see(obs), self._norm.rewards(data)
 
     def priorities(self) -> Array:

@@ -22,7 +22,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.messages import Peer
 from asyncrl.outbox import Outbox
 from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
-from asyncrl.segment import ColumnSpec, SegmentConfig, SegmentSchema, make_schema
+from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec, SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import Step, make_one_step
 from asyncrl.types import ActorId, Array, ModelVersion
 
@@ -30,9 +30,6 @@ __all__ = ["Episode", "Observations", "fill_buffer", "push_episodes"]
 
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
 """Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""
-
-RETURN = "discounted_return"
-"""The one column of an agent's own that a step processor fills."""
 
 _STREAMS = 64
 """Episodes played back at once; each step then costs little more than one of them would."""
@@ -105,7 +102,7 @@ def push_episodes(
     """
     own = {column.name for column in make_one_step(segment, ()).columns(spec, ())}
     extras = tuple(column for column in schema.columns if column.name not in own)
-    if unknown := sorted({column.name for column in extras} - {RETURN}):
+    if unknown := sorted({column.name for column in extras} - {DISCOUNTED_RETURN}):
         raise ConfigError(
             f"the agent asks for the columns {unknown}, which episodes in arrays do not have: only "
             "who acts can store them; use an agent or settings that ask for none"
