@@ -26,6 +26,11 @@ class Evaluation(NamedTuple):
 class Evaluator(Protocol):
     """Policy in, score out; the same policy gets the same score each time."""
 
+    @property
+    def stochastic(self) -> bool:
+        """Whether it lets the policy act as in training."""
+        ...
+
     def evaluate(self, policy: Policy) -> Evaluation:
         """Score a policy in evaluation mode and leave its mode as it was."""
         ...

@@ -22,6 +22,8 @@ from tests.sample_messages import PEER, make_model
 class CountingEvaluator:
     """Scores what the policy would do, and counts how often it was asked."""
 
+    stochastic = False
+
     def __init__(self) -> None:
         self.count = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -126,6 +127,8 @@ def make_actor(
 
 class BoundedPolicy(TorchPolicy):
     """Acts uniformly at random for the first steps of a run, then as a subclass chooses."""
+
+    squashed: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 
 from asyncrl.agent import evaluation_mode
 from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
@@ -41,7 +42,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     Raises `ConfigError` for policies that remember, and for networks that do what numpy is not
     told how to. Actions of a `DiscreteSpec` count from 0.
     """
-    if any(getattr(module, "memory_size", 0) for module in policy.model.modules()):
+    if any(isinstance(module, RecurrentCore) for module in policy.model.modules()):
         raise ConfigError("a policy that remembers cannot be exported; train one without a memory")
     obs = _some_observations(spec.observation)
     acting: Any = policy
@@ -56,7 +57,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
             "format": FORMAT,
             "any_batch": rows > 1,
             "observation": _observation(spec.observation),
-            "action": _action(spec.action, squashed=hasattr(policy, "bounds")),
+            "action": _action(spec.action, squashed=policy.squashed),
         }
         arrays["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
         file = io.BytesIO()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ class TorchPolicy:
     `env_steps` are those of the whole run, as far as this policy knows: what the newest model
     came with, or its own steps if those are more. Schedules count in them.
     """
+
+    squashed: ClassVar[bool] = False
+    """Whether `act` squashes what the model answers, by tanh, to between the actions' bounds."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.model = model.to(device)
