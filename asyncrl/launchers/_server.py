@@ -73,6 +73,9 @@ def main(arguments: Sequence[str]) -> None:
     finally:
         server.kill_all()
         shutil.rmtree(directory, ignore_errors=True)
+    # The learner waits for this process to end. Nothing is left to do for the interpreter, which
+    # would take down torch, module by module.
+    os._exit(0)
 
 
 class _Server:
