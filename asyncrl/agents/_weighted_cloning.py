@@ -83,7 +83,7 @@ class WeightedCloning(CloningPolicy, TorchAgent):
         with self._matmul():
             told = self._updates.step(batch, more)
         self.version = ModelVersion(self.version + 1)
-        return told
+        return told | self._descent.adam.tell("learning_rate")
 
     @abstractmethod
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -76,7 +76,7 @@ class BCAgent(BCPolicy, TorchAgent):
         with self._matmul():
             told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
-        return told
+        return told | self._descent.adam.tell("learning_rate")
 
     def load_state(self, state: Params) -> None:
         """Go on from `state`, or raise and change nothing."""

@@ -251,7 +251,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._critic_adam.follow(self.env_steps)
         told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
-        return told
+        told |= self._actor_adam.tell("actor_learning_rate")
+        return told | self._critic_adam.tell("critic_learning_rate")
 
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""

@@ -106,7 +106,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         super().__init__(config, spec, context, device)
         self._value_norm = RunningNorm(()).to(device)
         self._flat, self._gradient = flatten_parameters(self.net)
-        self._adam = FusedAdam([self._flat], value_at(config.learning_rate, 0), config.adam_eps)
+        self._adam = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self._order = torch.Generator(device).manual_seed(context.seed)
         standard = config.network is None
         self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
@@ -191,7 +191,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
 
     def _learn(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of what they tell."""
-        self._adam.param_groups[0]["lr"] = value_at(self.config.learning_rate, self.env_steps)
+        self._adam.follow(self.env_steps)
         told: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
             parts = minibatches.shuffled(self.config.minibatches, self._order)
@@ -199,9 +199,9 @@ class PPOAgent(PPOPolicy, TorchAgent):
             told += newest
             if self.config.target_kl and _mean(newest, "approx_kl") > self.config.target_kl:
                 break
-        return {name: _mean(told, name) for name in told[0]} | {
-            "grad_steps": torch.tensor(float(len(told)))
-        }
+        means = {name: _mean(told, name) for name in told[0]}
+        means["grad_steps"] = torch.tensor(float(len(told)))
+        return means | self._adam.tell("learning_rate")
 
     def _take(
         self, minibatches: Minibatches, index: Tensor

@@ -461,6 +461,20 @@ def test_batches_in_parts_teach_what_whole_ones_do(
     assert len(passes) >= 3 * 3, "each step passes at least one network in three parts"
 
 
+@every_agent_with_networks
+def test_learning_rates_that_change_are_told(case: Case) -> None:
+    names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
+    rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
+    assert rates
+    config = dataclasses.replace(case.config, **rates)  # type: ignore[type-var]
+    agent: Any = dataclasses.replace(case, config=config).build()
+    for env_steps in (0, 50, 100):
+        agent.env_steps = env_steps
+        told = agent.opt(batch_for(case, env_steps))
+        expected = pytest.approx(1e-3 * (1 - env_steps / 100))
+        assert {name: float(told[name]) for name in rates} == dict.fromkeys(rates, expected)
+
+
 @every_agent
 def test_policies_with_the_same_model_act_alike(case: Case) -> None:
     agent, policy = case.build(seed=1), case.build_policy(seed=2)
