@@ -53,7 +53,7 @@ Digest = dict[str, Any]
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""
 
-_CHUNK_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
 
 _MORE_HEADER_BYTES = 8 << 10
 """Kept free in the header of a stream for the arrays that come after its pieces."""

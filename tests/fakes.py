@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agent import Act, PolicyContext
+from asyncrl.array_file import Arrays
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
@@ -119,7 +120,7 @@ class CountingMemory(ConstantAgent):
 class DirectSaver(Saver):
     """Writes in the caller's turn, so that a test knows when."""
 
-    def save(self, name: str, groups: Mapping[str, Params], meta: Mapping[str, Any]) -> None:
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
         self._checkpointer.save(name, groups, meta)
 
     def close(self, timeout_s: float) -> None:

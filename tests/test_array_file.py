@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from asyncrl.array_file import (
+    collected,
     digest_of,
     let_go,
     map_arrays,
     read_arrays,
     write_arrays,
     write_file,
+    write_group,
+    write_stream,
 )
 from asyncrl.errors import CheckpointError
+from asyncrl.types import Array, Params
 
 NAMES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 ANY_ARRAY = st.sampled_from(NAMES).flatmap(
@@ -54,6 +60,83 @@ def test_large_arrays_are_written_piece_by_piece(tmp_path: Path) -> None:
     assert np.array_equal(found["strided"], large[::1000])
 
 
+class Pieces:
+    """A stream of arrays that are there all the time."""
+
+    def __init__(self, in_pieces: Params, others: Params, step: int, first: int = 0) -> None:
+        self._in_pieces, self._others, self._step, self._first = in_pieces, others, step, first
+        self.shapes = {n: (array.shape, array.dtype.name) for n, array in in_pieces.items()}
+        self.closed = False
+
+    def pieces(self) -> Iterator[tuple[int, Params]]:
+        n_rows = max((len(array) for array in self._in_pieces.values()), default=0)
+        for begin, end in ((self._first, n_rows), (0, self._first)):
+            for at in range(begin, end, self._step):
+                part = slice(at, min(at + self._step, end))
+                yield at, {name: array[part] for name, array in self._in_pieces.items()}
+
+    def rest(self) -> Params:
+        return self._others
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@given(
+    st.integers(0, 5).flatmap(
+        lambda n_rows: st.dictionaries(
+            st.text(min_size=1, max_size=5),
+            st.sampled_from(NAMES).flatmap(
+                lambda dtype: array_shapes(max_dims=2, min_side=0, max_side=3).flatmap(
+                    lambda shape: arrays(dtype, (n_rows, *shape))
+                )
+            ),
+            max_size=4,
+        )
+    ),
+    st.dictionaries(st.text(min_size=6, max_size=7), ANY_ARRAY, max_size=4),
+    st.integers(1, 3),
+    st.integers(0, 5),
+)
+@settings(max_examples=50, deadline=None)
+def test_streams_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    in_pieces: dict[str, Array],
+    others: dict[str, Array],
+    step: int,
+    first: int,
+) -> None:
+    path = tmp_path_factory.mktemp("streams") / "some.safetensors"
+    n_rows = max((len(array) for array in in_pieces.values()), default=0)
+    stream = Pieces(in_pieces, others, step, min(first, n_rows))
+    digest = write_stream(path, stream)
+    raw = path.read_bytes()
+    assert digest == {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    assert not stream.closed, "that is up to whoever has it"
+    memory = collected(stream)
+    assert stream.closed
+    for found in (read_arrays(path), map_arrays(path), safetensors.numpy.load(raw), memory):
+        assert found.keys() == in_pieces.keys() | others.keys()
+        for name, value in (in_pieces | others).items():
+            assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+            assert found[name].tobytes() == value.tobytes()
+
+
+def test_streams_that_cannot_be_saved_are_refused(tmp_path: Path) -> None:
+    rows = np.ones((3, 2), np.float32)
+    with pytest.raises(CheckpointError, match="cannot save a/x: its dtype is complex64"):
+        write_stream(tmp_path / "a", Pieces({"x": rows.astype(np.complex64)}, {}, 1))
+    with pytest.raises(CheckpointError, match="cannot save b/y: its dtype is complex64"):
+        write_stream(tmp_path / "b", Pieces({"x": rows}, {"y": rows.astype(np.complex64)}, 1))
+    many = {f"{i:0100}": rows for i in range(100)}
+    with pytest.raises(CheckpointError, match="cannot save c: 100 arrays are too many"):
+        write_stream(tmp_path / "c", Pieces({"x": rows}, many, 1))
+    nan = np.where(np.arange(3)[:, None] == 2, np.float32(np.nan), rows)
+    for number, stream in enumerate((Pieces({"x": nan}, {}, 1), Pieces({}, {"x": nan}, 1))):
+        with pytest.raises(CheckpointError, match=rf"save n{number}/x: it has NaN"):
+            write_group(tmp_path / f"n{number}", stream)
+
+
 def test_nothing_is_overwritten_and_only_the_owner_may_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_file(path, iter([b"once"]))
@@ -84,6 +167,17 @@ def test_mapped_arrays_are_read_only_and_outlive_their_file(tmp_path: Path) -> N
         assert np.array_equal(found["large"], large), "what was let go comes back"
         assert found["scalar"] == 3.5
         let_go([*found.values(), found["large"][5:], large])
+
+
+def test_only_what_is_named_is_let_go(tmp_path: Path) -> None:
+    size = 64 * mmap.PAGESIZE
+    with (tmp_path / "file").open("w+b") as file:
+        file.truncate(size)
+        mapped = mmap.mmap(file.fileno(), size)
+    whole = np.ndarray((64, mmap.PAGESIZE), np.uint8, mapped)
+    whole[:] = np.arange(64)[:, None]
+    let_go([whole[3:9], whole[20:40, 5:9], whole[:0]])
+    assert np.array_equal(whole[:, 7], np.arange(64)), "what is in a file stays there"
 
 
 def test_metadata_of_other_writers_is_no_array(tmp_path: Path) -> None:

@@ -372,19 +372,12 @@ def test_time_until_data_is_there_is_waiting() -> None:
 
 
 @pytest.mark.fault("F21")
-def test_checkpoint_is_what_a_resumed_run_goes_on_from() -> None:
-    kept: dict[str, Checkpoint] = {}
-
-    class Keeps(Saves):
-        def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
-            kept[name] = Checkpoint(groups, meta, Path("saved"))
-            return super().save(name, groups, meta)
-
+def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
     stage = Stage(strategy=Steps(4))
     stage.manager.next_incarnation = 7
-    stage.trainer.books._saver = DirectSaver(Keeps(stage.log), stage.interrupter)
+    stage.trainer.books._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
     before = stage.train()
-    saved = kept["4"]
+    saved = Checkpointer(tmp_path).load("4")
     assert first_incarnation(saved) == 7, "lives that nobody has lived"
     resumed = Stage(strategy=Steps(3), checkpoint=saved)
     assert resumed.trainer.books.counts == Counts(env_steps=before.env_steps, opt_steps=4)

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -438,3 +438,47 @@ def test_score_that_is_not_finite_is_never_best_and_warned_of_once(
     assert not best.is_better(math.nan)
     assert best.score == 1.0
     assert [record.getMessage().split(";")[0] for record in caplog.records] == ["a score is nan"]
+
+
+class Stream:
+    """A group that looks around before it hands its rows over."""
+
+    def __init__(self, directory: Path, rows: np.ndarray) -> None:
+        self._directory = directory
+        self._rows = rows
+        self.shapes = {"rows": (rows.shape, rows.dtype.name)}
+        self.files_before: list[str] = []
+
+    def pieces(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        files = self._directory.glob(".data-*/*")
+        self.files_before = [f.name for f in files if not (f.parent / FILES[-1]).exists()]
+        for i in range(len(self._rows)):
+            yield i, {"rows": self._rows[i : i + 1]}
+
+    def rest(self) -> dict[str, np.ndarray]:
+        return {"count": np.array([len(self._rows)])}
+
+    def close(self) -> None:
+        pass
+
+
+def test_stream_is_taken_first_and_comes_back_as_arrays(tmp_path: Path) -> None:
+    stream = Stream(tmp_path, np.arange(12.0).reshape(4, 3))
+    Checkpointer(tmp_path).save("1", {**groups(), "replay": stream}, {})
+    assert stream.files_before == ["replay.safetensors"]
+    for mapped in ([], ["replay"]):
+        loaded = Checkpointer(tmp_path).load("1", mapped=mapped).groups
+        assert list(loaded["replay"]["rows"][:, 0]) == [0.0, 3.0, 6.0, 9.0]
+        assert loaded["replay"]["count"] == [4]
+        assert set(loaded) == {"agent", "model", "replay"}
+
+
+def test_stream_that_cannot_be_saved_leaves_what_was_before(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save("1", groups(), {})
+    before = hidden(tmp_path)
+    stream = Stream(tmp_path, np.array([[1.0], [np.nan]]))
+    with pytest.raises(CheckpointError, match="cannot save replay/rows: it has NaN"):
+        checkpointer.save("1", {**groups(2.0), "replay": stream}, {})
+    assert hidden(tmp_path) == before
+    assert value_of(checkpointer, "1") == 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -506,6 +506,31 @@ class KeptBuffer(ListBuffer):
         self.pushed = state["pushed"].tolist()
 
 
+class StreamingBuffer(KeptBuffer):
+    """One that is too large to be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room_bytes: list[int | None] = []
+
+    def state(self) -> Params:
+        raise MemoryError("it is copied")
+
+    def stream(self, room_bytes: int | None = None) -> Any:
+        self.room_bytes.append(room_bytes)
+        return self
+
+
+@pytest.mark.fault("F30")
+def test_large_replay_is_not_copied_while_others_wait() -> None:
+    station = Station(buffer=StreamingBuffer())
+    groups, _ = station.proxy.state(save_replay=True)
+    assert isinstance(station.buffer, StreamingBuffer)
+    assert list(groups.values()) == [station.buffer]
+    assert station.buffer.room_bytes == [32 << 20], "what is kept has an end"
+    assert station.proxy.state(save_replay=False)[0] == {}
+
+
 @pytest.mark.fault("F21")
 @pytest.mark.parametrize("save_replay", [True, False])
 def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -> None:
@@ -524,7 +549,8 @@ def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -
     assert numbers["env_steps"] == stored
 
     second = Station(samples_per_insert=0.5, buffer=KeptBuffer())
-    second.proxy.restore(Checkpoint(groups, {"run": numbers}))
+    copies = {name: group for name, group in groups.items() if isinstance(group, Mapping)}
+    second.proxy.restore(Checkpoint(copies, {"run": numbers}))
     assert second.buffer.pushed == (first.buffer.pushed if save_replay else [])
     _, after = second.proxy.state(save_replay=True)
     assert after["limiter"] == (counts if save_replay else {"inserted": 0, "sampled": 0})

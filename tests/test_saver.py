@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.interrupter import Interrupter
 from asyncrl.metrics import describe
 from asyncrl.saver import Saver
+from asyncrl.types import Params
 from tests.helpers import wait_until
 
 GROUPS = {"model": {"weight": np.ones(3)}}
@@ -94,6 +96,49 @@ def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Sta
     stage.saver.close(20)
     assert stage.checkpointer.written[0] == "1"
     assert sorted(stage.checkpointer.written[1:]) == ["4", "best"]
+
+
+class FakeStream:
+    """Nothing, until it is closed."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+        self.closed = False
+
+    def pieces(self) -> Iterator[tuple[int, Params]]:
+        return iter(())
+
+    def rest(self) -> Params:
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(
+    stage: Stage,
+) -> None:
+    written, overtaken, failing = (FakeStream() for _ in range(3))
+    stage.saver.save("1", {**GROUPS, "replay": written}, {})
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.saver.save("2", {"replay": overtaken}, {})
+    stage.saver.save("3", {"replay": failing}, {})
+    assert (written.closed, overtaken.closed, failing.closed) == (False, True, False)
+    stage.checkpointer.fail = lambda: full_disk() if stage.checkpointer.begun[1:] else None
+    stage.checkpointer.may_write.set()
+    wait_until(lambda: failing.closed, 20, "the end of the last one")
+    assert written.closed
+    wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    stage.saver._errors.clear()
+
+
+def test_what_was_saved_does_not_stay_in_memory(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    weight = np.ones(3)
+    kept = weakref.ref(weight)
+    stage.saver.save("1", {"model": {"weight": weight}}, {})
+    del weight
+    wait_until(lambda: kept() is None, 20, "the array to be forgotten, with no other to save")
 
 
 @pytest.mark.fault("F17")

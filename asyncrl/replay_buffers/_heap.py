@@ -38,6 +38,11 @@ class Heap:
         """Return the bytes of one with so many leaves."""
         return 2 * first_leaf(n_leaves) * np.dtype(np.float64).itemsize
 
+    @property
+    def leaves(self) -> Floats:
+        """The values of all leaves, and of those that make their number a power of 2."""
+        return self._nodes[self._first_leaf :]
+
     def set(self, leaves: IntArray, values: Array) -> None:
         """Change leaves; of one that is named more than once the last value counts."""
         if not len(leaves):

@@ -147,8 +147,11 @@ class Priorities:
     def state(self) -> dict[str, Array]:
         """Return a copy of what later draws depend on, besides the ring's content."""
         ring = self._ring
+        first, leaves = ring.oldest % ring.capacity, self._sums.leaves
+        after_end = max(0, first + len(ring) - ring.capacity)
+        parts = leaves[first : first + len(ring) - after_end], leaves[:after_end]
         return {
-            "priorities": self._sums.take(np.arange(ring.oldest, ring.newest) % ring.capacity),
+            "priorities": np.concatenate(parts),  # an index of each would take far longer
             "highest": np.array([self._highest]),
             "samples": np.array([self._samples]),
             "random": generator_state(self._random),

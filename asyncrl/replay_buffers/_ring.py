@@ -221,10 +221,10 @@ class Ring:
 
     def _copies(self, slots: slice | IntArray) -> dict[str, Array]:
         """Return copies of segments."""
-        columns = {name: np.array(column[slots]) for name, column in self._segments.items()}
+        columns = {name: column[slots] for name, column in self._segments.items()}
         if isinstance(slots, slice):
-            # Those that are in a file need not stay in memory.
-            let_go(column[slots] for column in self._segments.values())
+            views, columns = columns, {name: column.copy() for name, column in columns.items()}
+            let_go(views.values())  # those that are in a file need not stay in memory
         return columns | (self._wide.copies(slots) if self._wide else {})
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:

@@ -19,7 +19,7 @@ import numpy as np
 from asyncrl.array_file import Shapes
 from asyncrl.replay_buffers._state import COLUMN, schema_state
 from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
+from asyncrl.types import Array, Columns, IntArray, Params
 
 __all__ = ["PIECE_BYTES", "QueueStream", "RingExtent", "RingStream"]
 
@@ -141,25 +141,34 @@ class RingStream:
         """Keep nothing any more."""
         with self._lock:
             self._closed = True
-            self._kept.clear()
+            self._kept, self._others = [], {}
 
     def _piece(self, part: slice) -> dict[str, Array]:
         with self._lock:
             piece = self._copy(part)
-            kept, self._kept = self._kept, []
-            for slots, columns in kept:
-                here = (slots >= part.start) & (slots < part.stop)
-                for name, column in columns.items():
-                    piece[name][slots[here] - part.start] = column[here]
-                self._room += int(here.sum())
-                if not here.all():
-                    self._kept.append(_those(~here, slots, columns))
+            self._kept = [rest for kept in self._kept if (rest := self._moved(kept, part, piece))]
             lost = self._lost[part]
             self._settled[part] = True
         for column in piece.values():
             column[lost] = 0
         piece["flags"][lost] = END
         return piece
+
+    def _moved(
+        self, kept: tuple[IntArray, Columns], part: slice, piece: Columns
+    ) -> tuple[IntArray, Columns] | None:
+        """Copy what was kept of a piece into it; return the other slots that were kept with it."""
+        slots, columns = kept
+        here = (slots >= part.start) & (slots < part.stop)
+        if not here.any():
+            return kept
+        for name, column in columns.items():
+            piece[name][slots[here] - part.start] = column[here]
+        self._room += int(here.sum())
+        others = ~here
+        if not others.any():
+            return None
+        return slots[others], {name: column[others] for name, column in columns.items()}
 
 
 class QueueStream:
@@ -202,7 +211,3 @@ def _shapes(schema: SegmentSchema, n_segments: int) -> Shapes:
 
 def _named(columns: Columns) -> dict[str, Array]:
     return {f"{COLUMN}{name}": column for name, column in columns.items()}
-
-
-def _those(which: BoolArray, slots: IntArray, columns: Columns) -> tuple[IntArray, Columns]:
-    return slots[which], {name: column[which] for name, column in columns.items()}
