@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from asyncrl.agents._crossq_networks import BatchRenorm, in_training_mode
 from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.types import Array, Columns
+from tests.agents.cloning import LEARNING_RATE
+from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,
@@ -183,6 +186,131 @@ def test_both_halves_of_the_target_are_normalised_together(alpha: float) -> None
     agent = config.build(SPEC, CONTEXT)
     expected = naive_loss(agent, alpha)
     assert float(agent.opt(batch_of(24))["critic_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+# --- against the paper's equations ---------------------------------------------------------------
+
+
+def normalised(x: Array, mean: Array, var: Array, weight: Array, bias: Array) -> Array:
+    return weight * (x - mean) / np.sqrt(var + EPSILON) + bias
+
+
+def naive_pass(
+    params: list[Array], running: list[Array], x: Array, *, learning: bool
+) -> tuple[Array, list[Array]]:
+    """Return what batch normalisation, a layer, a cut, ... answer, and the running numbers then.
+
+    Running numbers are a mean and a variance for each normalisation. They are what normalises,
+    unless the network is learning: then that is the batch.
+    """
+    params, after = list(params), []
+    for k in range(0, len(running), 2):
+        mean, var = (x.mean(axis=0), x.var(axis=0)) if learning else running[k : k + 2]
+        after += [
+            0.99 * old + 0.01 * new for old, new in zip(running[k:], (mean, var), strict=False)
+        ]
+        scale, shift, weight, bias = params[:4]
+        x = normalised(x, mean, var, scale, shift) @ weight.T + bias
+        del params[:4]
+        if params:
+            x = np.maximum(x, 0.0)
+    return x, after
+
+
+def running_of(module: Any) -> list[Array]:
+    """Return mean and variance of each normalisation."""
+    buffers = module.named_buffers()
+    return [b.numpy().astype(np.float64) for name, b in buffers if name.endswith(("mean", "var"))]
+
+
+class NaiveCrossQ:
+    """The equations, of parameters that are given."""
+
+    def __init__(self, agent: CrossQAgent, batch: Columns, alpha: float) -> None:
+        self.batch = {name: column.astype(np.float64) for name, column in batch.items()}
+        self.rows, self.alpha = len(batch["obs"]), alpha
+        self.noise = drawn_noise(CONTEXT.seed, self.rows, 2)
+        self.actor, self.actor_runs = arrays_of(agent.model), running_of(agent.model)
+        each: Any = agent.critics.critics
+        self.sizes = [len(list(critic.parameters())) for critic in each]
+        self.critics, self.critic_runs = arrays_of(agent.critics), [running_of(c) for c in each]
+
+    def each(self, critics: list[Array]) -> list[list[Array]]:
+        cut = [sum(self.sizes[:k]) for k in range(len(self.sizes) + 1)]
+        return [critics[first:end] for first, end in pairwise(cut)]
+
+    def drawn(self, actor: list[Array], name: str, *, learning: bool) -> tuple[Array, Array]:
+        answers, _ = naive_pass(actor, self.actor_runs, self.batch[name], learning=learning)
+        noise = self.noise[1 if learning else 0]
+        pairs = [sampled(*row) for row in zip(answers, noise, strict=True)]
+        return np.array([a for a, _ in pairs]), np.array([log_prob for _, log_prob in pairs])
+
+    def in_one_pass(self, critics: list[Array]) -> tuple[Array, Array, list[list[Array]]]:
+        """Return Q(s, a), Q(s', a'), each (critics, rows), and the running numbers then."""
+        action = np.array([scaled(one, LOW, HIGH) for one in self.batch["action"]])
+        next_action, _ = self.drawn(self.actor, "next_obs", learning=False)
+        obs = np.concatenate([self.batch["obs"], self.batch["next_obs"]])
+        x = np.concatenate([obs, np.concatenate([action, next_action])], axis=1)
+        passes = [
+            naive_pass(params, runs, x, learning=True)
+            for params, runs in zip(self.each(critics), self.critic_runs, strict=True)
+        ]
+        values = np.array([answer[:, 0] for answer, _ in passes])
+        return values[:, : self.rows], values[:, self.rows :], [runs for _, runs in passes]
+
+    def targets(self) -> Array:
+        _, next_q, _ = self.in_one_pass(self.critics)
+        _, log_prob = self.drawn(self.actor, "next_obs", learning=False)
+        value = next_q.min(axis=0) - self.alpha * log_prob
+        return self.batch["reward"] + self.batch["discount"] * value
+
+    def critic_loss(self, critics: list[Array]) -> float:
+        """Square the errors; the targets are not learnt through."""
+        q, _, _ = self.in_one_pass(critics)
+        return float((self.batch["weight"] * (q - self.targets()) ** 2).mean())
+
+    def actor_loss(self, actor: list[Array], critics: list[Array]) -> float:
+        """Climb critics that have been improved, with the running numbers that came of it."""
+        action, log_prob = self.drawn(actor, "obs", learning=True)
+        x = np.concatenate([self.batch["obs"], action], axis=1)
+        _, _, runs = self.in_one_pass(self.critics)
+        pairs = zip(self.each(critics), runs, strict=True)
+        q = [naive_pass(params, run, x, learning=False)[0][:, 0] for params, run in pairs]
+        return float((self.alpha * log_prob - np.min(q, axis=0)).mean())
+
+    def alpha_loss(self, log_alpha: float, target_entropy: float) -> float:
+        _, log_prob = self.drawn(self.actor, "obs", learning=True)
+        return float(-(log_alpha * (log_prob + target_entropy)).mean())
+
+
+@pytest.mark.parametrize("target_entropy", [-2.0, 5.0])
+def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
+    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    agent = small(
+        hidden=(5,),
+        critic_hidden=(5,),
+        initial_alpha=0.3,
+        target_entropy=target_entropy,
+        **dict.fromkeys(rates, LEARNING_RATE),
+    ).build(SPEC, CONTEXT)
+    for seed, network in enumerate((agent.model, agent.critics)):
+        randomize(network, seed)
+    discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
+    batch = batch_of(6, discount=discount, weight=np.linspace(0.2, 1.0, 6, dtype=np.float32))
+    naive = NaiveCrossQ(agent, batch, alpha=0.3)
+    told = {name: float(value) for name, value in agent.opt(batch).items()}
+
+    assert told["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
+    critics = arrays_of(agent.critics)
+    check_step(naive.critics, critics, naive.critic_loss)
+    assert told["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
+    check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
+    _, log_prob = naive.drawn(naive.actor, "obs", learning=True)
+    assert told["entropy"] == pytest.approx(-log_prob.mean(), rel=1e-4)
+    at, width = math.log(0.3), 1e-3
+    ahead, behind = (naive.alpha_loss(at + x, target_entropy) for x in (width, -width))
+    log_alpha = float(agent.state()["log_alpha/value"])
+    assert log_alpha - at == pytest.approx(-LEARNING_RATE * np.sign(ahead - behind), rel=1e-2)
 
 
 def test_there_are_no_slow_copies() -> None:

@@ -23,6 +23,8 @@ from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.types import Array, Columns, ModelVersion
+from tests.agents.cloning import LEARNING_RATE
+from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
 
 CONTEXT = PolicyContext(seed=3)
 CPU = torch.device("cpu")
@@ -296,6 +298,96 @@ def test_value_of_the_next_observation_holds_the_entropy() -> None:
     entropy = -np.trapezoid(density * log_prob, u)
     assert record["critic_loss"].item() == pytest.approx(mean_square, rel=0.02)
     assert record["entropy"].item() == pytest.approx(entropy, abs=0.02)
+
+
+# --- against the paper's equations, one row after another ----------------------------------------
+
+
+class NaiveSAC:
+    """The equations, of parameters that are given: MLPs of one hidden layer."""
+
+    def __init__(self, agent: SACAgent, batch: Columns, alpha: float) -> None:
+        self.batch = {name: column.astype(np.float64) for name, column in batch.items()}
+        self.rows, self.alpha = len(batch["obs"]), alpha
+        self.noise = drawn_noise(CONTEXT.seed, self.rows, 2)
+        self.actor = arrays_of(agent.model)
+        self.critics, self.targets = arrays_of(agent.critics), arrays_of(agent.targets)
+
+    def drawn(self, actor: list[Array], obs: Array, noise: Array) -> tuple[Array, float]:
+        weight, bias, out_weight, out_bias = actor
+        return sampled(out_weight @ np.maximum(weight @ obs + bias, 0.0) + out_bias, noise)
+
+    def values(self, critics: list[Array], obs: Array, unit: Array) -> list[float]:
+        x = np.concatenate([obs, unit])
+        weights, out_weights, biases, out_biases = critics
+        hidden = [np.maximum(x @ w + b[0], 0.0) for w, b in zip(weights, biases, strict=True)]
+        outs = zip(hidden, out_weights, out_biases, strict=True)
+        return [float((h @ w + b[0])[0]) for h, w, b in outs]
+
+    def targets_of_rows(self) -> list[float]:
+        targets = []
+        for i in range(self.rows):
+            obs = self.batch["next_obs"][i]
+            action, log_prob = self.drawn(self.actor, obs, self.noise[0, i])
+            value = min(self.values(self.targets, obs, action)) - self.alpha * log_prob
+            targets.append(self.batch["reward"][i] + self.batch["discount"][i] * value)
+        return targets
+
+    def critic_loss(self, critics: list[Array]) -> float:
+        total, count = 0.0, 0
+        for i, y in enumerate(self.targets_of_rows()):
+            unit = scaled(self.batch["action"][i], LOW, HIGH)
+            for q in self.values(critics, self.batch["obs"][i], unit):
+                total += self.batch["weight"][i] * (q - y) ** 2
+                count += 1
+        return total / count
+
+    def log_probs(self, actor: list[Array]) -> list[float]:
+        obs = self.batch["obs"]
+        return [self.drawn(actor, obs[i], self.noise[1, i])[1] for i in range(self.rows)]
+
+    def actor_loss(self, actor: list[Array], critics: list[Array]) -> float:
+        total = 0.0
+        for i in range(self.rows):
+            obs = self.batch["obs"][i]
+            action, log_prob = self.drawn(actor, obs, self.noise[1, i])
+            total += self.alpha * log_prob - min(self.values(critics, obs, action))
+        return total / self.rows
+
+    def alpha_loss(self, log_alpha: float, target_entropy: float) -> float:
+        terms = [log_alpha * (log_prob + target_entropy) for log_prob in self.log_probs(self.actor)]
+        return -sum(terms) / self.rows
+
+
+@pytest.mark.parametrize("target_entropy", [-2.0, 5.0])
+def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
+    rates = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    agent = small(
+        hidden=(5,),
+        initial_alpha=0.3,
+        target_entropy=target_entropy,
+        **dict.fromkeys(rates, LEARNING_RATE),
+    ).build(SPEC, CONTEXT)
+    for seed, network in enumerate((agent.model, agent.critics, agent.targets)):
+        randomize(network, seed)
+    discount = np.array([0.9, 0.0, 0.9, 0.81, 0.9, 0.9], np.float32)
+    batch = batch_of(6, discount=discount, weight=np.linspace(0.2, 1.0, 6, dtype=np.float32))
+    naive = NaiveSAC(agent, batch, alpha=0.3)
+    told = {name: float(value) for name, value in agent.opt(batch).items()}
+
+    assert told["critic_loss"] == pytest.approx(naive.critic_loss(naive.critics), rel=1e-4)
+    check_step(naive.critics, arrays_of(agent.critics), naive.critic_loss)
+    # The policy climbs the critics as they are by then.
+    critics = arrays_of(agent.critics)
+    assert told["actor_loss"] == pytest.approx(naive.actor_loss(naive.actor, critics), rel=1e-4)
+    check_step(naive.actor, arrays_of(agent.model), lambda a: naive.actor_loss(a, critics))
+    assert told["entropy"] == pytest.approx(-np.mean(naive.log_probs(naive.actor)), rel=1e-4)
+    at, width = math.log(0.3), 1e-3
+    ahead, behind = (naive.alpha_loss(at + x, target_entropy) for x in (width, -width))
+    log_alpha = float(agent.state()["log_alpha/value"])
+    assert log_alpha - at == pytest.approx(-LEARNING_RATE * np.sign(ahead - behind), rel=1e-2)
+    for slow, old, new in zip(arrays_of(agent.targets), naive.targets, critics, strict=True):
+        np.testing.assert_allclose(slow, 0.995 * old + 0.005 * new, rtol=1e-4, atol=1e-6)
 
 
 def test_opt_tells_tensors_by_name() -> None:
