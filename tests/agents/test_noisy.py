@@ -55,7 +55,8 @@ def test_output_is_that_of_the_paper_for_shared_and_for_own_noise(rows: int) -> 
     y = layer(x).detach().numpy()
     for row in range(5):
         own = noise[row if rows > 1 else 0]
-        assert y[row] == pytest.approx(sums_of_the_paper(layer, x[row].numpy(), own.numpy()), 1e-5)
+        expected = sums_of_the_paper(layer, x[row].numpy(), own.numpy())
+        assert y[row] == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def test_without_noise_it_is_the_layer_of_means() -> None:
