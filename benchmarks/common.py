@@ -216,14 +216,20 @@ def note(text: str) -> None:
 
 
 def _commit() -> str:
+    """Return what is checked out; "-dirty" if more than results differs from it."""
     git = shutil.which("git")
     if git is None:
         return ""
-    command = [git, "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    base = [git, "-C", str(ROOT)]
+    code = [".", ":!benchmarks/results", ":!benchmarks/README.md"]
     with contextlib.suppress(subprocess.CalledProcessError):
-        return subprocess.check_output(  # noqa: S603  # git itself
-            command, text=True, stderr=subprocess.DEVNULL
+        commit = subprocess.check_output(  # noqa: S603  # git itself
+            [*base, "rev-parse", "--short", "HEAD"], text=True, stderr=subprocess.DEVNULL
         ).strip()
+        differs = subprocess.run(  # noqa: S603
+            [*base, "diff", "--quiet", "HEAD", "--", *code], check=False
+        ).returncode
+        return commit + "-dirty" * bool(differs)
     return ""
 
 
