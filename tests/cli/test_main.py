@@ -61,7 +61,7 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("bench tune --seconds 0", "--seconds must be positive, got 0"),
         ("bench tune --config nothing.yaml", "nothing.yaml"),
         ("eval", "Directory of the run"),
-        ("eval nowhere", "nowhere is not a run directory: it has no config.yaml"),
+        ("eval nowhere", "nowhere is not a run directory: there is no such directory"),
         ("eval nowhere --episodes 0", "--episodes must be at least 1, got 0"),
         ("bench", "name a stage to measure: asyncrl bench env|sample"),
         ("bench sample --seconds 0", "--seconds must be positive, got 0"),

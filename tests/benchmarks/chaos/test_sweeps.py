@@ -44,7 +44,7 @@ def test_damage_tells_how_and_leaves_the_other_file(tmp_path: Path) -> None:
 def test_a_loader_that_notices_nothing_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Checkpointer, "load", lambda *_: Checkpoint(groups(100), {}))
+    monkeypatch.setattr(Checkpointer, "load", lambda *_, **__: Checkpoint(groups(100), {}))
     found = unnoticed(tmp_path, 3)
     assert any("it was loaded" in each for each in found)
     assert any("the one before was not found" in each for each in found)
