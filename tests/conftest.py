@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 
 from tests.helpers import wait_until
-from tests.leftovers import added_shared_memory, shared_memory
+from tests.leftovers import added_shared_memory, children, shared_memory
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("asyncrl", deadline=None)
@@ -32,9 +32,6 @@ os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
 
 _WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
 _LEFTOVERS_DEADLINE_S = 15.0
-
-# Python keeps these two for as long as the interpreter lives, and they end with it.
-_HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 def pytest_unconfigure() -> None:
@@ -72,15 +69,9 @@ def _traces() -> set[str]:
 
 
 def _children() -> Iterator[str]:
-    me = psutil.Process()
-    for child in me.children(recursive=True):
-        try:
-            command = " ".join(child.cmdline())
-            is_helper = child.ppid() == me.pid and any(name in command for name in _HELPERS)
-            if not is_helper:
-                yield f"process {child.pid}: {command[:200]}"
-        except psutil.NoSuchProcess:
-            continue
+    for child in children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield f"process {child.pid}: {' '.join(child.cmdline())[:200]}"
 
 
 def _threads() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What tests have left in shared memory, where anybody on the machine may put something."""
+"""What tests have left: processes, and shared memory, where anybody may put something."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["added_shared_memory", "shared_memory"]
+__all__ = ["added_shared_memory", "children", "shared_memory"]
+
+# Python keeps these two for as long as the interpreter lives, and they end with it.
+_HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+def children(*, recursive: bool = False) -> list[psutil.Process]:
+    """Return the processes that tests have started, without those that Python keeps."""
+    me = psutil.Process()
+    return [child for child in me.children(recursive=recursive) if not _is_helper(child, me)]
 
 
 def shared_memory() -> set[Path]:
@@ -32,6 +41,13 @@ def added_shared_memory(before: AbstractSet[Path]) -> set[Path]:
         return set()
     elsewhere = "".join(_maps_of_others())
     return {path for path in added if (place := _place(path)) and place not in elsewhere}
+
+
+def _is_helper(child: psutil.Process, me: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        command = " ".join(child.cmdline())
+        return child.ppid() == me.pid and any(name in command for name in _HELPERS)
+    return False
 
 
 def _place(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Shared memory counts as left over unless somebody else uses it."""
+"""Shared memory counts as left over unless somebody else uses it; processes unless Python does."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.helpers import wait_until
-from tests.leftovers import added_shared_memory, shared_memory
+from tests.leftovers import added_shared_memory, children, shared_memory
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/shm").is_dir() or not Path("/proc/self/maps").exists(),
@@ -91,3 +92,15 @@ def test_what_somebody_else_uses_does_not_count(tmp_path: Path) -> None:
     with orphan({**os.environ, "TMPDIR": str(tmp_path)}) as semaphore:
         assert semaphore in shared_memory()
         assert semaphore not in added_shared_memory(before)
+
+
+def test_what_python_keeps_is_no_child_of_a_test() -> None:
+    resource_tracker.ensure_running()
+    (tracker,) = (p for p in psutil.Process().children() if "resource_tracker" in p.cmdline()[-1])
+    assert tracker not in children(recursive=True)
+
+
+def test_children_are_those_that_a_test_has_started() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert [p.pid for p in children()] == [child.pid]
+        child.kill()

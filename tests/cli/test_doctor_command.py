@@ -20,6 +20,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from tests.cli import console
 from tests.helpers import wait_until
+from tests.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -36,7 +37,7 @@ def found(seconds: float = 0.5, patience_s: float = 60.0, **flaws: Any) -> Itera
 
 
 def left() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return children(recursive=True)
 
 
 def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:

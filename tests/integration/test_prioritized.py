@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import psutil
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
@@ -18,6 +17,7 @@ from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch
+from tests.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +29,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing() -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             build_async_trainer(agent, CountingBatch, AsyncConfig(replay=replay))
-        assert not psutil.Process().children(), "nothing is left behind"
+        assert not children(), "nothing is left behind"
 
 
 def test_priorities_come_from_actors_and_from_the_learner() -> None:

@@ -39,6 +39,7 @@ from asyncrl.train_result import TrainResult
 from asyncrl.types import Array
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.helpers import wait_until
+from tests.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -71,7 +72,7 @@ def run(cfg: AsyncConfig | None = None, **parts: Any) -> tuple[TrainResult, Asyn
 
 def actor_pids() -> list[int]:
     """Processes below the launcher's helper: actors and the evaluator."""
-    helpers = psutil.Process().children()
+    helpers = children()
     return [child.pid for helper in helpers for child in helper.children()]
 
 

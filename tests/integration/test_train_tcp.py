@@ -32,6 +32,7 @@ from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.helpers import wait_until
 from tests.launchers.bodies import descriptors
+from tests.leftovers import children
 
 pytestmark = pytest.mark.processes
 
@@ -95,7 +96,7 @@ def family() -> list[psutil.Process]:
 
 
 def actors() -> list[psutil.Process]:
-    return [p for helper in psutil.Process().children() for p in helper.children()]
+    return [p for helper in children() for p in helper.children()]
 
 
 def replace_an_actor() -> None:

@@ -23,10 +23,11 @@ from asyncrl.types import ActorId
 from tests.contracts.test_launcher import DEADLINE_S, alive, peer
 from tests.helpers import wait_until
 from tests.launchers import bodies
+from tests.leftovers import children
 
 
 def its_server() -> psutil.Process:
-    (server,) = psutil.Process().children()
+    (server,) = children()
     assert "_server" in " ".join(server.cmdline())
     return server
 
