@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,13 @@ _LEFTOVERS_DEADLINE_S = 15.0
 def pytest_unconfigure() -> None:
     """Remove the scratch directory."""
     shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
+@pytest.fixture
+def tracker_ends() -> Iterator[None]:
+    """End the process that Python starts beside those of `multiprocessing`, and keeps otherwise."""
+    yield
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

@@ -94,6 +94,7 @@ def test_what_somebody_else_uses_does_not_count(tmp_path: Path) -> None:
         assert semaphore not in added_shared_memory(before)
 
 
+@pytest.mark.usefixtures("tracker_ends")
 def test_what_python_keeps_is_no_child_of_a_test() -> None:
     resource_tracker.ensure_running()
     (tracker,) = (p for p in psutil.Process().children() if "resource_tracker" in p.cmdline()[-1])

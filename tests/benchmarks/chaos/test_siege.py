@@ -11,6 +11,7 @@ from benchmarks.chaos.canaries import Canary
 from benchmarks.chaos.hostile_messages import MESSAGES
 
 
+@pytest.mark.usefixtures("tracker_ends")
 @pytest.mark.processes
 def test_an_honest_actor_is_measured_in_peace_and_in_a_siege(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
