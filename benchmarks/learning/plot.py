@@ -87,7 +87,7 @@ def _draw_task(axis: Axes, task: str, runs: Sequence[Run]) -> None:
 
 
 def _draw_run(axis: Axes, run: Run, colour: Colour) -> None:
-    steps, _, scores = np.array(run.curve).T
+    steps, scores = _curve(run)
     style = ":" if run.mode == "sync" else "-"
     axis.plot(steps, scores, color=colour, linewidth=0.9, linestyle=style, alpha=0.4)
     axis.plot(steps[-1:], scores[-1:], "o" if run.reached else "x", color=colour, markersize=4)
@@ -95,7 +95,15 @@ def _draw_run(axis: Axes, run: Run, colour: Colour) -> None:
 
 def _mean(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
     """Return steps and mean scores; a run that has ended counts with its last score."""
-    curves = [np.array(run.curve).T for run in runs]
+    curves = [_curve(run) for run in runs]
     first, last = max(curve[0][0] for curve in curves), max(curve[0][-1] for curve in curves)
     steps = np.linspace(first, last, _POINTS)
-    return steps, np.mean([np.interp(steps, curve[0], curve[2]) for curve in curves], axis=0)
+    return steps, np.mean([np.interp(steps, *curve) for curve in curves], axis=0)
+
+
+def _curve(run: Run) -> tuple[Numbers, Numbers]:
+    """Return steps and scores up to the bar, without evaluations that were under way by then."""
+    steps, _, scores = np.array(run.curve).T
+    above = np.flatnonzero(scores >= TASKS[run.task].bar)
+    end = above[-1] + 1 if run.reached and len(above) else None
+    return steps[:end], scores[:end]

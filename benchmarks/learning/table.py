@@ -126,7 +126,8 @@ def _origins(runs: Sequence[Run]) -> list[str]:
     if not runs:
         return ["Nothing has been run yet.", ""]
     made = [run.origin for run in runs]
-    dates, commits = sorted({o["date"] for o in made}), sorted({o["commit"] for o in made})
+    dates = sorted({o["date"] for o in made})
+    commits = sorted({o["commit"] or "one not noted" for o in made})
     loads = [o["load_before"] for o in made]
     versions: Mapping[str, str] = {
         _PEERS[run.mode]: run.details["version"] for run in runs if run.mode in _PEERS
