@@ -12,19 +12,31 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from asyncrl.launchers._marks import kill_marked
 
-__all__ = ["ALIVE", "make_directory"]
+__all__ = ["ALIVE", "make_directory", "uninterrupted"]
 
 ALIVE = ".alive"
 """The file whose lock says that somebody uses the directory; it also marks it as one of ours."""
 
 _PREFIX = "asyncrl-"
 _LONGEST_TEMP = 70
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals wait whose handlers might raise before what was made can be undone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def make_directory() -> tuple[Path, int]:

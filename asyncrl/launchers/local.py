@@ -33,7 +33,7 @@ import cloudpickle
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.launchers._bodies import identity, make_body
-from asyncrl.launchers._directory import make_directory
+from asyncrl.launchers._directory import make_directory, uninterrupted
 from asyncrl.launchers._lives import LifeFiles, ProgressBoard
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers._server import command
@@ -86,15 +86,17 @@ class LocalLauncher:
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._lives: dict[str, _Life] = {}
         self._pending = b""
-        self._directory, self._alive = make_directory()
-        self._control, theirs = socket.socketpair()
-        with theirs, ExitStack() as undo:
-            undo.callback(os.close, self._alive)
-            undo.callback(shutil.rmtree, self._directory)
+        with ExitStack() as undo:
+            with uninterrupted():
+                self._directory, self._alive = make_directory()
+                undo.callback(os.close, self._alive)
+                undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
+            self._control, theirs = socket.socketpair()
             undo.callback(self._control.close)
-            self._server = _start_server(
-                theirs, self._alive, self._directory, start_method, preload
-            )
+            with theirs:
+                self._server = _start_server(
+                    theirs, self._alive, self._directory, start_method, preload
+                )
             undo.pop_all()
 
     @property

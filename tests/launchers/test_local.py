@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from asyncrl.errors import ActorFailed, ConfigError
-from asyncrl.launchers._directory import ALIVE
+from asyncrl.launchers import local
+from asyncrl.launchers._directory import ALIVE, make_directory
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers.local import LocalLauncher, StartMethod
 from asyncrl.messages import Peer
@@ -41,6 +42,32 @@ def test_its_directory_is_private_and_goes_with_it() -> None:
 
 
 @pytest.mark.fault("F35")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_its_directory_is_made_leaves_none(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def interrupted() -> tuple[Path, int]:
+        directory, descriptor = make_directory()
+        made.append(directory)
+        signal.raise_signal(number)
+        return directory, descriptor
+
+    def on_signal(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "make_directory", interrupted)
+    before = signal.signal(number, on_signal)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalLauncher()
+    finally:
+        signal.signal(number, before)
+    (directory,) = made
+    assert not directory.exists()
+
+
 def test_files_of_a_life_go_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
