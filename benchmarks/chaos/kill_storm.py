@@ -182,7 +182,7 @@ def _throughput(storm: Storm, stage: Stage) -> list[Finding]:
             numbers={"share": share, "back_s": back_s, **rates},
         ),
         Finding(
-            target=24,
+            target=6,
             what="the learner's open files after the storm",
             measured=f"{storm.descriptors[1]} after {storm.descriptors[0]}; memory "
             f"{storm.rss_mib[1]:.0f} MiB after {storm.rss_mib[0]:.0f}",
