@@ -28,6 +28,8 @@ _LAST_WORDS = 500
 def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list[Finding] | str:
     """Run an entry in a process of its own; return its findings, or what became of it.
 
+    Messages that name files in its scratch directory name them from there: they are published.
+
     Args:
         module: Of the entry.
         size: Of its measurements.
@@ -50,9 +52,12 @@ def run_apart(module: str, size: Size, scratch: Path, deadline_s: float) -> list
             return f"was not done after {deadline_s:.0f} s"
         finally:
             _end(process)
+    here = f"{scratch}{os.sep}"
     if code:
-        return _last_words(found.with_suffix(".error")) or f"ended with exit code {code}"
-    return [Finding(**each) for each in json.loads(found.read_text(encoding="utf-8"))]
+        last = _last_words(found.with_suffix(".error")).replace(here, "")
+        return last or f"ended with exit code {code}"
+    stored = found.read_text(encoding="utf-8").replace(here, "")
+    return [Finding(**each) for each in json.loads(stored)]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

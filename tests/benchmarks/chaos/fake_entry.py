@@ -17,14 +17,14 @@ def measure(_: Size, directory: Path) -> list[Finding]:
         case "crash":
             os.abort()
         case "raise":
-            raise ValueError("the wheel | came off")
+            raise ValueError(f"the wheel | came off: {directory / 'wheel'}")
         case "hang":
             threading.Event().wait()
     kept = os.environ["FAKE_ENTRY"] == "kept"
     made = Finding(
         target=3,
         what="a hang",
-        measured="1 | 2 s",
+        measured="1 | 2 s" if kept else f"no {directory / 'wheel'}",
         promised="<= 1 s",
         passed=kept,
         timed=os.environ["FAKE_ENTRY"] == "late",

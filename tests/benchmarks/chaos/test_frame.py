@@ -81,6 +81,19 @@ def test_entry_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.processes
+def test_what_is_published_names_no_scratch_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for way in ("broken", "raise"):
+        monkeypatch.setenv("FAKE_ENTRY", way)
+        (scratch := tmp_path / way).mkdir()
+        found = run_apart(FAKE, "small", scratch, DEADLINE_S)
+        told = found if isinstance(found, str) else found[0].measured
+        assert str(Path("work") / "wheel") in told
+        assert str(tmp_path) not in told
+
+
+@pytest.mark.processes
 def test_bench_that_is_ended_ends_its_entry(tmp_path: Path) -> None:
     script = f"""
 import sys
