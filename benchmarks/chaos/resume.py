@@ -29,7 +29,7 @@ __all__ = ["measure", "what_broke"]
 
 _KILLS: dict[Size, int] = {"small": 3, "full": 20}
 _LIFE_OPT_STEPS = (45, 120)
-"""Of an asynchronous run until it is killed: a checkpoint at least, and then some."""
+"""Of an asynchronous run until it is killed, if it has saved a checkpoint by then."""
 
 _DEADLINE_S = 120.0
 _Numbers = Mapping[str, Any]

@@ -170,10 +170,15 @@ def cartpole() -> MakeBatchEnv:
 
 
 class _Life:
-    """A training loop that tells what it begins with, and dies after so many steps."""
+    """A training loop that tells what it begins with, and dies after so many steps.
 
-    def __init__(self, steps: int, *, dies: bool) -> None:
+    It lives on until it has saved: checkpoints are written in the background, on a disk that may
+    be slower than any number of steps.
+    """
+
+    def __init__(self, steps: int, checkpoints: Checkpointer, *, dies: bool) -> None:
         self._steps, self._dies = steps, dies
+        self._checkpoints, self._resumed_from = checkpoints, checkpoints.latest()
 
     def run(self, trainer: AsyncTrainer) -> None:
         agent = trainer.agent
@@ -182,11 +187,15 @@ class _Life:
         while trainer.books.counts.opt_steps == begin and not trainer.should_stop:
             trainer.run_step()
         _tell("first_step", **_schedules(agent))
-        while trainer.books.counts.opt_steps < begin + self._steps and not trainer.should_stop:
+        dies_at = begin + self._steps
+        while not (trainer.should_stop or self._may_die(trainer.books.counts.opt_steps, dies_at)):
             trainer.run_step()
-        if self._dies:
+        if self._dies and not trainer.should_stop:
             os.kill(os.getpid(), signal.SIGKILL)
         trainer.interrupter.stop("enough")
+
+    def _may_die(self, opt_steps: int, dies_at: int) -> bool:
+        return opt_steps >= dies_at and self._checkpoints.latest() != self._resumed_from
 
 
 def _schedules(agent: DQNAgent) -> dict[str, float]:
@@ -207,14 +216,14 @@ def _tell(what: str, **numbers: object) -> None:
 def main() -> None:
     """Live one life of an asynchronous run; tell what it goes on from, and how it ends."""
     directory, kill_after = Path(sys.argv[1]), int(sys.argv[2])
-    resume = Checkpointer(directory).latest() is not None
+    checkpoints = Checkpointer(directory)
     trainer = build_async_trainer(
         _SCHEDULED,
         cartpole(),
         async_config(save_interval_opt_steps=EVERY),
-        strategy=_Life(kill_after or EVERY, dies=kill_after > 0),
+        strategy=_Life(kill_after or EVERY, checkpoints, dies=kill_after > 0),
         checkpoint_dir=directory,
-        resume=resume,
+        resume=checkpoints.latest() is not None,
     )
     agent = trainer.agent
     assert isinstance(agent, DQNAgent)
