@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -125,7 +126,7 @@ def make_actor(
     return actor
 
 
-class BoundedPolicy(TorchPolicy):
+class BoundedPolicy(TorchPolicy, ABC):
     """Acts uniformly at random for the first steps of a run, then as a subclass chooses."""
 
     squashed: ClassVar[bool] = True
@@ -158,9 +159,9 @@ class BoundedPolicy(TorchPolicy):
             self.env_steps += len(obs)
         return Act(self.bounds.actions(unit))
 
+    @abstractmethod
     def _choose(self, answers: Array) -> Array:
         """Return actions (B, size) in [-1, 1], given what the model answers."""
-        raise NotImplementedError
 
 
 class ActorCritic(BoundedPolicy, TorchAgent):
@@ -199,9 +200,9 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         super().load_state(state)
         self._updates.forget()
 
+    @abstractmethod
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
-        raise NotImplementedError
 
     def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Do what an optimisation step does around the equations."""

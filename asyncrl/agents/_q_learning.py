@@ -50,7 +50,7 @@ __all__ = ["QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QConfig(TorchConfig):
+class QConfig(TorchConfig, ABC):
     """Settings that DQN and its descendants share."""
 
     hidden: tuple[int, ...] = (64, 64)
@@ -119,9 +119,9 @@ class QConfig(TorchConfig):
                     f"agent.network; leave it off and build {part} into your network"
                 )
 
+    @abstractmethod
     def make_network(self, spec: EnvSpec) -> nn.Module:
         """Make the network, which answers observations with values (B, actions)."""
-        raise NotImplementedError
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what normalisation needs, where it is asked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ class WeightedCloningConfig(CloningConfig):
         check_positive("max_weight", self.max_weight)
 
 
-class WeightedCloning(CloningPolicy, TorchAgent):
+class WeightedCloning(CloningPolicy, TorchAgent, ABC):
     """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
 
     def equip(
