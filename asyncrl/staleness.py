@@ -102,20 +102,20 @@ class Staleness:
 
     def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._alarm = LagAlarm(limit, clock)
-        self._alarming = limit != _NO_LIMIT
+        self._alarm = LagAlarm(limit, clock) if limit != _NO_LIMIT else None
         self._published_at: dict[int, float] = {}
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now."""
-        self._alarm.on_publish(version)
+        if self._alarm:
+            self._alarm.on_publish(version)
         self._published_at[version] = self._clock()
         if len(self._published_at) > _KEPT:
             del self._published_at[next(iter(self._published_at))]
 
     def on_experience(self, message: Experience) -> None:
         """Warn if a message that has arrived now is of too old a model; from any thread."""
-        if self._alarming:
+        if self._alarm:
             self._alarm.on_experience(message)
 
     def of(self, batch: Columns, opt_steps: int) -> Record:

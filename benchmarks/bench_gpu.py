@@ -47,6 +47,7 @@ from benchmarks.common import (
     note,
     provenance,
     save,
+    settings_of,
     show,
 )
 from benchmarks.peers.interface import REPLAY_ROWS
@@ -259,7 +260,7 @@ def main() -> None:
             "largest_relative_difference_from_eager": apart,
             "runs_opt_steps_per_s_and_env_steps_per_s": runs,
         }
-    settings = {name: value for name, value in vars(args).items() if name != "results"}
+    settings = settings_of(args)
     path = save(
         args.results,
         "gpu",

@@ -39,6 +39,7 @@ from benchmarks.common import (
     provenance,
     run_peer,
     save,
+    settings_of,
     show,
 )
 from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
@@ -195,7 +196,7 @@ def main() -> None:
         args.results,
         "learner",
         question=__doc__,
-        settings={name: value for name, value in vars(args).items() if name != "results"},
+        settings=settings_of(args),
         comparisons=comparisons,
         origin=origin,
         details=details,

@@ -37,7 +37,16 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.train import build_async_trainer
-from benchmarks.common import Rounds, compare, in_turns, make_parser, provenance, save, show
+from benchmarks.common import (
+    Rounds,
+    compare,
+    in_turns,
+    make_parser,
+    provenance,
+    save,
+    settings_of,
+    show,
+)
 
 __all__ = ["Case", "Loaded", "make_case", "measure_alone", "measure_loaded"]
 
@@ -235,7 +244,7 @@ def main() -> None:
         args.results,
         f"learner_under_load_{args.agent}",
         question=__doc__,
-        settings={name: value for name, value in vars(args).items() if name != "results"},
+        settings=settings_of(args),
         comparisons=comparisons,
         origin=origin,
         details={"opt_steps_per_s": rounds, "samples_per_insert": samples_per_insert},

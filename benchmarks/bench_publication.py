@@ -28,7 +28,17 @@ from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.segment import ColumnSpec
 from asyncrl.train import build_async_trainer
 from asyncrl.types import Array
-from benchmarks.common import Rounds, compare, make_parser, note, positive, provenance, save, show
+from benchmarks.common import (
+    Rounds,
+    compare,
+    make_parser,
+    note,
+    positive,
+    provenance,
+    save,
+    settings_of,
+    show,
+)
 
 __all__ = ["Noting", "NotingConfig", "Publishing", "measure"]
 
@@ -149,7 +159,7 @@ def main() -> None:
         args.results,
         "publication",
         question=__doc__,
-        settings={name: value for name, value in vars(args).items() if name != "results"},
+        settings=settings_of(args),
         comparisons=[compare(rounds, "acted on", "turn", what=what, unit="s", paired=False)],
         origin=origin,
         details={"seconds": rounds},

@@ -23,7 +23,16 @@ from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.envs.gym import make_batch
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
-from benchmarks.common import compare, in_turns, make_parser, positive, provenance, save, show
+from benchmarks.common import (
+    compare,
+    in_turns,
+    make_parser,
+    positive,
+    provenance,
+    save,
+    settings_of,
+    show,
+)
 
 __all__ = ["Counting", "Sleeper", "measure"]
 
@@ -116,7 +125,7 @@ def main() -> None:
         args.results,
         "slow_envs",
         question=__doc__,
-        settings={name: value for name, value in vars(args).items() if name != "results"},
+        settings=settings_of(args),
         comparisons=[
             compare(rounds, f"{args.actors} actors", ideal, what=what, unit="env steps/s")
         ],

@@ -40,6 +40,7 @@ __all__ = [
     "provenance",
     "run_peer",
     "save",
+    "settings_of",
     "show",
     "write_json",
 ]
@@ -76,6 +77,11 @@ def make_parser(description: str | None, *, repeats: int = 3) -> argparse.Argume
         parser.add_argument("--repeats", type=positive, default=repeats, help="of each measurement")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of JSON files")
     return parser
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what a result depends on of a command line: all but where it goes."""
+    return {name: value for name, value in vars(args).items() if name != "results"}
 
 
 def positive(text: str) -> int:

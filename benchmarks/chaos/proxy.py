@@ -25,7 +25,6 @@ class Proxy:
         self.swallowing = threading.Event()
         """While set, what comes is thrown away, as by a network that is gone."""
         self.cuts = 0
-        self.passed_bytes = 0
         self.given_up_at: list[float] = []
         """When one of the two sides closed a connection, by the monotonic clock."""
         self._cut_after: int | None = None
@@ -77,7 +76,6 @@ class Proxy:
                     data = data[: self._cut_after]
                     self._cut_after -= len(data)
                 other.sendall(data)
-                self.passed_bytes += len(data)
         except OSError:
             data = b""
         if not data:
