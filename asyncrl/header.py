@@ -229,7 +229,9 @@ def put(m: WireMessage) -> list[Any]:
             fields = [*put_peer(m.peer), m.topic, int(m.have)]
         case Sync():
             fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
-        case Ack() | Resend():
+        case Ack():
+            fields = [int(m.seq), int(m.reports), int(m.model_version)]
+        case Resend():
             fields = [int(m.seq), int(m.reports)]
         case Refusal():
             fields = [m.reason[:MAX_REASON]]
@@ -255,7 +257,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
     "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
-    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports")),
+    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports"), f.integer("model_version", -1)),
     "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),

@@ -38,7 +38,7 @@ from asyncrl.types import Array, ModelVersion
 
 __all__ = ["PROTOCOL", "ForeignProtocol", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

@@ -83,6 +83,7 @@ class ZmqActorLink:
         self._unsynced = False
         self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
+        self._known_version = -1
         self._requested_at: dict[Topic, float] = {}
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
@@ -198,6 +199,7 @@ class ZmqActorLink:
             case Ack() | Resend():
                 self._on_progress(message)
             case Delivery(topic, model):
+                self._known_version = max(self._known_version, model.version)
                 held = self._models.get(topic)
                 if held is None or model.version > held.version:
                     self._models[topic] = model
@@ -223,6 +225,10 @@ class ZmqActorLink:
                 self._asked_at = self._clock()
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
+            if message.model_version > self._known_version:
+                # It was sent before this was, and has not come: ask for it again, once.
+                self._known_version = message.model_version
+                self._requested_at.clear()
 
     def _ask_again(self, hello: Hello) -> None:
         """Say the `Hello` again, or ask what has arrived, if there was no answer for too long."""

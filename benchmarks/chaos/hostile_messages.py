@@ -63,7 +63,7 @@ EXAMPLES: list[WireMessage] = [
     ModelRequest(PEER, "act", 3),
     Sync(PEER, 4, 5),
     Welcome(),
-    Ack(6, 2),
+    Ack(6, 2, 4),
     Finish(),
     Refusal("a reason"),
     Delivery("act", make_model(1)),

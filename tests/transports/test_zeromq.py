@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from asyncrl.errors import ConfigError, Refused, TransportError, WireError
-from asyncrl.messages import Experience, Peer
+from asyncrl.messages import Experience, ModelInfo, Peer
 from asyncrl.protocol import Finish
 from asyncrl.segment import ColumnSpec, make_schema
 from asyncrl.transports._zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
@@ -445,6 +445,26 @@ def test_a_drain_asks_at_once_what_has_arrived(
         assert actor.send(make_report(), 0.0)
     received = until(learner, lambda: actor.drain(0.0))
     assert [type(message).__name__ for message in received] == ["ActorReport"]
+
+
+def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
+    learner: ZmqLearnerLink,
+    timeless: tuple[ZmqActorLink, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actor, _ = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    learner.publish(make_model(3), "act")
+    assert actor.latest_model("act", -1) is None  # asks for one
+    with monkeypatch.context() as lost:
+        lost.setattr(learner, "_send_frames", lambda *_: None)
+        until(learner, lambda: learner._table.ack(PEER).model_version == 3)
+    assert actor.send(make_experience(1), 0.0)
+    until(learner, lambda: actor.drain(0.0) or learner.acknowledge(PEER, 1))
+    found: list[ModelInfo | None] = []
+    until(learner, lambda: found.append(actor.latest_model("act", -1)) or found[-1])
+    assert found[-1] is not None
+    assert found[-1].version == 3
 
 
 # --- models --------------------------------------------------------------------------------------
