@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv
 
 from asyncrl.config import load_object
 from asyncrl.env import BatchEnv, MakeBatchEnv
+from asyncrl.envs._mujoco import hear_warnings
 from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
@@ -170,6 +171,7 @@ def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEn
 
 def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
     first = make()
+    hear_warnings()
     if n_envs == 1 or not _is_plain(first):
         return as_batch_env(first, None if n_envs == 1 else n_envs)
     return _plain_batch(first, make, n_envs)
@@ -193,6 +195,7 @@ def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     factory = load_object(path)
     if not callable(factory):
         raise ConfigError(f"{path!r} is {_shown(factory)}, not a function that makes environments")
+    hear_warnings(path)
     return factory(**kwargs)
 
 
@@ -204,6 +207,7 @@ def _make_known(config: EnvConfig, home: str, what: str) -> Any:  # noqa: ANN401
 
 
 def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # either kind
+    hear_warnings(_code(env_id))
     try:
         return make()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -216,12 +220,17 @@ def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN4
 
 
 def _hint(env_id: str) -> str:
-    spec = gymnasium.registry.get(env_id)
-    code = f"{env_id} {spec.entry_point if spec is not None else ''}".replace(".", "/")
+    code = _code(env_id)
     for part, extra in _EXTRAS.items():
         if part in code:
             return f" (pip install 'asyncrl[{extra}]' brings these environments)"
     return ""
+
+
+def _code(env_id: str) -> str:
+    """Return an id and where its code is."""
+    spec = gymnasium.registry.get(env_id)
+    return f"{env_id} {spec.entry_point if spec is not None else ''}".replace(".", "/")
 
 
 def _is_plain(env: object) -> TypeGuard[gymnasium.Env[Any, Any]]:
