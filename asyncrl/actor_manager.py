@@ -24,6 +24,7 @@ from asyncrl.restart_policy import (
     RestartPolicyConfig,
     cause_of,
 )
+from asyncrl.stragglers import Slow, Stragglers
 from asyncrl.types import ActorId
 
 __all__ = ["ActorManager", "ActorManagerConfig", "MakeBody"]
@@ -53,6 +54,13 @@ class ActorManagerConfig:
     """An actor whose process holds more memory is replaced, before the system kills whom it will;
     0 sets no limit. What it shares with the others, such as loaded modules, counts."""
 
+    min_pace: float = 0.0
+    """An actor that makes less than this share of the median actor's steps is replaced, where there
+    are three or more; 0 lets the slow be slow, which delays nobody else."""
+
+    pace_window_s: float = 60.0
+    """Over so long their steps are compared."""
+
     stop_timeout_s: float = 15.0
     """Time for actors to send their tails and end, before they are killed."""
 
@@ -69,7 +77,12 @@ class ActorManagerConfig:
                 "supervision.memory_limit_bytes must be 0 (no limit) or more, got "
                 f"{self.memory_limit_bytes}"
             )
-        for name in ("start_timeout_s", "stop_timeout_s"):
+        if not 0 <= self.min_pace < 1:
+            raise ConfigError(
+                "supervision.min_pace must be 0 (never) or a share below 1, as 0.1, got "
+                f"{self.min_pace}"
+            )
+        for name in ("start_timeout_s", "stop_timeout_s", "pace_window_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"supervision.{name} must be positive, got {getattr(self, name)}")
 
@@ -117,6 +130,7 @@ class ActorManager:
         self._policy = RestartPolicy(config.restart, seed=0)
         self._slots = {actor_id: _Slot(first_incarnation - 1) for actor_id in bodies}
         self._first_incarnation = first_incarnation
+        self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
         self._looked_at = clock()
@@ -163,6 +177,7 @@ class ActorManager:
                 self._take_exits(self._launcher.exits(_WATCH_S))
                 self._end_hanging()
                 self._end_large()
+                self._end_slow()
             self._kill_remaining()
         finally:
             self._launcher.close()
@@ -272,6 +287,20 @@ class ActorManager:
                 )
                 self._launcher.kill(peer)
 
+    def _end_slow(self) -> None:
+        """Kill actors that are much slower than the others."""
+        if not self._config.min_pace or self._finishing.is_set():
+            return
+        peers = [
+            Peer(actor_id=actor_id, incarnation=slot.incarnation)
+            for actor_id, slot in self._slots.items()
+            if slot.alive and not slot.killed_because and actor_id not in self._names
+        ]
+        produced = {peer: self._launcher.progress(peer).produced for peer in peers}
+        for peer, slow in self._stragglers.look(self._clock(), produced).items():
+            self._slots[peer.actor_id].killed_because = _lagged(slow, self._config)
+            self._launcher.kill(peer, with_stacks=True)
+
     def _kill_remaining(self) -> None:
         for actor_id, slot in self._slots.items():
             if slot.alive:
@@ -298,4 +327,14 @@ def _hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
         f"made no {what} for {silent_s:.0f} s and was killed",
         f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
         "look at where its threads stood, which is told below if they could still tell.",
+    )
+
+
+def _lagged(slow: Slow, config: ActorManagerConfig) -> Cause:
+    return Cause(
+        f"made {slow.steps_per_s:.3g} steps/s over {config.pace_window_s:g} s where the median "
+        f"actor made {slow.median_steps_per_s:.3g}, and was killed",
+        "If its environments are meant to be slower, lower supervision.min_pace, now "
+        f"{config.min_pace:g}; else look at where its threads stood, which is told below if they "
+        "could still tell.",
     )

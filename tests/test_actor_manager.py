@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -463,6 +464,42 @@ def test_memory_without_a_limit_is_nobodys_business() -> None:
         assert stage.launcher.killed == []
 
 
+# --- actors that are slow ------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F29")
+def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(4, min_pace=0.1, pace_window_s=10.0, names={ActorId(3): "the evaluator"}) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, turns in enumerate((500, 100, 3, 1)):
+            stage.launcher.works(peer(i), turns=turns)
+        stage.launcher.watch_for(11.0)
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 2 to be killed")
+        stage.clock.now += 1.0
+        stage.wait_for(peer(2, 1))
+        assert stage.launcher.killed == [(peer(2), True)], "no other, and not the evaluator"
+        told = re.sub(r"[\d.]+ steps/s|median actor made [\d.]+", "#", caplog.messages[0])
+        assert told == (
+            "actor 2 made # over 10 s where the #, and was killed; it is started again in 1.0 s. "
+            "If its environments are meant to be slower, lower supervision.min_pace, now 0.1; else "
+            "look at where its threads stood, which is told below if they could still tell."
+            "\n\nits stacks"
+        )
+
+
+@pytest.mark.fault("F29")
+def test_slow_actors_are_left_alone_by_default() -> None:
+    with started(3, pace_window_s=1.0) as stage:
+        stage.all_work()
+        stage.launcher.works(peer(0), turns=10_000)
+        stage.launcher.works(peer(1), turns=10_000)
+        stage.launcher.watch_for(5.0)
+        assert stage.launcher.killed == []
+
+
 # --- the end -------------------------------------------------------------------------------------
 
 
@@ -580,6 +617,8 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
         ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
         ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
         ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(no limit\)"),
+        ({"min_pace": 1.0}, r"supervision\.min_pace must be 0 \(never\) or a share below 1"),
+        ({"pace_window_s": 0.0}, r"supervision\.pace_window_s must be positive"),
         ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
     ],
 )

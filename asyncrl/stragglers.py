@@ -1,0 +1,58 @@
+"""Finds actors that are much slower than the others. Looks at no clock and ends nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from asyncrl.messages import Peer
+
+__all__ = ["Slow", "Stragglers"]
+
+_FEWEST = 3
+"""Of two, nobody could say which one is slow and which one fast."""
+
+
+class Slow(NamedTuple):
+    """How slow an actor was, beside how fast the one in the middle was."""
+
+    steps_per_s: float
+    median_steps_per_s: float
+
+
+@dataclass(slots=True)
+class Stragglers:
+    """Compares lives of actors over one window of time after the other."""
+
+    min_share: float
+    """Of the median actor's steps, for an actor not to count as slow."""
+
+    window_s: float
+    _since_s: float = float("-inf")
+    _produced: dict[Peer, int] = field(default_factory=dict)
+
+    def look(self, now_s: float, produced: Mapping[Peer, int]) -> dict[Peer, Slow]:
+        """Return who has been slow in the window that is over, if one is.
+
+        `produced` is what each life has produced so far. A life that had produced nothing when the
+        window began is not judged by it: it may have been starting.
+        """
+        passed_s = now_s - self._since_s
+        if passed_s < self.window_s:
+            return {}
+        before, self._since_s, self._produced = self._produced, now_s, dict(produced)
+        rates = {
+            peer: (count - before[peer]) / passed_s
+            for peer, count in produced.items()
+            if before.get(peer, 0) > 0
+        }
+        if len(rates) < _FEWEST:
+            return {}
+        middle = median(rates.values())
+        return {
+            peer: Slow(rate, middle)
+            for peer, rate in rates.items()
+            if rate < self.min_share * middle
+        }

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.messages import Peer
+from asyncrl.stragglers import Slow, Stragglers
+from asyncrl.types import ActorId
+
+A, B, C, D = (Peer(actor_id=ActorId(i), incarnation=0) for i in range(4))
+
+
+@pytest.fixture
+def stragglers() -> Stragglers:
+    """Half as fast as the median is slow, over 10 s, of which the first are at 0 s."""
+    stragglers = Stragglers(0.5, 10.0)
+    assert stragglers.look(0.0, {A: 10, B: 10, C: 10}) == {}
+    return stragglers
+
+
+def test_who_made_less_than_its_share_of_the_median_is_slow(stragglers: Stragglers) -> None:
+    seen = stragglers.look(10.0, {A: 1010, B: 510, C: 210})
+    assert seen == {C: Slow(steps_per_s=20.0, median_steps_per_s=50.0)}
+
+
+def test_just_its_share_is_enough(stragglers: Stragglers) -> None:
+    assert stragglers.look(10.0, {A: 1010, B: 510, C: 260}) == {}
+
+
+def test_no_window_is_judged_before_it_is_over(stragglers: Stragglers) -> None:
+    assert stragglers.look(9.9, {A: 1010, B: 510, C: 10}) == {}
+
+
+def test_each_window_is_judged_by_itself(stragglers: Stragglers) -> None:
+    assert C in stragglers.look(10.0, {A: 1010, B: 1010, C: 10})
+    assert stragglers.look(20.0, {A: 1510, B: 1510, C: 510}) == {}
+    assert A in stragglers.look(30.0, {A: 1510, B: 2510, C: 1510})
+
+
+def test_a_life_that_was_starting_is_not_judged(stragglers: Stragglers) -> None:
+    again = Peer(actor_id=C.actor_id, incarnation=1)
+    counts = {A: 1010, B: 1010, D: 1010}
+    assert stragglers.look(10.0, counts | {again: 0}) == {}
+    assert stragglers.look(20.0, {A: 2010, B: 2010, D: 2010, again: 1}) == {}
+    assert list(stragglers.look(30.0, {A: 3010, B: 3010, D: 3010, again: 2})) == [again]
+
+
+def test_of_two_nobody_is_slow() -> None:
+    stragglers = Stragglers(0.5, 10.0)
+    stragglers.look(0.0, {A: 10, B: 10})
+    assert stragglers.look(10.0, {A: 1010, B: 11}) == {}
+
+
+def test_nobody_is_slow_where_most_stand_still(stragglers: Stragglers) -> None:
+    assert stragglers.look(10.0, {A: 1010, B: 10, C: 10}) == {}
