@@ -35,7 +35,7 @@ from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, Columns, ModelVersion
 
 __all__ = [
     "ActorCritic",
@@ -183,6 +183,7 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,
             "actor_adam": self._actor_adam,
@@ -194,11 +195,6 @@ class ActorCritic(BoundedPolicy, TorchAgent):
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
         return self._updates.priorities()
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
 
     @abstractmethod
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:

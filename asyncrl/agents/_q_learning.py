@@ -44,7 +44,7 @@ from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, Columns, ModelVersion
 
 __all__ = ["QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
 
@@ -199,6 +199,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.on_load.append(self._updates.forget)
         self._priorities: Tensor | None = None
 
     @abstractmethod
@@ -241,11 +242,6 @@ class QAgent(QPolicy, TorchAgent, ABC):
             return self._updates.priorities()
         priorities: Array = self._priorities.cpu().numpy()
         return priorities
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""

@@ -16,7 +16,7 @@ from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.torch_agent import TorchAgent
 from asyncrl.agents.updates import Updates
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, Columns, ModelVersion
 
 __all__ = ["WeightedCloning", "WeightedCloningConfig"]
 
@@ -61,6 +61,7 @@ class WeightedCloning(CloningPolicy, TorchAgent, ABC):
         self._matmul = pick_matmul(self.device, max(config.hidden, default=0))
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, self.device)
+        self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": critics,
             "targets": self._slow.network,
@@ -71,11 +72,6 @@ class WeightedCloning(CloningPolicy, TorchAgent, ABC):
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
         return self._updates.priorities()
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
 
     def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Do what an optimisation step does around the equations."""

@@ -34,7 +34,7 @@ from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.torch_agent import TorchAgent, pick_device, use_threads
 from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
-from asyncrl.types import Columns, ModelVersion, Params
+from asyncrl.types import Columns, ModelVersion
 
 __all__ = ["BCAgent", "BCConfig", "BCPolicy"]
 
@@ -68,6 +68,7 @@ class BCAgent(BCPolicy, TorchAgent):
         self._matmul = pick_matmul(device, max(config.hidden, default=0))
         self._descend = config.uncompiled(self._descent)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.on_load.append(self._updates.forget)
         self.parts |= {"optimizer": self._descent.adam, "random": self.random}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
@@ -77,11 +78,6 @@ class BCAgent(BCPolicy, TorchAgent):
             told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
         return told | self._descent.adam.tell("learning_rate")
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""

@@ -71,7 +71,7 @@ from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion, Params
+from asyncrl.types import Array, Columns, ModelVersion
 
 __all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy"]
 
@@ -236,6 +236,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._descend = config.uncompiled(self._step_down)
         self._finish = config.uncompiled(self._follow_up)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,
             "targets": self.targets,
@@ -257,11 +258,6 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
         return self._updates.priorities()
-
-    def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
-        super().load_state(state)
-        self._updates.forget()
 
     def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""

@@ -104,6 +104,8 @@ class TorchAgent(TorchPolicy):
         super().__init__(model, device)
         self.parts: dict[str, Part] = {"model": self.model}
         """What `state` saves, by name; a subclass adds targets, optimizers, generators."""
+        self.on_load: list[Callable[[], object]] = []
+        """Called after `load_state`, which puts tensors of its own in the place of optimizers'."""
 
     def state(self) -> Params:
         """Return a copy of all parts and counters, as named arrays."""
@@ -129,6 +131,8 @@ class TorchAgent(TorchPolicy):
             change()
         self.version = ModelVersion(int(state["version"]))
         self.env_steps = int(state["env_steps"])
+        for hear in self.on_load:
+            hear()
 
 
 def pick_device(name: str) -> torch.device:

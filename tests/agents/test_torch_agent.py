@@ -145,6 +145,16 @@ def test_generator_comes_back_whatever_its_numbers() -> None:
         assert loaded.random() == saved.random()
 
 
+def test_a_load_is_told_once_all_is_there_and_not_if_it_was_refused() -> None:
+    agent, seen = agent_with(1.0), []
+    agent.on_load.append(lambda: seen.append(flat(agent.model_info().params)["bias"]))
+    with pytest.raises(CheckpointError):
+        agent.load_state({})
+    assert not seen
+    agent.load_state(agent_with(2.0).state())
+    assert seen == [[2.0]]
+
+
 def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
     agent, fresh = agent_with(1.0), agent_with(2.0)
     optimizer = torch.optim.Adam(agent.model.parameters())
