@@ -21,7 +21,7 @@ from asyncrl.outbox import Outbox
 from asyncrl.step_processor import Step, StepProcessor
 from asyncrl.timing import Stopwatch
 from asyncrl.transport import ActorLink
-from asyncrl.types import Array, ModelVersion
+from asyncrl.types import Array, IntArray, ModelVersion
 
 __all__ = ["Actor", "EnvRenewal", "EpisodeMeter", "NewEnv"]
 
@@ -266,7 +266,7 @@ class EpisodeMeter:
     def __init__(self, n_envs: int) -> None:
         self._return = np.zeros(n_envs, np.float64)
         self._length = np.zeros(n_envs, np.int64)
-        self._ended: list[tuple[Array, Array]] = []
+        self._ended: list[tuple[Array, IntArray]] = []
         self.env_steps = 0
         self.episodes = 0
 
@@ -292,11 +292,13 @@ class EpisodeMeter:
         self._return[:] = 0.0
         self._length[:] = 0
 
-    def take(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    def take(self) -> tuple[Array, IntArray]:
         """Return returns and lengths of the episodes that ended since the last call."""
         ended, self._ended = self._ended, []
-        returns = tuple(r for some, _ in ended for r in some.tolist())
-        return returns, tuple(n for _, some in ended for n in some.tolist())
+        if not ended:
+            return np.empty(0, np.float64), np.empty(0, np.int64)
+        returns, lengths = zip(*ended, strict=True)
+        return np.concatenate(returns), np.concatenate(lengths)
 
 
 def _floats(record: Mapping[str, float]) -> dict[str, float]:

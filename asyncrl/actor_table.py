@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from asyncrl.messages import ActorReport, Peer
 from asyncrl.recorder import Record
-from asyncrl.types import ActorId, ModelVersion
+from asyncrl.types import ActorId, Array, IntArray, ModelVersion
 
 __all__ = ["ActorRow", "ActorTable"]
 
@@ -54,8 +54,8 @@ class ActorTable:
         self._total_seconds: Counter[str] = Counter()
         self._learning_seconds: Counter[str] = Counter()
         self._env_steps: dict[Peer, int] = {}
-        self._returns: deque[float] = deque(maxlen=_MOST_EPISODES)
-        self._lengths: deque[int] = deque(maxlen=_MOST_EPISODES)
+        self._returns: Array = np.empty(0, np.float64)
+        self._lengths: IntArray = np.empty(0, np.int64)
 
     def on_report(self, report: ActorReport) -> None:
         """Take in what an actor says of itself."""
@@ -71,8 +71,9 @@ class ActorTable:
             self._last[report.peer] = report
             self._seconds.update(report.shares)
             self._total_seconds.update(report.shares)
-            self._returns.extend(report.episode_returns)
-            self._lengths.extend(report.episode_lengths)
+            if len(report.episode_returns):
+                self._returns = _newest(self._returns, report.episode_returns)
+                self._lengths = _newest(self._lengths, report.episode_lengths)
 
     def on_experience(self, peer: Peer, *, env_steps: int, model_version: ModelVersion) -> None:
         """Note how far an actor has come, between its reports and should it never give another."""
@@ -123,7 +124,7 @@ class ActorTable:
             record: dict[str, float] = {
                 "episodes": float(sum(row.episodes for row in self._rows.values()))
             }
-            if self._returns:
+            if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
                 record["episode/return_max"] = float(np.max(self._returns))
                 record["episode/length_mean"] = float(np.mean(self._lengths))
@@ -131,8 +132,7 @@ class ActorTable:
                 record[f"share/actor_{phase}"] = share
             for actor_id, row in sorted(self._rows.items()):
                 record |= _row_record(f"actor/{actor_id}", row)
-            self._returns.clear()
-            self._lengths.clear()
+            self._returns, self._lengths = self._returns[:0], self._lengths[:0]
             self._seconds.clear()
             return record
 
@@ -151,6 +151,10 @@ def _row_record(prefix: str, row: ActorRow) -> Record:
         **({f"{prefix}/dropped": 1.0} if row.dropped else {}),
         **{f"{prefix}/{name}": value for name, value in row.policy.items()},
     }
+
+
+def _newest(kept: Array, more: Array) -> Array:
+    return np.concatenate((kept, more))[-_MOST_EPISODES:]
 
 
 def _shares(seconds: Counter[str]) -> dict[str, float]:

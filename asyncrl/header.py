@@ -177,17 +177,16 @@ def _put_numbers(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def put_actor_report(m: ActorReport) -> tuple[list[Any], list[bytes]]:
+def put_actor_report(m: ActorReport) -> tuple[list[Any], list[memoryview]]:
     """Return the fields and arrays of a report."""
     n = len(m.episode_returns)
     if n != len(m.episode_lengths) or n > MAX_EPISODES:
         raise WireError(f"ActorReport: {n} returns and {len(m.episode_lengths)} lengths")
     counts = map(int, (m.produced, m.env_steps, m.episodes))
     mappings = _put_numbers(m.shares), _put_numbers(m.policy)
-    returns = np.array(m.episode_returns, np.float64).tobytes()
-    lengths = np.array(m.episode_lengths, np.int64).tobytes()
     fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), n]
-    return fields, [returns, lengths]
+    returns = np.ascontiguousarray(m.episode_returns, np.float64)
+    return fields, [returns.data, np.ascontiguousarray(m.episode_lengths, np.int64).data]
 
 
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
@@ -199,16 +198,14 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:
         raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")
-    returns = view("episode_returns", arrays[0], DTYPES["float64"], (n,))
-    lengths = view("episode_lengths", arrays[1], DTYPES["int64"], (n,))
     return ActorReport(
         peer=peer,
         produced=produced,
         env_steps=env_steps,
         episodes=episodes,
         shares=shares,
-        episode_returns=tuple(returns.tolist()),
-        episode_lengths=tuple(lengths.tolist()),
+        episode_returns=view("episode_returns", arrays[0], DTYPES["float64"], (n,)),
+        episode_lengths=view("episode_lengths", arrays[1], DTYPES["int64"], (n,)),
         policy=policy,
         final=final,
         seq=seq,

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from asyncrl import __version__
-from asyncrl.types import ActorId, Columns, IntArray, ModelVersion, Params
+from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
 __all__ = [
     "SOFTWARE",
@@ -89,10 +91,11 @@ class ActorReport:
     shares: Mapping[str, float]
     """Seconds spent since the last report in `env`, `policy`, `wait` and `send`."""
 
-    episode_returns: tuple[float, ...] = ()
-    """Of the episodes that ended since the last report."""
+    episode_returns: Array = field(default_factory=lambda: np.empty(0, np.float64))
+    """(episodes,) float64, of those that ended since the last report. Arrays, since a batch of
+    small environments ends a hundred thousand in a second."""
 
-    episode_lengths: tuple[int, ...] = ()
+    episode_lengths: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     policy: Mapping[str, float] = field(default_factory=dict)
     """What the policy says of itself, for instance its exploration rate, and what the step
     processor does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from asyncrl.actor_table import ActorTable
@@ -63,7 +64,11 @@ def test_newest_model_behind_an_actors_experience_is_told() -> None:
 
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
-    table.on_report(report(0, episodes=2, episode_returns=(1.0, 3.0), episode_lengths=(10, 20)))
+    table.on_report(
+        report(
+            0, episodes=2, episode_returns=np.array([1.0, 3.0]), episode_lengths=np.array([10, 20])
+        )
+    )
     first, second = table.take(), table.take()
     assert (first["episode/return_mean"], first["episode/return_max"]) == (2.0, 3.0)
     assert first["episode/length_mean"] == 15.0
@@ -73,11 +78,11 @@ def test_episodes_are_taken_once_counts_stay() -> None:
 
 def test_episodes_that_nobody_asks_for_are_bounded() -> None:
     table = ActorTable()
-    many = report(0, episode_returns=(-1.0,) * 1000, episode_lengths=(1,) * 1000)
+    many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))
     for _ in range(200):
         table.on_report(many)
-    newest = (1.0,) * 50_000
-    table.on_report(report(0, episode_returns=newest, episode_lengths=(3,) * 50_000))
+    lengths = np.full(50_000, 3)
+    table.on_report(report(0, episode_returns=np.ones(50_000), episode_lengths=lengths))
     record = table.take()
     assert (record["episode/return_mean"], record["episode/length_mean"]) == (0.0, 2.0)
 

@@ -56,8 +56,8 @@ def reports(draw: st.DrawFn) -> ActorReport:
         env_steps=draw(counts),
         episodes=draw(counts),
         shares=draw(numbers),
-        episode_returns=tuple(returns),
-        episode_lengths=tuple(range(len(returns))),
+        episode_returns=np.array(returns, np.float64),
+        episode_lengths=np.arange(len(returns)),
         policy=draw(numbers),
         final=draw(st.booleans()),
         seq=draw(st.integers(1, 2**63 - 1)),
@@ -310,7 +310,7 @@ def test_columns_that_do_not_fit_the_schema_are_not_sent(name: str, array: np.nd
         Refusal("\ud800"),
         ActorReport(peer=PEER, produced=0, env_steps=0, episodes=0, shares={"env": None}),
         ActorReport(
-            peer=PEER, produced=0, env_steps=0, episodes=1, shares={}, episode_returns=(1.0,)
+            peer=PEER, produced=0, env_steps=0, episodes=1, shares={}, episode_returns=np.ones(1)
         ),
         EvaluationReport(
             peer=PEER,
