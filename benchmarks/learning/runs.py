@@ -94,12 +94,12 @@ def keep(directory: Path, run: Run) -> Path:
 def of_same_settings(before: object, now: object) -> bool:
     """Whether a run that was made with `before` is one of `now`.
 
-    Settings that did not exist then are taken to be such that nothing changed.
+    Settings that did not exist then, or that are gone now, are taken to be such that nothing
+    changed.
     """
     if isinstance(before, Mapping) and isinstance(now, Mapping):
-        return all(
-            name in now and of_same_settings(value, now[name]) for name, value in before.items()
-        )
+        both = before.keys() & now.keys()
+        return all(of_same_settings(before[name], now[name]) for name in both)
     if isinstance(before, list) and isinstance(now, list | tuple):
         return len(before) == len(now) and all(map(of_same_settings, before, now))
     return before == now
