@@ -296,8 +296,8 @@ class ActorManager:
             for actor_id, slot in self._slots.items()
             if slot.alive and not slot.killed_because and actor_id not in self._names
         ]
-        produced = {peer: self._launcher.progress(peer).produced for peer in peers}
-        for peer, slow in self._stragglers.look(self._clock(), produced).items():
+        turns = {peer: self._launcher.progress(peer).turns for peer in peers}
+        for peer, slow in self._stragglers.look(self._clock(), turns).items():
             self._slots[peer.actor_id].killed_because = _lagged(slow, self._config)
             self._launcher.kill(peer, with_stacks=True)
 

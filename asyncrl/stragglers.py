@@ -31,21 +31,22 @@ class Stragglers:
 
     window_s: float
     _since_s: float = float("-inf")
-    _produced: dict[Peer, int] = field(default_factory=dict)
+    _steps: dict[Peer, int] = field(default_factory=dict)
 
-    def look(self, now_s: float, produced: Mapping[Peer, int]) -> dict[Peer, Slow]:
+    def look(self, now_s: float, steps: Mapping[Peer, int]) -> dict[Peer, Slow]:
         """Return who has been slow in the window that is over, if one is.
 
-        `produced` is what each life has produced so far. A life that had produced nothing when the
-        window began is not judged by it: it may have been starting.
+        `steps` are those that each life has made so far; not what has become of them, since whole
+        trajectories are held back until they are over. A life that had made none when the window
+        began is not judged by it: it may have been starting.
         """
         passed_s = now_s - self._since_s
         if passed_s < self.window_s:
             return {}
-        before, self._since_s, self._produced = self._produced, now_s, dict(produced)
+        before, self._since_s, self._steps = self._steps, now_s, dict(steps)
         rates = {
             peer: (count - before[peer]) / passed_s
-            for peer, count in produced.items()
+            for peer, count in steps.items()
             if before.get(peer, 0) > 0
         }
         if len(rates) < _FEWEST:

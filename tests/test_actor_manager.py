@@ -96,9 +96,12 @@ class FakeLauncher:
                     )
             self._changed.notify_all()
 
-    def works(self, peer: Peer, turns: int, *, waiting: bool = False) -> None:
+    def works(
+        self, peer: Peer, turns: int, *, waiting: bool = False, produced: int | None = None
+    ) -> None:
         """Let an actor leave word of its progress."""
-        self._reports[peer] = ProgressReport(turns, 10 * turns, waiting=waiting)
+        made = 10 * turns if produced is None else produced
+        self._reports[peer] = ProgressReport(turns, made, waiting=waiting)
 
     def watch_for(self, seconds: float) -> None:
         """Let the manager see so much time pass."""
@@ -488,6 +491,17 @@ def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_
             "look at where its threads stood, which is told below if they could still tell."
             "\n\nits stacks"
         )
+
+
+@pytest.mark.fault("F29")
+def test_what_counts_are_steps_and_not_what_has_become_of_them() -> None:
+    with started(3, min_pace=0.1, pace_window_s=10.0) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, produced in enumerate((5000, 5000, 10)):  # a long trajectory is held back
+            stage.launcher.works(peer(i), turns=500, produced=produced)
+        stage.launcher.watch_for(22.0)
+        assert stage.launcher.killed == []
 
 
 @pytest.mark.fault("F29")
