@@ -205,7 +205,8 @@ class ActorManager:
         slot = self._slots[ended.peer.actor_id]
         self._on_exit(ended)
         who = self._name(ended.peer.actor_id)
-        how, advice = slot.killed_because or cause_of(ended)
+        killed_because = slot.killed_because if ended.code < 0 else None  # else it was quicker
+        how, advice = killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
         if self._finishing.is_set():
             if ended.code:

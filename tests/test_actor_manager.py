@@ -505,6 +505,21 @@ def test_what_counts_are_steps_and_not_what_has_become_of_them() -> None:
 
 
 @pytest.mark.fault("F29")
+def test_who_ended_before_it_was_killed_ended_by_itself() -> None:
+    with started(3, min_pace=0.1, pace_window_s=10.0) as stage:
+        stage.launcher.dies_of_kill = False
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, turns in enumerate((500, 500, 3)):
+            stage.launcher.works(peer(i), turns=turns)
+        stage.launcher.watch_for(11.0)
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 2 to be killed")
+        stage.launcher.end(peer(2), RAISED, text="a traceback", error="ValueError: broken")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert str(stage.interrupter.error).startswith("actor 2 failed: ValueError: broken")
+
+
+@pytest.mark.fault("F29")
 def test_slow_actors_are_left_alone_by_default() -> None:
     with started(3, pace_window_s=1.0) as stage:
         stage.all_work()
