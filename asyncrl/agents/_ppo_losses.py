@@ -24,6 +24,11 @@ __all__ = [
 ]
 
 
+_LARGEST_LOG_RATIO = 20.0
+"""An action half a billion times as likely as it was. The exponential of much more is infinite, and
+0 times that, as where the clip lets nothing of it through, is no gradient of 0 but NaN."""
+
+
 class Estimates(NamedTuple):
     """What a batch of trajectories says of actions and observations, both (B, T)."""
 
@@ -73,7 +78,7 @@ def corrected_estimates(
 
 def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, dual_clip: float = 0.0) -> Tensor:
     """Return what each action adds to the objective, which is to become large."""
-    ratio = log_ratio.exp()
+    ratio = log_ratio.clamp(max=_LARGEST_LOG_RATIO).exp()
     # min(r A, clip(r, 1 - eps, 1 + eps) A); Schulman et al. (2017), equation 7
     limited = torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
     if not dual_clip:

@@ -75,6 +75,15 @@ def test_objective_by_hand(
     assert gain.item() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("advantage", "dual_clip"), [(2.0, 0.0), (2.0, 3.0), (-2.0, 3.0)])
+def test_objective_is_flat_beyond_the_clips_however_far(advantage: float, dual_clip: float) -> None:
+    log_ratio = tensor(1.0, 100.0, 1e4).requires_grad_()  # exp(100) is more than a float32 can tell
+    surrogate(log_ratio, torch.full((3,), advantage), 0.2, dual_clip).sum().backward()
+    assert log_ratio.grad is not None
+    expected = [0.0, 0.0, 0.0] if advantage > 0 else [-2.0 * math.e, 0.0, 0.0]
+    assert log_ratio.grad.tolist() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("value", "clip", "expected"),
     [(3.0, 0.0, 4.0), (3.0, 0.5, 12.25), (1.3, 0.5, 13.69), (1.7, 9.0, 10.89), (0.0, 0.5, 25.0)],
