@@ -177,16 +177,18 @@ def _put_numbers(values: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def put_actor_report(m: ActorReport) -> tuple[list[Any], list[memoryview]]:
-    """Return the fields and arrays of a report."""
-    n = len(m.episode_returns)
-    if n != len(m.episode_lengths) or n > MAX_EPISODES:
-        raise WireError(f"ActorReport: {n} returns and {len(m.episode_lengths)} lengths")
+def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryview]]:
+    """Return the fields and arrays of a report, of `most` episodes at the most, the newest."""
+    if len(m.episode_returns) != len(m.episode_lengths):
+        raise WireError(
+            f"ActorReport: {len(m.episode_returns)} returns and {len(m.episode_lengths)} lengths"
+        )
+    returns = np.ascontiguousarray(m.episode_returns[-most:], np.float64)
+    lengths = np.ascontiguousarray(m.episode_lengths[-most:], np.int64)
     counts = map(int, (m.produced, m.env_steps, m.episodes))
     mappings = _put_numbers(m.shares), _put_numbers(m.policy)
-    fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), n]
-    returns = np.ascontiguousarray(m.episode_returns, np.float64)
-    return fields, [returns.data, np.ascontiguousarray(m.episode_lengths, np.int64).data]
+    fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), len(returns)]
+    return fields, [returns.data, lengths.data]
 
 
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:

@@ -92,8 +92,9 @@ class ActorReport:
     """Seconds spent since the last report in `env`, `policy`, `wait` and `send`."""
 
     episode_returns: Array = field(default_factory=lambda: np.empty(0, np.float64))
-    """(episodes,) float64, of those that ended since the last report. Arrays, since a batch of
-    small environments ends a hundred thousand in a second."""
+    """(episodes,) float64, of those that ended since the last report; if they are more than fit
+    into a message, of the newest. Arrays, since a batch of small environments ends a hundred
+    thousand in a second."""
 
     episode_lengths: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     policy: Mapping[str, float] = field(default_factory=dict)

@@ -20,6 +20,7 @@ import numpy as np
 from asyncrl.errors import ConfigError, WireError
 from asyncrl.header import (
     DTYPES,
+    MAX_EPISODES,
     TAKE,
     Entry,
     Fields,
@@ -109,6 +110,11 @@ class WireFormat:
         """The most segments that fit into one message."""
         return self.max_message_bytes // max(1, self.schema.segment_bytes)
 
+    @property
+    def max_episodes(self) -> int:
+        """The most episodes that one report lists, each in 8 bytes of each of its frames."""
+        return min(MAX_EPISODES, max(1, self.max_message_bytes // 8))
+
     def encode(self, message: WireMessage) -> list[Frame]:
         """Return the frames of a message; arrays are not copied, but for those of a model."""
         try:
@@ -120,7 +126,7 @@ class WireFormat:
                 case Delivery():
                     fields, arrays = self._put_model(message)
                 case ActorReport():
-                    fields, arrays = put_actor_report(message)
+                    fields, arrays = put_actor_report(message, self.max_episodes)
                 case _:
                     fields = put(message)
             kind = _KIND_OF[type(message)]

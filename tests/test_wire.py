@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from asyncrl.errors import ConfigError, WireError
-from asyncrl.header import DTYPES, WireMessage
+from asyncrl.header import DTYPES, MAX_EPISODES, WireMessage
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
 from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
 from asyncrl.segment import ColumnSpec, SegmentSchema
@@ -260,6 +260,31 @@ def test_more_segments_than_fit_are_refused_before_anything_is_built() -> None:
         small.encode(make_experience(1, segments=3))
     with pytest.raises(WireError, match="segments is 3"):
         small.decode(frames_of(make_experience(1, segments=3)))
+
+
+@pytest.mark.parametrize("limit_bytes", [1 << 16, 64 << 20])
+def test_of_more_episodes_than_a_report_may_list_it_lists_the_newest(limit_bytes: int) -> None:
+    wire = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=limit_bytes)
+    ended = np.arange(MAX_EPISODES + 1)
+    frames = wire.encode(
+        ActorReport(
+            peer=PEER,
+            produced=0,
+            env_steps=0,
+            episodes=len(ended),
+            shares={},
+            episode_returns=ended.astype(np.float64),
+            episode_lengths=ended,
+            seq=1,
+        )
+    )
+    assert all(memoryview(frame).nbytes <= limit_bytes for frame in frames), "else it is cut off"
+    report = wire.decode(frames)
+    assert isinstance(report, ActorReport)
+    assert report.episodes == len(ended), "of all"
+    fit = min(MAX_EPISODES, limit_bytes // 8)
+    np.testing.assert_array_equal(report.episode_returns, ended[-fit:])
+    np.testing.assert_array_equal(report.episode_lengths, ended[-fit:])
 
 
 @pytest.mark.parametrize("rows", [0, -1, SCHEMA.rows + 1])
