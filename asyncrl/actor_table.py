@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,13 +44,20 @@ class ActorRow:
         }
 
 
+class _Told(NamedTuple):
+    """What a life has said of itself so far."""
+
+    env_steps: int
+    episodes: int
+
+
 class ActorTable:
     """One row for each slot. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
-        self._last: dict[Peer, ActorReport] = {}
+        self._told: dict[Peer, _Told] = {}
         self._seconds: Counter[str] = Counter()
         self._total_seconds: Counter[str] = Counter()
         self._learning_seconds: Counter[str] = Counter()
@@ -61,14 +69,14 @@ class ActorTable:
         """Take in what an actor says of itself."""
         with self._lock:
             row = self._rows.setdefault(report.peer.actor_id, ActorRow())
-            last = self._last.get(report.peer)
-            steps = report.env_steps - (last.env_steps if last else 0)
+            before = self._told.get(report.peer, _Told(0, 0))
+            steps = report.env_steps - before.env_steps
             self._count(report.peer, report.env_steps)
-            row.episodes += report.episodes - (last.episodes if last else 0)
+            row.episodes += report.episodes - before.episodes
             if seconds := sum(report.shares.values()):
                 row.steps_per_s = steps / seconds
             row.policy = dict(report.policy)
-            self._last[report.peer] = report
+            self._told[report.peer] = _Told(report.env_steps, report.episodes)
             self._seconds.update(report.shares)
             self._total_seconds.update(report.shares)
             if len(report.episode_returns):
@@ -115,7 +123,7 @@ class ActorTable:
     def reported(self) -> tuple[dict[str, float], int]:
         """Return all seconds that actors have told of, by phase, and their steps in that time."""
         with self._lock:
-            steps = sum(report.env_steps for report in self._last.values())
+            steps = sum(told.env_steps for told in self._told.values())
             return dict(self._total_seconds), steps
 
     def take(self) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,16 @@ def test_rows_add_up_over_reports_and_lives() -> None:
     assert record["actor/1/env_steps_per_s"] == 25
     assert record["actor/1/exploration_rate"] == 0.5
     assert record["episodes"] == 6
+
+
+def test_what_a_report_came_in_is_not_kept_for_the_rest_of_the_run() -> None:
+    table = ActorTable()
+    came_in = np.ones(1000)
+    kept = weakref.ref(came_in)
+    table.on_report(report(0, episode_returns=came_in, episode_lengths=np.ones(1000, int)))
+    table.take()
+    del came_in
+    assert kept() is None, "of each life of each actor it would be"
 
 
 @pytest.mark.fault("F4")
