@@ -60,11 +60,14 @@ class RunningNorm(nn.Module):
         """Return one over the standard deviation."""
         return (self.var + _EPSILON).rsqrt().float()
 
+    def units(self, values: Tensor) -> Tensor:
+        """Return how many standard deviations values (B, *shape) are from the mean."""
+        # The difference first and in double precision: means may be large, differences small.
+        return (values - self.mean).float() * self.scale()
+
     def forward(self, values: Tensor) -> Tensor:
         """Return normalised values (B, *shape), none of them larger than 10."""
-        # The difference first and in double precision: means may be large, differences small.
-        centered = (values - self.mean).float()
-        return (centered * self.scale()).clamp_(-_LARGEST, _LARGEST)
+        return self.units(values).clamp_(-_LARGEST, _LARGEST)
 
 
 class Normalized(nn.Module):

@@ -26,8 +26,9 @@ What differs on purpose:
     Values are computed by the learner, when a batch arrives, and not by the actors. With V-trace,
     the weight r of an action itself is in the objective only, and not in A as well. `lambda_` takes
     its part in V-trace such that A and y of what pi itself has played are those of generalized
-    advantage estimation. The value's clip is off unless asked for: it is in units of the values'
-    standard deviation. Whether to stop early is decided after whole epochs.
+    advantage estimation. Values are learned in units of the targets' standard deviation so far
+    unless told otherwise; the network is not adjusted as the units change. The value's clip, in
+    these units, is off unless asked for. Whether to stop early is decided after whole epochs.
 """
 
 from __future__ import annotations
@@ -149,12 +150,16 @@ class PPOAgent(PPOPolicy, TorchAgent):
             outputs, values = self._in_parts(unroll, played.obs, played.memory, played.begins)
         mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
         log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
-        advantages, targets = self._estimate(log_ratio, reward, data, self._in_rewards(values))
-        told = {"lag_kl": divergence(log_ratio)[mask].mean()}
+        expected = self._in_rewards(values)
+        advantages, targets = self._estimate(log_ratio, reward, data, expected)
+        told = {
+            "lag_kl": divergence(log_ratio)[mask].mean(),
+            "explained_variance": explained_variance(expected[:, :-1][mask], targets[mask]),
+        }
         if self.config.normalize_values:
             self._value_norm.learn(targets[mask])
-            targets = self._value_norm(targets)
-        told["explained_variance"] = explained_variance(values[:, :-1][mask], targets[mask])
+            # Rare targets are not cut: what values are to be is the mean of all.
+            targets = self._value_norm.units(targets)
         if self.config.normalize_advantages:
             std, mean = torch.std_mean(advantages[mask], correction=0)
             advantages = (advantages - mean) / (std + 1e-8)

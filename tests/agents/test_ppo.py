@@ -391,6 +391,33 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
 
+def test_rare_values_are_learned_as_large_as_they_are() -> None:
+    # 1 of 900 rows is worth 1: that is 30 standard deviations from the mean of all.
+    agent = agent_for(shared_torso=True)
+    batch = batch_for(agent, n=1, length=900)
+    reward = np.zeros((1, 900), np.float32)
+    reward[0, 0] = 1.0
+    batch = {**batch, "mask": np.ones((1, 900), bool), "reward": reward}
+    batch["discount"] = np.zeros((1, 900), np.float32)
+    with torch.no_grad():
+        for param in agent.net.value.parameters():
+            param.zero_()
+    told = agent.opt(batch)
+    # In units of the deviation s, with p = 1 / 900, values are 0: the mean of (y - p)^2 / s^2 is 1.
+    assert float(told["value_loss"]) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_explained_variance_is_that_of_values_in_rewards() -> None:
+    agent = agent_for()
+    agent._value_norm.learn(torch.tensor([100.0, 300.0]))  # one unit of the network is 100
+    batch = batch_for(agent, n=4, length=8)
+    with torch.no_grad():
+        values = agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1]
+    reward = (200.0 + 100.0 * values.numpy()) * batch["mask"]  # just what the network expects
+    batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
+    assert float(agent.opt(batch)["explained_variance"]) == pytest.approx(1.0, abs=1e-4)
+
+
 @with_and_without_memory
 def test_networks_start_orthogonal_and_policies_nearly_uniform(memory: dict[str, Any]) -> None:
     agent = agent_for(hidden=(16, 8), **memory)
