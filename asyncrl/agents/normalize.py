@@ -114,9 +114,15 @@ class Normalized(nn.Module):
             self.returns.learn(data[DISCOUNTED_RETURN])
 
     def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
-        """Return the rewards of a batch in units of the standard deviation of returns."""
+        """Return the rewards of a batch in units of the standard deviation of returns.
+
+        None is larger than 10: the first one after many steps without any would be as large as the
+        root of their number.
+        """
         reward = data["reward"]
-        return reward if self.returns is None else reward * self.returns.scale()
+        if self.returns is None:
+            return reward
+        return (reward * self.returns.scale()).clamp_(-_LARGEST, _LARGEST)
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:

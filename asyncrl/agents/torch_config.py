@@ -51,7 +51,7 @@ class TorchConfig:
 
     normalize_reward: bool = False
     """Divide rewards by the standard deviation of the discounted return of episodes so far, which
-    the step processor stores beside each row."""
+    the step processor stores beside each row; what is then larger than 10 counts as 10."""
 
     accumulate: int = 1
     """Parts in which a batch passes the networks of an optimisation step; the gradients of the

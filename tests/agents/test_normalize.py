@@ -95,6 +95,17 @@ def test_rewards_are_divided_by_the_deviation_of_returns() -> None:
     assert model.rewards(data).tolist() == pytest.approx([0.5, -0.25])
 
 
+def test_first_rewards_after_many_steps_without_any_are_cut() -> None:
+    model = Normalized(nn.Identity(), None, rewards=True)
+    nothing = {"discounted_return": torch.zeros(1000), "reward": torch.zeros(1000)}
+    for _ in range(10):
+        model.learn(torch.zeros(1000, 1), nothing)
+    # A return of 3 steps has the reward at their end; none of the returns so far has it.
+    data = {"discounted_return": torch.zeros(3), "reward": torch.tensor([1.0, -1.0, 0.0])}
+    model.learn(torch.zeros(3, 1), data)
+    assert model.rewards(data).tolist() == [10.0, -10.0, 0.0]
+
+
 def test_rewards_are_left_as_they_are_unless_asked_for() -> None:
     model = Normalized(nn.Identity(), box((1,)), rewards=False)
     data = {"reward": torch.tensor([2.0])}
