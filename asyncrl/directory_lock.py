@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from asyncrl.errors import ConfigError
@@ -24,17 +24,27 @@ class DirectoryLock:
     """Taken when it is made, and given back by `release`."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock, making the directory if need be; raise `ConfigError` if another has it."""
+        """Take the lock, making the directory if need be.
+
+        Raises `ConfigError` if another has it, or nobody can.
+        """
         self._directory = directory
         self._path = directory / _NAME
         self._made = not directory.exists()
         self._descriptor = -1
-        while self._descriptor < 0:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = self._take()
-        words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, words.encode(), 0)
+        try:
+            while self._descriptor < 0:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._descriptor = self._take()
+            words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, words.encode(), 0)
+        except OSError as error:
+            self.release()
+            raise ConfigError(
+                f"cannot lock {self._path}: {error.strerror}; give a directory of your own on a "
+                "local disk that is not full"
+            ) from error
 
     def release(self) -> None:
         """Give the lock back; a directory made for it goes if it is empty. May be called again."""
@@ -49,20 +59,24 @@ class DirectoryLock:
 
     def _take(self) -> int:
         """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            raise ConfigError(
-                f"{self._directory} is in use by another run, {holder}; wait for its end, or give "
-                "another directory"
-            ) from error
-        # Its last holder may have removed the file between our opening and our locking it.
-        if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
-            return descriptor
-        os.close(descriptor)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:  # the directory went with its last holder
+            return -1
+        with ExitStack() as undo:
+            undo.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"{self._directory} is in use by another run, {_holder(descriptor)}; wait for "
+                    "its end, or give another directory"
+                ) from error
+            # Its last holder may have removed the file between our opening and our locking it.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), self._path.stat()):
+                    undo.pop_all()
+                    return descriptor
         return -1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -78,6 +80,31 @@ def test_of_many_at_once_one_wins(tmp_path: Path) -> None:
             winners = [lock for lock in pool.map(race, range(20)) if lock]
         assert len(winners) == 1
         winners[0].release()
+
+
+def test_file_system_without_locks_is_not_taken_for_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(ConfigError, match=r"cannot lock .*\.lock: No locks available.* local disk"):
+        DirectoryLock(tmp_path)
+
+
+@pytest.mark.fault("F17")
+def test_lock_that_cannot_be_written_into_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", is_full)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            DirectoryLock(tmp_path)
+    DirectoryLock(tmp_path).release()
 
 
 def test_holder_that_left_no_word_is_no_riddle(tmp_path: Path) -> None:
