@@ -26,17 +26,13 @@ logger = logging.getLogger(__name__)
 _MISSING = "nothing"
 
 
-def load_to_resume(
-    checkpoint_dir: Path | None, config: Mapping[str, object] | None = None
-) -> Checkpoint:
+def load_to_resume(checkpoint_dir: Path, config: Mapping[str, object] | None = None) -> Checkpoint:
     """Return the newest whole checkpoint of a run, and warn of settings that it did not have.
 
     Args:
         checkpoint_dir: Where the run has saved them.
         config: Plain values of the settings to go on with, as they are given to recorders.
     """
-    if checkpoint_dir is None:
-        raise ConfigError("resume=True needs a checkpoint_dir to go on from")
     checkpoint = Checkpointer(checkpoint_dir).load_latest(mapped=[REPLAY])
     if "run" not in checkpoint.meta:
         raise CheckpointError(
@@ -60,13 +56,17 @@ def open_checkpoints(
 
     `keep` is the number of checkpoints that are kept, 0 for all.
     """
-    if not resume and checkpoint_dir is None:
+    if checkpoint_dir is None:
+        if resume:
+            raise ConfigError("resume=True needs a checkpoint_dir to go on from")
         return None, None
-    checkpoint = load_to_resume(checkpoint_dir, config) if resume else None
-    assert checkpoint_dir is not None  # noqa: S101  # there would be nothing to resume
     checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
-    checkpointer.lock()
-    return checkpointer, checkpoint
+    checkpointer.lock()  # first: what another run is still writing is nothing to go on from
+    try:
+        return checkpointer, load_to_resume(checkpoint_dir, config) if resume else None
+    except BaseException:
+        checkpointer.unlock()
+        raise
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:

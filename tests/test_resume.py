@@ -63,8 +63,6 @@ def test_tuples_are_what_they_are_in_a_file(tmp_path: Path) -> None:
 
 
 def test_run_that_cannot_be_resumed_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="checkpoint_dir"):
-        load_to_resume(None)
     with pytest.raises(CheckpointError, match="no whole numbered checkpoint"):
         load_to_resume(tmp_path)
     save(tmp_path, "best", META)
@@ -93,6 +91,23 @@ def test_directory_belongs_to_the_run_that_opened_it(tmp_path: Path, resume: boo
         checkpointer.save(name, {}, {})
     assert checkpointer.names() == ["7", "8"], "as many as were to be kept"
     checkpointer.unlock()
+
+
+@pytest.mark.fault("F36")
+def test_run_that_still_goes_on_is_named_before_its_checkpoints_are_read(tmp_path: Path) -> None:
+    other = Checkpointer(tmp_path)
+    other.lock()
+    with pytest.raises(ConfigError, match="in use by another run"):  # which has not saved any yet
+        open_checkpoints(tmp_path, keep=2, resume=True, config=CONFIG)
+    other.unlock()
+
+
+def test_directory_that_nothing_can_be_resumed_from_is_left_to_others(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="begin a new one"):
+        open_checkpoints(tmp_path, keep=2, resume=True, config=CONFIG)
+    other = Checkpointer(tmp_path)
+    other.lock()
+    other.unlock()
 
 
 def test_without_a_directory_nothing_is_saved_and_nothing_resumed() -> None:
