@@ -31,6 +31,7 @@ class FusedAdam(torch.optim.Adam):
         self._learning_rate = learning_rate
         self._newest_rate = first = value_at(learning_rate, 0)
         super().__init__(params, lr=first, eps=eps, fused=True)
+        self._moving: list[Tensor] = []
         self._slots: list[list[Tensor]] = []
         self._rate: Tensor | None = None
         device = self.param_groups[0]["params"][0].device
@@ -55,20 +56,20 @@ class FusedAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def descend(self) -> None:
-        """Take one step; every parameter must have a gradient."""
+        """Take one step; a parameter must have a gradient at each, or never."""
         group = self.param_groups[0]
-        params: list[Tensor] = group["params"]
         if not self._slots:
             self.step()  # makes the state if there is none
-            states = [self.state[param] for param in params]
+            self._moving = [param for param in group["params"] if param in self.state]
+            states = [self.state[param] for param in self._moving]
             names = ("exp_avg", "exp_avg_sq", "step")
             self._slots = [[state[name] for state in states] for name in names]
             return
         averages, squares, steps = self._slots
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
-            params,
-            [param.grad for param in params],  # type: ignore[misc]  # none is None
+            self._moving,
+            [param.grad for param in self._moving],  # type: ignore[misc]  # none is None
             averages,
             squares,
             [],

@@ -45,6 +45,19 @@ def test_steps_are_those_of_torch(eps: float) -> None:
     assert [float(adam.state[param]["step"]) for param in params] == [float(STEPS)] * 3
 
 
+def test_what_no_loss_depends_on_stays_as_it_is() -> None:
+    expected, params = parameters(), parameters()
+    adam, reference = FusedAdam(params, 0.1), torchs(expected)
+    unused = params[1].detach().clone()
+    for seed in range(STEPS):
+        for tensors, step in ((expected, reference.step), (params, adam.descend)):
+            give_gradients(tensors, seed)
+            tensors[1].grad = None
+            step()
+    assert torch.equal(params[1], unused)
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
 def test_it_goes_on_from_a_state_of_torchs() -> None:
     expected, params = parameters(), parameters()
     adam, reference = FusedAdam(params, 0.1), torchs(expected)

@@ -435,6 +435,35 @@ def test_own_networks_learn_and_travel(critic: Any) -> None:
     assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
 
 
+class WithStillParts(nn.Module):
+    """Another network behind an encoder that is not to learn, and beside a layer nobody uses."""
+
+    def __init__(self, make: Any, spec: EnvSpec) -> None:
+        super().__init__()
+        n = spec.observation.shape[0]
+        self.moves = make(spec)
+        self.frozen = nn.Linear(n, n).requires_grad_(False)
+        self.unused = nn.Linear(n, n)
+
+    def forward(self, obs: Tensor, *action: Tensor) -> Tensor:
+        out: Tensor = self.moves(self.frozen(obs), *action)
+        return out
+
+
+def test_own_networks_may_have_parts_that_do_not_learn() -> None:
+    agent = small(
+        actor_network=partial(WithStillParts, OwnActor),
+        critic_network=partial(WithStillParts, OwnCritic),
+    ).build(SPEC, CONTEXT)
+    networks = agent.model, agent.critics
+    before = [copy.deepcopy(network.state_dict()) for network in networks]
+    for _ in range(3):
+        agent.opt(batch_of())
+    for old, network in zip(before, networks, strict=True):
+        for name, value in network.state_dict().items():
+            assert torch.equal(old[name], value) != ("moves" in name), name
+
+
 def make_wrong_actor(spec: EnvSpec) -> nn.Module:
     return MLP(spec.observation.shape[0], (4,), 3)
 
