@@ -1,20 +1,23 @@
 """How fast do actors fill the replay? Against the bare loop, and against Stable-Baselines3.
 
-CartPole-v1 with a 64x64 policy in the loop. The bare loop runs on as many processes as there are
-actors: the same policy and environments, columns written, and nothing else. Stable-Baselines3
+A 64x64 policy is in the loop. The bare loop runs on as many processes as there are actors: the same
+policy and environments, columns written, and nothing else. On plain CartPoles, Stable-Baselines3
 collects PPO rollouts in one process. Each side has the arrangement that is its fastest on two
 cores.
 
-    python -m benchmarks.bench_sampling [--sweep]
+    python -m benchmarks.bench_sampling [--cases CASE ...]
+    python -m benchmarks.bench_sampling --sweep
 
-Without a peer, and for other environments, `asyncrl bench sample` measures the same.
+For other environments, `asyncrl bench sample` measures the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asyncrl.benchmarking.load import Load
@@ -28,21 +31,70 @@ from benchmarks.common import (
     make_parser,
     note,
     peer_python,
+    positive,
     provenance,
     run_peer,
     save,
+    settings_of,
     show,
 )
 
-__all__ = ["SWEEP", "measure"]
+__all__ = ["CASES", "SWEEP", "Case", "measure"]
 
-SWEEP = (8, 16, 32, 64, 128, 256)
 SB3 = {"processes": False, "envs": 128}
 UNIT = "env steps/s"
 
 
-def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Environments, as actors step them fastest here."""
+
+    name: str
+    """Of several of them."""
+
+    workload: Workload
+    needs: str = "gymnasium"
+    """The package that they come from."""
+
+    peer: bool = False
+    """Whether Stable-Baselines3 is asked, too."""
+
+
+CASES: Mapping[str, Case] = {
+    "cartpole": Case(
+        name="CartPoles", workload=Workload(envs_per_actor=256, segment_length=64), peer=True
+    ),
+    "native": Case(
+        name="native CartPoles",
+        workload=Workload(vectorization="native", envs_per_actor=2048, segment_length=32),
+    ),
+    "halfcheetah": Case(
+        name="HalfCheetahs",
+        workload=Workload(env="HalfCheetah-v5", envs_per_actor=64, segment_length=64),
+        needs="mujoco",
+    ),
+    # The replay is full before the measurement begins: to touch new memory, 36 MB in a second, is
+    # slow on a virtual machine, and over once a replay is full.
+    "pong": Case(
+        name="Pongs",
+        workload=Workload(
+            env="ALE/Pong-v5",
+            envs_per_actor=16,
+            segment_length=64,
+            frame_stack=4,
+            capacity=10_000,
+            warm_up_seconds=3.0,
+        ),
+        needs="ale_py",
+    ),
+}
+
+SWEEP = (8, 16, 32, 64, 128, 256)
+
+
+def measure(case: Case, repeats: int, peer: Path | None) -> Rounds:
     """Measure the bare loop, asyncrl and, if there is one, the peer, in turns."""
+    workload = case.workload
     stage = SampleStage(Load.of(workload))
     rounds: Rounds = {name: [] for name in ("bare loop", "asyncrl", *(["sb3"] if peer else []))}
     for i in range(repeats):
@@ -53,17 +105,21 @@ def measure(workload: Workload, repeats: int, peer: Path | None) -> Rounds:
             printed = run_peer(peer, "sb3", ["sampling", "--seconds", workload.seconds, *settings])
             rounds["sb3"].append(printed["value"])
         last = {name: round(values[-1]) for name, values in rounds.items()}
-        note(f"round {i + 1} of {repeats}, {workload.envs_per_actor} per actor: {last}")
+        note(f"round {i + 1} of {repeats}, {words_of(case)}: {last}")
     return rounds
 
 
-def compared(rounds: Rounds, envs_per_actor: int, actors: int) -> list[Comparison]:
+def words_of(case: Case) -> str:
+    """Say how many of what are sampled."""
+    return f"{case.workload.actors} actors of {case.workload.envs_per_actor} {case.name}"
+
+
+def compared(case: Case, rounds: Rounds) -> list[Comparison]:
     """Compare asyncrl with all others of its rounds."""
-    ours = f"{actors} actors of {envs_per_actor} CartPoles"
     sb3 = f"SB3 PPO rollouts, {SB3['envs']} envs"
-    words = {"bare loop": f"bare loop on {actors} processes", "sb3": sb3}
+    others = {"bare loop": f"bare loop on {case.workload.actors} processes", "sb3": sb3}
     return [
-        compare(rounds, "asyncrl", name, what=f"{ours} / {words[name]}", unit=UNIT)
+        compare(rounds, "asyncrl", name, what=f"{words_of(case)} / {others[name]}", unit=UNIT)
         for name in rounds
         if name != "asyncrl"
     ]
@@ -71,44 +127,44 @@ def compared(rounds: Rounds, envs_per_actor: int, actors: int) -> list[Compariso
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = make_parser(__doc__)
-    parser.add_argument("--actors", type=int, default=2)
-    parser.add_argument("--envs-per-actor", type=int, default=256)
-    parser.add_argument("--segment-length", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--sweep", action="store_true", help=f"environments per actor: {SWEEP}")
+    parser = make_parser(__doc__, repeats=5)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--envs-per-actor", type=positive, help="in place of each case's own")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--sweep", action="store_true", help=f"CartPoles per actor: {SWEEP}")
     parser.add_argument("--venv", type=Path, default=PEER_VENV, help="of the peers")
     return parser.parse_args(argv)
 
 
+def asked_for(args: argparse.Namespace) -> Iterator[Case]:
+    """Yield the cases of a command line that can be measured here."""
+    numbers = SWEEP if args.sweep else [args.envs_per_actor]
+    for name in ["cartpole"] if args.sweep else args.cases:
+        case = CASES[name]
+        if importlib.util.find_spec(case.needs) is None:
+            note(f"skipped: {case.name} need the package {case.needs}")
+            continue
+        for number in numbers:
+            envs = number or case.workload.envs_per_actor
+            workload = replace(case.workload, seconds=args.seconds, envs_per_actor=envs)
+            yield replace(case, workload=workload, peer=case.peer and not args.sweep)
+
+
 def main() -> None:
-    """Measure once, or once for each number of environments."""
+    """Measure each case, or one with several numbers of environments."""
     args = arguments()
     origin = provenance()
-    peer = None if args.sweep else peer_python(args.venv)
     comparisons: list[Comparison] = []
     details: dict[str, Rounds] = {}
-    for envs in SWEEP if args.sweep else (args.envs_per_actor,):
-        workload = Workload(
-            env="CartPole-v1",
-            actors=args.actors,
-            envs_per_actor=envs,
-            segment_length=args.segment_length,
-            seconds=args.seconds,
-        )
-        rounds = measure(workload, args.repeats, peer)
-        comparisons += compared(rounds, envs, args.actors)
-        details[f"{envs} environments per actor"] = rounds
+    for case in asked_for(args):
+        rounds = measure(case, args.repeats, peer_python(args.venv) if case.peer else None)
+        comparisons += compared(case, rounds)
+        details[words_of(case)] = rounds
     path = save(
         args.results,
         "sampling_sweep" if args.sweep else "sampling",
         question=__doc__,
-        settings={
-            "actors": args.actors,
-            "segment_length": args.segment_length,
-            "seconds": args.seconds,
-            "repeats": args.repeats,
-        },
+        settings={name: value for name, value in settings_of(args).items() if name != "venv"},
         comparisons=comparisons,
         origin=origin,
         details=details,
