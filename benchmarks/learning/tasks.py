@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.cli.run_config import RunConfig, preset, preset_lines
+from benchmarks.learning.networks import shallow
 
 __all__ = ["CASES", "TASKS", "Case", "Task", "case_of", "missing", "with_settings"]
 
@@ -217,7 +218,7 @@ CASES: tuple[Case, ...] = (
         algorithm="impala",
         task="pong",
         settings={
-            "agent.hidden": (256,),
+            "agent.network": shallow,
             "agent.learning_rate": 6e-4,
             "agent.normalize_obs": False,
             "agent.normalize_reward": False,

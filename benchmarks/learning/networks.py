@@ -1,0 +1,26 @@
+"""Networks that tasks need and asyncrl does not bring."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from asyncrl.env import EnvSpec
+
+__all__ = ["shallow"]
+
+
+def shallow(spec: EnvSpec) -> nn.Module:
+    """Make the smaller network of Espeholt et al. (2018), for 84x84 images.
+
+    It takes a third of the multiplications of that of Mnih et al. (2015), which here compute on a
+    CPU.
+    """
+    return nn.Sequential(
+        nn.Conv2d(spec.observation.shape[0], 16, kernel_size=8, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, kernel_size=4, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 9 * 9, 256),
+        nn.ReLU(),
+    )
