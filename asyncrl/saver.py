@@ -62,6 +62,7 @@ class Saver:
         self._changed = threading.Condition()
         self._waiting: dict[str, _Job] = {}
         self._writing = False
+        self._running = False
         self._closing = False
         self._thread: CrashForwardingThread | None = None
         self._failures = 0
@@ -74,10 +75,11 @@ class Saver:
         with self._changed:
             overtaken = self._waiting.get(job.kind)
             self._waiting[job.kind] = job
+            was_running, self._running = self._running, True
             self._changed.notify_all()
         if overtaken:
             overtaken.close()
-        if self._thread is None:
+        if not was_running:
             self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
             self._thread.start()
 
@@ -90,7 +92,7 @@ class Saver:
             self._closing = True
             self._changed.notify_all()
             in_time = self._changed.wait_for(
-                lambda: not (self._waiting or self._writing) or not self._is_alive(), timeout_s
+                lambda: not (self._waiting or self._writing), timeout_s
             )
         if in_time:
             self._checkpointer.unlock()
@@ -108,21 +110,26 @@ class Saver:
             return {}
         return {"checkpoint/failures": float(self._failures), "checkpoint/write_s": self._write_s}
 
-    def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            began = time.monotonic()
-            try:
-                self._write(job)
-            finally:
-                job.close()
-                del job  # what was saved is not to stay in memory until the next one
+        try:
+            while (job := self._next()) is not None:
+                began = time.monotonic()
+                try:
+                    self._write(job)
+                finally:
+                    job.close()
+                    del job  # what was saved is not to stay in memory until the next one
+                with self._changed:
+                    self._write_s = time.monotonic() - began
+                    self._writing = False
+                    self._changed.notify_all()
+        finally:
             with self._changed:
-                self._write_s = time.monotonic() - began
-                self._writing = False
+                given_up, self._waiting = self._waiting, {}
+                self._writing = self._running = False
                 self._changed.notify_all()
+            for waiting in given_up.values():
+                waiting.close()
 
     def _next(self) -> _Job | None:
         with self._changed:

@@ -190,6 +190,40 @@ def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
     stage.saver.close(20)  # does not wait for a thread that is gone
 
 
+@pytest.mark.fault("F10")
+def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage) -> None:
+    def mistake() -> None:
+        raise TypeError("a mistake")
+
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    waiting = FakeStream()
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.saver.save("2", {"replay": waiting}, {})
+    end = threading.Thread(target=stage.saver.close, args=(600,), daemon=True)
+    end.start()
+    wait_until(lambda: stage.saver._closing, 20, "the end to wait")
+    stage.checkpointer.may_write.set()
+    end.join(20)
+    assert not end.is_alive()
+    wait_until(lambda: waiting.closed, 20, "what nobody will write to be let go of")
+
+
+@pytest.mark.fault("F10")
+def test_last_checkpoint_after_a_mistake_is_written_all_the_same(stage: Stage) -> None:
+    def mistake() -> None:
+        raise TypeError("a mistake")
+
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    assert stage.interrupter.wait(20)
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["2"]
+
+
 def test_metrics_are_known_and_absent_until_something_was_saved(stage: Stage) -> None:
     assert stage.saver.record() == {}
     stage.checkpointer.may_write.set()
