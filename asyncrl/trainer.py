@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import SupportsFloat
 
 from asyncrl.agent import Agent
@@ -277,14 +278,17 @@ def _run(
     newest_record: Callable[[], Mapping[str, SupportsFloat]],
 ) -> TrainResult:
     """Run a loop, close its books whatever became of it, and raise the first error."""
-    try:
+
+    def train() -> None:
         loop()
         books.finish()
         books.save()
-        books.close_saver()
-    except BaseException as error:
-        interrupter.fail(error)
-    books.close(newest_record)
+
+    for step in (train, books.close_saver, partial(books.close, newest_record)):
+        try:
+            step()
+        except BaseException as error:
+            interrupter.fail(error)
     interrupter.raise_if_failed()
     return books.result()
 

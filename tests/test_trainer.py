@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from asyncrl.array_file import Arrays
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import Evaluation
 from asyncrl.interrupter import Interrupter
@@ -20,6 +24,7 @@ from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+from asyncrl.types import Columns
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play
 
@@ -155,6 +160,59 @@ def test_error_is_raised_and_the_recorder_hears_of_it() -> None:
     with pytest.raises(ArithmeticError):
         build(agent=Failing(), recorder=recorder).train()
     assert recorder.failed is True
+
+
+class FailingAgent(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        if self.opt_steps == 2:
+            raise ValueError("step 3 went wrong")
+        return super().opt(batch)
+
+
+class SlowDisk(Checkpointer):
+    """Takes until the run has failed, or a second."""
+
+    def __init__(self, directory: Path, interrupter: Interrupter) -> None:
+        super().__init__(directory)
+        self._interrupter = interrupter
+
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
+        self._interrupter.wait(20)
+        return super().save(name, groups, meta)
+
+
+def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    interrupter = Interrupter()
+    checkpointer = SlowDisk(tmp_path, interrupter)
+    checkpointer.lock()
+    books = BookkeepingConfig(save_interval_opt_steps=2)
+    trainer = build(
+        agent=FailingAgent(),
+        settings={"books": books},
+        checkpointer=checkpointer,
+        interrupter=interrupter,
+    )
+    with pytest.raises(ValueError, match="step 3 went wrong"):
+        trainer.train()
+    assert Checkpointer(tmp_path).load("2").count("opt_steps") == 2
+    other = Checkpointer(tmp_path)
+    other.lock()  # nobody writes there any more
+    other.unlock()
+
+
+class FailingRecorder(MemoryRecorder):
+    def close(self, *, failed: bool) -> None:
+        super().close(failed=failed)
+        raise OSError("no space left")
+
+
+def test_recorder_that_fails_at_the_end_does_not_hide_why_it_came() -> None:
+    trainer = build(agent=FailingAgent(), recorder=FailingRecorder())
+    with pytest.raises(ValueError, match="step 3 went wrong") as caught:
+        trainer.train()
+    assert "no space left" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
