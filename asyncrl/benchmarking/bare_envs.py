@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agent import Policy
-from asyncrl.env import DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.env import EnvSpec, PackedSpec
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.launcher import Progress
@@ -23,7 +23,6 @@ __all__ = [
     "frame_skip",
     "play_native",
     "play_plain",
-    "random_actions",
     "turn_native",
     "turn_plain",
 ]
@@ -49,16 +48,6 @@ def frame_skip(config: EnvConfig) -> int:
     return skip
 
 
-def random_actions(spec: EnvSpec, turns: int, n_envs: int) -> Array:
-    """Return (turns, n_envs, ...) actions, the same ones each time."""
-    random = np.random.default_rng(0)
-    if isinstance(spec.action, DiscreteSpec):
-        return random.integers(spec.action.n, size=(turns, n_envs))
-    low, high = np.maximum(spec.action.low, -1.0), np.minimum(spec.action.high, 1.0)
-    shape = (turns, n_envs, *spec.action.shape)
-    return random.uniform(low, high, shape).astype(spec.action.dtype)
-
-
 def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
     """Return what steps all environments once and says how many steps that were.
 
@@ -66,7 +55,7 @@ def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
     """
     for i, env in enumerate(envs):
         env.reset(seed=i)
-    start = int(getattr(envs[0].action_space, "start", 0))
+    start = _start(envs[0].action_space)
     # Python's own numbers: discrete environments are faster with them.
     table = [(row + start).tolist() if row.ndim == 1 else list(row) for row in actions]
     steps = [env.step for env in envs]
@@ -93,7 +82,7 @@ def turn_native(env: Any, actions: Array) -> Callable[[], int]:  # noqa: ANN401 
     """
     env.reset(seed=0)
     mode = _autoreset_mode(env)
-    table = list(actions + getattr(env.single_action_space, "start", 0))
+    table = list(actions + _start(env.single_action_space))
     turn, resetting = 0, 0
 
     def take_turn() -> int:
@@ -116,7 +105,7 @@ def play_plain(envs: Sequence[Any], policy: Policy, spec: EnvSpec, progress: Pro
     n_envs = len(envs)
     columns = _columns(spec, n_envs)
     obs = np.array([env.reset(seed=i)[0] for i, env in enumerate(envs)], spec.observation.dtype)
-    start = int(getattr(envs[0].action_space, "start", 0))
+    start = _start(envs[0].action_space)
     turn = 0
     while True:
         action = policy.act(obs).action
@@ -145,7 +134,7 @@ def play_native(env: Any, policy: Policy, spec: EnvSpec, progress: Progress) -> 
     columns = _columns(spec, env.num_envs)
     obs, _ = env.reset(seed=0)
     mode = _autoreset_mode(env)
-    start = getattr(env.single_action_space, "start", 0)
+    start = _start(env.single_action_space)
     turn, produced, resetting = 0, 0, 0
     while True:
         action = policy.act(obs).action
@@ -181,6 +170,12 @@ def _columns(spec: EnvSpec, n_envs: int) -> Columns:
         "terminated": np.zeros(shape, bool),
         "truncated": np.zeros(shape, bool),
     }
+
+
+def _start(space: Any) -> int:  # noqa: ANN401
+    """Return what an environment counts choices from, where policies count them from 0."""
+    start = getattr(space, "start", 0)
+    return 0 if np.ndim(start) else int(start)  # several choices are counted alike by both
 
 
 def _autoreset_mode(env: Any) -> str:  # noqa: ANN401

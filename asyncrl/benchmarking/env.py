@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from asyncrl.benchmarking.bare_envs import random_actions, turn_native, turn_plain
+import numpy as np
+
+from asyncrl.benchmarking.bare_envs import turn_native, turn_plain
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.env import BatchEnv
+from asyncrl.envs.random_actions import random_actions
 from asyncrl.types import Array
 
 __all__ = ["EnvStage", "turn_batch"]
@@ -25,7 +28,8 @@ class EnvStage:
         workload = load.workload
         self._load = load
         self._native = workload.env_config.vectorization == "native"
-        self._actions = random_actions(load.spec, _TURNS, workload.envs_per_actor)
+        lead = _TURNS, workload.envs_per_actor
+        self._actions = random_actions(load.spec.action, lead, np.random.default_rng(0))
         self.quantities = (
             Quantity(
                 stage="env",

@@ -15,6 +15,7 @@ from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.benchmarking.bare_envs import frame_skip
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.envs.random_actions import random_actions
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
@@ -104,11 +105,7 @@ def made_up_experience(schema: SegmentSchema, spec: EnvSpec, segments: int) -> C
         obs[:] = random.integers(0, 2, obs.shape, obs.dtype)
     else:
         obs[:] = random.standard_normal(obs.shape)
-    if isinstance(spec.action, DiscreteSpec):
-        columns["action"][:] = random.integers(spec.action.n, size=shape)
-    else:
-        low, high = np.maximum(spec.action.low, -1), np.minimum(spec.action.high, 1)
-        columns["action"][:] = random.uniform(low, high, columns["action"].shape)
+    columns["action"][:] = random_actions(spec.action, shape, random)
     return columns
 
 

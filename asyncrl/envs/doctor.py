@@ -12,7 +12,7 @@ from contextlib import ExitStack
 import numpy as np
 import psutil
 
-from asyncrl.env import BatchEnv, DiscreteSpec, EnvSpec
+from asyncrl.env import BatchEnv
 from asyncrl.envs._experience import play
 from asyncrl.envs._findings import (
     Finding,
@@ -31,8 +31,8 @@ from asyncrl.envs._findings import (
 from asyncrl.envs._probe import Probe
 from asyncrl.envs._twins import autoreset, reproducible, seeds_differ
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.random_actions import random_actions
 from asyncrl.errors import AsyncRLError
-from asyncrl.types import Array
 
 __all__ = ["Finding", "Level", "diagnose"]
 
@@ -41,6 +41,9 @@ _LEAVE_S = 2.0
 
 _SHARES = {"twins": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
 """Of the time to play."""
+
+_BATCHES = 64
+"""Of random actions, which are taken in turn."""
 
 _HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 """Processes of Python's own, which end with their parent."""
@@ -165,7 +168,9 @@ class _Examination:
 
     def _measure(self) -> Iterator[Finding]:
         batch = self._batch
-        actions = _actions(batch.spec, batch.n_envs, self._seed)
+        random = np.random.default_rng(self._seed)
+        # Drawn before: drawing is not to be measured.
+        actions = random_actions(batch.spec.action, (_BATCHES, batch.n_envs), random)
         started = time.perf_counter()
         batch.reset(self._seed)
         reset_s = time.perf_counter() - started
@@ -187,16 +192,6 @@ class _Examination:
         if probe.vector and probe.mode is not None:
             what = f"one vector environment, autoreset mode {probe.mode.name}"
         return f"{self._batch.n_envs} of {self._config.id}: {what}"
-
-
-def _actions(spec: EnvSpec, n_envs: int, seed: int) -> list[Array]:
-    """Draw some batches of actions: drawing is not to be measured."""
-    rng, action = np.random.default_rng(seed), spec.action
-    if isinstance(action, DiscreteSpec):
-        return [rng.integers(action.n, size=n_envs) for _ in range(64)]
-    low, high = action.low.clip(-1e3), action.high.clip(None, 1e3)
-    shape = (n_envs, *action.shape)
-    return [rng.uniform(low, high, shape).astype(action.dtype) for _ in range(64)]
 
 
 def _raised(what: str, error: Exception) -> Finding:

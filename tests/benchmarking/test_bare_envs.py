@@ -13,7 +13,6 @@ from asyncrl.benchmarking.bare_envs import (
     frame_skip,
     play_native,
     play_plain,
-    random_actions,
     turn_native,
     turn_plain,
 )
@@ -21,14 +20,20 @@ from asyncrl.benchmarking.env import turn_batch
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.random_actions import random_actions
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ConfigError
+from asyncrl.types import Array
 from tests.fake_envs import TRUNCATING, TellingEnv
 from tests.fakes import ConstantAgent
 
 OBS = BoxSpec((4,), "float32", np.full(4, -np.inf), np.full(4, np.inf))
 SPEC = EnvSpec(OBS, DiscreteSpec(5))
 TURNS = 40
+
+
+def actions_for(turns: int) -> Array:
+    return random_actions(SPEC.action, (turns, 2), np.random.default_rng(0))
 
 
 class Recording(TellingEnv):
@@ -67,7 +72,7 @@ class Until:
 
 
 def test_bare_loop_and_batch_do_the_same_to_plain_environments() -> None:
-    actions = random_actions(SPEC, 7, 2)
+    actions = actions_for(7)
     bare, ours = ([Recording(0), Recording(1)] for _ in range(2))
     turn = turn_plain(bare, actions)
     batch = PlainBatch([lambda: ours[0], lambda: ours[1]], 2)
@@ -84,6 +89,25 @@ def test_actions_start_where_the_environment_counts_from() -> None:
     assert env.done[-1] == 13
 
 
+@pytest.mark.parametrize("start", [None, [3, 5]])
+def test_several_choices_at_once_are_taken_as_policies_give_them(start: Any) -> None:
+    chosen: list[Any] = []
+
+    class Choosing(TellingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = gymnasium.spaces.MultiDiscrete([2, 3], start=start)
+
+        def step(self, action: Any) -> Any:
+            chosen.append(action.tolist())
+            return super().step(0)
+
+    actions = np.array([[[4, 6]]])
+    turn_plain([Choosing()], actions)()
+    turn_native(SyncVectorEnv([Choosing], autoreset_mode=AutoresetMode.SAME_STEP), actions)()
+    assert chosen == [[4, 6], [4, 6]]
+
+
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_bare_loop_and_batch_count_the_same_steps_of_a_vector_environment(
     mode: AutoresetMode,
@@ -92,7 +116,7 @@ def test_bare_loop_and_batch_count_the_same_steps_of_a_vector_environment(
         make = [lambda: TellingEnv(plan=[(3, "T"), (2, "C")]), lambda: TellingEnv(1, TRUNCATING)]
         return SyncVectorEnv(make, autoreset_mode=mode)
 
-    actions = random_actions(SPEC, 5, 2)
+    actions = actions_for(5)
     bare, ours = turn_native(vector(), actions), turn_batch(VectorBatch(vector()), actions)
     counted = [bare() for _ in range(TURNS)]
     assert counted == [ours() for _ in range(TURNS)]
@@ -119,16 +143,6 @@ def test_policy_plays_a_vector_environment(mode: AutoresetMode) -> None:
     fourth = 6 if mode is AutoresetMode.NEXT_STEP else 8
     assert progress.produced == [2, 4, 6, fourth, fourth + 2]
     assert envs[1].done.count(4) == progress.produced[-1] // 2
-
-
-def test_random_actions_lie_within_the_space_and_repeat() -> None:
-    box = EnvSpec(OBS, BoxSpec((2,), "float32", np.array([-0.5, -np.inf]), np.full(2, np.inf)))
-    drawn = random_actions(box, 100, 3)
-    assert (drawn.shape, drawn.dtype) == ((100, 3, 2), np.float32)
-    assert drawn[..., 0].min() >= -0.5
-    assert np.abs(drawn).max() <= 1.0
-    assert np.array_equal(drawn, random_actions(box, 100, 3))
-    assert set(random_actions(SPEC, 100, 3).flat) == set(range(5))
 
 
 class Skipping(TellingEnv):
