@@ -287,9 +287,15 @@ def _shaped(what: str, values: object, spec: BoxSpec | DiscreteSpec, rows: int) 
             f"{what} must be {spec.dtype} of shape {(rows, *spec.shape)}, got {array.dtype} of "
             f"{array.shape}"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ConfigError(f"{what} have NaN or infinite numbers")
-    return array.astype(spec.dtype, copy=False)
+    with np.errstate(over="ignore"):  # what becomes infinite is found as such
+        stored = array.astype(spec.dtype, copy=False)
+    if stored.dtype.kind == "f" and not np.isfinite(stored).all():
+        raise ConfigError(f"{what} have NaN or numbers beyond {spec.dtype}")
+    if stored.dtype.kind != "f" and not np.array_equal(stored, array):
+        raise ConfigError(
+            f"{what} do not fit {spec.dtype}: they go from {array.min()} to {array.max()}"
+        )
+    return stored
 
 
 def _choices(action: BoxSpec | DiscreteSpec) -> tuple[Array, Array] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,10 @@ def test_no_episode_is_refused() -> None:
         ({"observations": np.zeros((3, 1))}, r"observations must be float32 of shape \(4, 1\)"),
         ({"observations": np.zeros((4, 2))}, "observations must be"),
         ({"observations": np.full((4, 1), np.nan)}, "observations have NaN"),
+        (
+            {"observations": np.full((4, 1), 1e39)},
+            "observations have NaN or numbers beyond float32",
+        ),
         ({"actions": np.array([0, 1, 3])}, "actions must lie between 0 and 2, got 0 to 3"),
         ({"actions": np.array([0, -1, 2])}, "actions must lie between"),
         ({"actions": np.zeros(3)}, "actions must be int64"),
@@ -209,6 +214,21 @@ def test_episode_that_does_not_fit_is_named(change: dict[str, Array], message: s
     bad = Episode(**{**fields, **change})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=f"episode 1.*{message}"):
         fill_buffer([good, bad], SPEC, UniformReplayConfig(), seed=0)
+
+
+@pytest.mark.parametrize("pixel", [256, -1, 300])
+def test_numbers_beyond_their_dtype_are_refused_instead_of_wrapped(pixel: int) -> None:
+    spec = EnvSpec(box(1, dtype="uint8"), DiscreteSpec(3))
+    good = Episode(
+        observations=np.array([[0], [255]]),
+        actions=np.zeros(1, int),
+        rewards=np.zeros(1),
+        terminated=True,
+    )
+    assert fill(good, spec).sample(1)["next_obs"].tolist() == [[255]]
+    bad = replace(good, observations=np.array([[0], [pixel]]))
+    with pytest.raises(ConfigError, match=f"observations do not fit uint8: .*{pixel}"):
+        fill(bad, spec)
 
 
 def test_several_choices_at_once_are_checked_each_by_its_own_bounds() -> None:
