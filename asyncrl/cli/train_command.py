@@ -159,7 +159,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
             trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
-            save_yaml(config, run_dir / "config.yaml")
+            _save_config(config, run_dir)
             (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
             try:
                 result = trainer.train()
@@ -323,6 +323,16 @@ def _gone_after_errors(run_dir: Path) -> Iterator[None]:
         with suppress(OSError):
             run_dir.rmdir()
         raise
+
+
+def _save_config(config: RunConfig, run_dir: Path) -> None:
+    """Put it in the place of what was saved before this was resumed, once all of it is there."""
+    draft = run_dir / ".config.yaml"
+    try:
+        save_yaml(config, draft)
+        draft.replace(run_dir / "config.yaml")
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _save_error(error: Exception, run_dir: Path) -> None:

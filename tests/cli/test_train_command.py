@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from asyncrl.cli import train_command
 from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig, preset, preset_lines
-from asyncrl.cli.train_command import parse
+from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
@@ -429,3 +431,33 @@ def test_search_that_fails_leaves_nothing(
     assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 1
     assert "no such environment" in capsys.readouterr().err
     assert not run_dir.exists()
+
+
+class NoTrainer:
+    """Has been closed, or not."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.fault("F17")
+def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills_up(_: RunConfig, path: Path) -> None:
+        path.write_text("")  # an empty file would stand for the defaults
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save_yaml(RunConfig(actors=7), tmp_path / "config.yaml")
+    trainer = NoTrainer()
+    monkeypatch.setattr(train_command, "_build", lambda *_, **__: trainer)
+    monkeypatch.setattr(train_command, "save_yaml", fills_up)
+    arguments = TrainArguments(agent="dqn", output=Output(quiet=True), config=RunConfig(actors=8))
+    with pytest.raises(OSError, match="No space left"):
+        train_in(tmp_path, arguments, resume=True)
+    assert trainer.closed
+    assert load_yaml(RunConfig, tmp_path / "config.yaml").actors == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
