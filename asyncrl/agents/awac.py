@@ -20,7 +20,7 @@ Deviations from the paper, on purpose:
 * For choices, expectations over the policy are sums over all of them; nothing is drawn. For
   quantities, V(s) is the value of one action drawn.
 * All losses of a batch are computed before any network changes.
-* Quantities come from a Gaussian whose mean is clipped to the bounds, not squashed between them.
+* Quantities come from a Gaussian; they are clipped to the bounds, not squashed between them.
 * One learning rate for all networks.
 """
 

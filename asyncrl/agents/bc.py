@@ -15,7 +15,7 @@ Rewards are not looked at. Normalisation of observations learns from the data.
 Deviations from the paper, on purpose:
 
 * It steers by the squared error of a hill of outputs, one for each direction. Here choices have a
-  softmax, quantities a Gaussian whose mean is clipped to the bounds, and likelihood is the aim.
+  softmax, quantities a Gaussian and are clipped to the bounds, and likelihood is the aim.
 * It makes more data of each image by moving the road in it. Here the data is taken as it is.
 * Adam stands for plain gradient descent.
 """

@@ -17,7 +17,7 @@ Deviations from the paper, on purpose:
 * `temperature` is one over the paper's beta; for rewards of another size, scale it with them, or
   let `normalize_reward` take the size away.
 * All losses of a batch are computed before any network changes.
-* Quantities come from a Gaussian whose mean is clipped to the bounds, not squashed between them.
+* Quantities come from a Gaussian; they are clipped to the bounds, not squashed between them.
 * The learning rate is constant unless a schedule is given, and there is no dropout.
 * For choices the policy is a softmax, and critics tell the values of all choices at once.
 * n-step returns are taken as they come from the replay. They are the data's, so that values are

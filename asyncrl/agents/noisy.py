@@ -7,7 +7,9 @@ factorised Gaussian noise. A layer with p inputs and q outputs draws p + q numbe
     f(e) = sign(e) sqrt(|e|)
 
 What differs: with the outer product multiplied out, noise need not be the same for all rows of a
-batch. So each environment of an actor draws its own.
+batch. So each environment of an actor draws its own. In an optimisation step, the online network
+has one noise for all that it is asked, and the target network another; the paper draws a third for
+the choice of the next action in double Q-learning.
 """
 
 from __future__ import annotations
