@@ -9,9 +9,9 @@ actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, SupportsFloat
+from typing import Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent, CountsEnvSteps
@@ -138,8 +138,8 @@ class AsyncTrainer:
         self.proxy = proxy
         self.config = config
         self.interrupter = interrupter
-        self._link = link
-        self._manager = manager
+        self._link, self._manager = link, manager
+        self._close_evaluation = evaluation.close if evaluation else lambda: None
         self._has_trained = False
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
         self._strategy = strategy or TurnByTurn()
@@ -203,6 +203,7 @@ class AsyncTrainer:
             self._has_trained = True
             self._manager.stop()
             self._link.close()
+            self._close_evaluation()
             self.books.close_saver()
 
     def run_step(self) -> bool:
@@ -314,16 +315,14 @@ class AsyncTrainer:
             self.proxy.close,
             *([] if urgent else [self._save_last]),
             self._link.close,
+            self._close_evaluation,
             self._close_books,
             self._close_saver,
         ):
-            self._attempt(step)
-
-    def _attempt(self, step: Callable[[], Any]) -> None:
-        try:
-            step()
-        except BaseException as error:
-            self.interrupter.fail(error)
+            try:
+                step()
+            except BaseException as error:
+                self.interrupter.fail(error)
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""

@@ -43,6 +43,10 @@ class EvaluationSite(Protocol):
         """Return the answers that have come since the last call."""
         ...
 
+    def close(self) -> None:
+        """Release what it evaluates in; may be called again."""
+        ...
+
 
 class InlineEvaluation:
     """Evaluates at once, with the learner's own agent; the learner stands still meanwhile."""
@@ -69,6 +73,10 @@ class InlineEvaluation:
         """Return the answers that have come since the last call."""
         scored, self._scored = self._scored, []
         return scored
+
+    def close(self) -> None:
+        """Close the evaluator."""
+        self._evaluator.close()
 
 
 class BackgroundEvaluation:
@@ -98,3 +106,6 @@ class BackgroundEvaluation:
                 scored.append(Scored(model, report.score, report.record))
                 self._requested = None
         return scored
+
+    def close(self) -> None:
+        """Do nothing: the evaluating process releases what is its own."""

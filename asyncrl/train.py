@@ -146,7 +146,7 @@ def build_async_trainer(
                 first_incarnation=first_incarnation(checkpoint),
             ),
             interrupter=interrupter,
-            evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy),
+            evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy, undo),
             recorder=_in_background(recorder),
             checkpointer=checkpointer,
             stop=stop,
@@ -172,12 +172,15 @@ def _evaluation_site(
     learner: Agent,
     link: LearnerLink,
     proxy: ReplayBufferProxy,
+    undo: ExitStack,
 ) -> EvaluationSite | None:
     match config.where:
         case "background":
             return BackgroundEvaluation(link, proxy)
         case "inline":
-            return InlineEvaluation(evaluate(), learner)
+            evaluator = evaluate()
+            undo.callback(evaluator.close)
+            return InlineEvaluation(evaluator, learner)
         case "off":
             return None
 

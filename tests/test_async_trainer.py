@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,7 @@ class Site:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.scored: list[Scored] = []
+        self.closed = 0
 
     def request(self, model: ModelInfo) -> None:
         self.log.append(f"evaluate {model.version}")
@@ -153,6 +155,9 @@ class Site:
     def take(self) -> list[Scored]:
         scored, self.scored = self.scored, []
         return scored
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 class Steps:
@@ -202,6 +207,7 @@ class Stage:
             max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
             books=BookkeepingConfig(**books),
         )
+        self.site = Site(self.log)
         self.trainer = AsyncTrainer(
             self.agent,
             self.link,
@@ -209,7 +215,7 @@ class Stage:
             config,
             manager=self.manager,  # type: ignore[arg-type]
             interrupter=self.interrupter,
-            evaluation=Site(self.log),
+            evaluation=self.site,
             recorder=self.recorder,
             checkpointer=Saves(self.log),
             **parts,
@@ -229,6 +235,28 @@ class Stage:
         """Run with an actor that says hello and feeds the trainer."""
         self.manager.at_start = lambda: (self.say_hello(), self.feed())
         return self.trainer.train()
+
+
+# --- the end of what is evaluated in -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_models_are_evaluated_in_is_released_at_the_end(fails: bool) -> None:
+    def fail() -> None:
+        raise ArithmeticError("no")
+
+    stage = Stage(strategy=Steps(1, after=fail if fails else lambda: None))
+    with pytest.raises(ArithmeticError) if fails else nullcontext():
+        stage.train()
+    assert stage.site.closed == 1
+    stage.trainer.close()
+    assert stage.site.closed == 1
+
+
+def test_trainer_that_is_not_to_train_releases_what_it_would_evaluate_in() -> None:
+    stage = Stage()
+    stage.trainer.close()
+    assert stage.site.closed == 1
 
 
 # --- priorities ----------------------------------------------------------------------------------

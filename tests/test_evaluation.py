@@ -26,13 +26,15 @@ class CountingEvaluator:
 
     def __init__(self) -> None:
         self.count = 0
+        self.closed = False
 
     def evaluate(self, policy: Policy) -> Evaluation:
         self.count += 1
         score = float(policy.model_info().params["action"])
         return Evaluation(score, {"eval/length_mean": float(self.count)})
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
 class FakeLink:
@@ -79,6 +81,12 @@ def test_inline_answers_at_once_with_the_agent_as_it_is() -> None:
     assert not site.busy
     assert site.take() == [Scored(model, 7.0, {"eval/length_mean": 1.0})]
     assert site.take() == [], "an answer is given once"
+
+
+def test_inline_releases_what_it_evaluates_in() -> None:
+    evaluator = CountingEvaluator()
+    InlineEvaluation(evaluator, ConstantAgent()).close()
+    assert evaluator.closed
 
 
 def test_inline_keeps_answers_in_order() -> None:
