@@ -48,11 +48,7 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
             actors=2,
             segment=SegmentConfig(length=32),
             replay=PrioritizedSequenceReplayConfig(
-                sequence_length=16,
-                burn_in=BURN_IN,
-                stride=8,
-                n_step=3,
-                start_columns=("memory",),
+                sequence_length=16, burn_in=BURN_IN, stride=8, n_step=3
             ),
             # Replay of sequences counts sequences, also here.
             limiter=RateLimiterConfig(samples_per_insert=16.0, min_size=200),

@@ -70,7 +70,7 @@ _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class R2D2Config(QConfig):
-    """Settings of R2D2. The replay is one of sequences, with `start_columns` = ("memory",)."""
+    """Settings of R2D2. The replay is one of sequences."""
 
     hidden: tuple[int, ...] = (64,)
     """Units of each hidden layer between the memory and the values."""
@@ -137,7 +137,7 @@ class R2D2Config(QConfig):
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the memory's, and what normalisation needs where it is asked for."""
         size = RecurrentCore(self.memory, 1, self.memory_units).memory_size
-        return (ColumnSpec(_MEMORY, "float32", (size,)), *self.norm_columns)
+        return (ColumnSpec(_MEMORY, "float32", (size,), start=True), *self.norm_columns)
 
 
 class RecurrentQNet(nn.Module):

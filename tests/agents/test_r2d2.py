@@ -23,7 +23,7 @@ from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
-from asyncrl.segment import SegmentConfig
+from asyncrl.segment import ColumnSpec, SegmentConfig
 from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
@@ -301,9 +301,14 @@ def test_stored_memory_is_what_the_policy_remembered(
         seen.append((agent, batch))
         return {"loss": torch.zeros(())}
 
+    def columns(config: R2D2Config, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        return tuple(dataclasses.replace(column, start=False) for column in declared(config, spec))
+
     monkeypatch.setattr(R2D2Agent, "opt", look)
+    declared = R2D2Config.extra_columns
+    # Memories of all rows, to see how each follows from the one before.
+    monkeypatch.setattr(R2D2Config, "extra_columns", columns)
     config = SyncConfig(
-        # No start columns: memories of all rows, to see how each follows from the one before.
         replay=SequenceReplayConfig(sequence_length=6, stride=3, burn_in=2),
         trainer=TrainerConfig(
             segment=SegmentConfig(length=8), opt_interval_env_steps=100, warmup_env_steps=300
@@ -524,9 +529,7 @@ def test_learns_what_only_a_memory_can_know() -> None:
         exploration=EpsilonGreedy(epsilon=0.3),
     )
     config = SyncConfig(
-        replay=PrioritizedSequenceReplayConfig(
-            sequence_length=4, burn_in=1, stride=2, start_columns=("memory",)
-        ),
+        replay=PrioritizedSequenceReplayConfig(sequence_length=4, burn_in=1, stride=2),
         trainer=TrainerConfig(
             batch_size=32,
             opt_interval_env_steps=16,
