@@ -170,7 +170,7 @@ class Actor:
 
     def finish(self) -> None:
         """Send the tail, give the last report, and wait until all of it is stored."""
-        if self._outbox.produced:
+        if self._meter.env_steps:
             self.finish_streams()
         self._link.send(self.report(final=True), timeout_s=_WAIT_S)
         self._link.drain(self._time_left_s())

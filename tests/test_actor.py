@@ -15,7 +15,8 @@ from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, M
 from asyncrl.outbox import Outbox
 from asyncrl.recorder import Record
 from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
-from asyncrl.step_processor import OneStep
+from asyncrl.step_processor import OneStep, StepProcessor
+from asyncrl.trajectory_processor import Trajectories
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, Array, ModelVersion
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
@@ -129,7 +130,13 @@ class WatchedBatch(CountingBatch):
 class Life:
     """An actor and all that is around it."""
 
-    def __init__(self, *versions: int, policy: ConstantAgent | None = None, **env: int) -> None:
+    def __init__(
+        self,
+        *versions: int,
+        policy: ConstantAgent | None = None,
+        processor: StepProcessor | None = None,
+        **env: int,
+    ) -> None:
         self.link = FakeLink(*versions)
         self.env = WatchedBatch(**env)
         self.policy = policy or ConstantAgent(9)
@@ -140,7 +147,7 @@ class Life:
             PEER,
             self.env,
             self.policy,
-            OneStep(),
+            processor or OneStep(),
             self.outbox,
             self.link,
             progress=self.progress,
@@ -228,6 +235,17 @@ def test_nothing_acts_before_the_first_model() -> None:
     assert life.progress.waits == [True] * 4 + [False]
     life.actor.run_step()
     assert life.env.actions == [[0, 0]]
+
+
+def test_what_was_held_back_until_the_end_is_sent_then() -> None:
+    life = Life(4, processor=Trajectories(), length=100)
+    life.stop_after(3)
+    life.actor.run(HELLO, seed=7)
+    assert life.progress.turns == [0, 0, 0], "the first trajectories are not over"
+    assert sorted(life.sent()) == sorted(
+        ([float(i), float(t)], 4) for i in range(2) for t in range(3)
+    )
+    assert life.link.reports[-1].produced == 6
 
 
 def test_actor_that_is_to_finish_before_its_first_model_does_nothing() -> None:
