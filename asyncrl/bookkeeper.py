@@ -124,14 +124,14 @@ class Bookkeeper:
         self._system = SystemMeter()
 
     def start(self, config: Mapping[str, object], sources: Sequence[Callable[[], Record]]) -> None:
-        """Begin a run: from here on time counts. `sources` are asked at each record."""
+        """Begin a run: from here on time counts. `sources` are asked now, and at each record."""
         self._sources = sources
         self._run_config = plain_config(config)
         self._recorded_at = self._clock()
         self._started_at = self._recorded_at - self._wall_before_s
         self._record_every_s = EverySeconds(self._config.record_interval_s, self._recorded_at)
         self._recorded = Counts(self.counts.env_steps, self.counts.opt_steps)
-        self._recorded_stored = 0.0
+        self._recorded_stored = self._told().get("samples_total", 0.0)
         if self._recorder:
             self._recorder.start(config)
         self._system.start()
@@ -307,9 +307,7 @@ class Bookkeeper:
         }
 
     def _record(self, agent_record: Mapping[str, SupportsFloat]) -> None:
-        record = self._axes()
-        for source in self._sources:
-            record |= source()
+        record = self._axes() | self._told()
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
         if self._saver:
             record |= self._saver.record()
@@ -319,6 +317,9 @@ class Bookkeeper:
         record |= {name: float(value) for name, value in agent_record.items()}
         self._write(record)
         self._check_stop(record)
+
+    def _told(self) -> dict[str, float]:
+        return {name: value for source in self._sources for name, value in source().items()}
 
     def _rates(self, record: Record) -> dict[str, float]:
         now, counts = self._clock(), self.counts

@@ -112,14 +112,15 @@ class Run:
             clock=lambda: self.now_s,
         )
         self.books._saver = DirectSaver(self.checkpointer, self.interrupter)
-        self.books.start(
-            {"seed": 1}, [lambda: {"samples_total": 2.0 * self.books.counts.env_steps}]
-        )
+        self.books.start({"seed": 1}, [self.stored])
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, with settings of its own."""
         self.books.restore(checkpoint)
-        self.books.start({"seed": 2}, [])
+        self.books.start({"seed": 2}, [self.stored])
+
+    def stored(self) -> dict[str, float]:
+        return {"samples_total": 2.0 * self.books.counts.env_steps}
 
     def agent_record(self) -> dict[str, float]:
         self.asked += 1
@@ -317,6 +318,7 @@ def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
     assert resumed.checkpointer.names() == ["8"]
     assert resumed.checkpointer.saved[0][2]["wall_s"] == 34.0
     assert resumed.recorded("fps") == [5.0, 5.0], "of this part of the run alone"
+    assert resumed.recorded("samples_per_sec") == [10.0, 10.0]
     assert resumed.recorded("wall_s") == [32.0, 34.0]
 
 
@@ -559,7 +561,7 @@ def test_result_knows_how_the_run_was_set_up_and_how_busy_the_machine_was() -> N
 
 def test_samples_per_insert_are_those_of_the_last_record() -> None:
     run = Run(record_interval_opt_steps=1)
-    ratios = iter([3.0, 3.5, 3.75])
+    ratios = iter([0.0, 3.0, 3.5, 3.75])  # at the start, and then at each record
     run.books.start({}, [lambda: {"samples_per_insert": next(ratios)}])
     run.turn()
     run.turn()
