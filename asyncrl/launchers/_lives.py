@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,7 +69,11 @@ class LifeFiles:
         except FileNotFoundError:  # it has had nothing to say
             return [], start
         whole = data[: data.rfind(b"\n") + 1]
-        return [tuple(json.loads(line)) for line in whole.splitlines()], start + len(whole)
+        lines: list[tuple[int, str, str]] = []
+        for line in whole.splitlines():
+            with suppress(ValueError):  # on a full disk, the end of one may be missing
+                lines.append(tuple(json.loads(line)))
+        return lines, start + len(whole)
 
     def remove(self) -> None:
         """Delete them."""
