@@ -32,8 +32,9 @@ def checked(env: BatchEnv) -> BatchEnv:
 class CheckedBatch:
     """Passes on what another batch gives, if it is what `BatchEnv` and its spec promise.
 
-    Arrays of another dtype of the same kind, such as rewards in float64, are converted; anything
-    else raises `EnvironmentFault`. A step of 64 small environments takes 10 microseconds longer.
+    Arrays of another dtype of the same kind, such as rewards in float64, are converted, whole
+    numbers as far as there is room for them; anything else raises `EnvironmentFault`. A step of 64
+    small environments takes 10 microseconds longer.
     """
 
     checks_itself = True
@@ -125,7 +126,14 @@ class CheckedBatch:
                 f"{shape}, {dtype}. Make it return that, or correct the spec."
             )
         with np.errstate(over="ignore"):  # what becomes infinite is found as such
-            return array.astype(dtype)
+            converted = array.astype(dtype)
+        if dtype.kind in "iu" and not np.array_equal(converted, array):
+            raise EnvironmentFault(
+                f"{self._name} gave {what} from {array.min()} to {array.max()}, which are more "
+                f"than {dtype} can hold, the dtype of its spec. Make it return smaller ones, or "
+                "correct the spec."
+            )
+        return converted
 
     def _place(self, env_id: int) -> str:
         return f"environment {env_id} of {self._n_envs} ({self._name})"

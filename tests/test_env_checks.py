@@ -110,6 +110,30 @@ def test_first_observations_are_checked_too() -> None:
         checked(Spoiling(0, obs=np.full((2, 2), NAN, np.float32))).reset(0)
 
 
+class Frames(CountingBatch):
+    """Says that it gives bytes, and gives larger numbers."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        box = BoxSpec((1,), "uint8", np.array([0]), np.array([255]))
+        self.spec = EnvSpec(box, COUNTING_SPEC.action)
+        self._value = value
+
+    def reset(self, seed: int) -> Array:
+        return np.array([[0], [self._value]], np.uint16)
+
+
+@pytest.mark.fault("F8")
+def test_whole_numbers_that_the_specs_dtype_has_no_room_for_are_refused() -> None:
+    assert checked(Frames(255)).reset(0).tolist() == [[0], [255]]
+    with pytest.raises(EnvironmentFault) as refused:
+        checked(Frames(300)).reset(0)
+    assert str(refused.value) == (
+        "Frames gave first observations from 0 to 300, which are more than uint8 can hold, the "
+        "dtype of its spec. Make it return smaller ones, or correct the spec."
+    )
+
+
 @pytest.mark.fault("F8")
 def test_step_that_is_none_is_refused() -> None:
     class Tuples(CountingBatch):
