@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._checks import check_answer
 from asyncrl.agents._critics import make_critics
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp, no_observations
+from asyncrl.agents._own_networks import check_network
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 
@@ -52,8 +52,7 @@ def make_action_values(
         makes = range(n_critics)
         return ChoiceValues([encoded_mlp(spec.observation, hidden, action.n) for _ in makes])
     networks = [own(spec) for _ in range(n_critics)]
-    out = networks[0](no_observations(spec.observation, 2))
-    check_answer("critic_network", out.shape, [(2, action.n)])
+    check_network("critic_network", networks[0], spec, [(2, action.n)])
     return ChoiceValues(networks)
 
 
@@ -62,6 +61,5 @@ def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | 
     if own is None:
         return encoded_mlp(spec.observation, hidden, 1)
     network = own(spec)
-    out = network(no_observations(spec.observation, 2))
-    check_answer("value_network", out.shape, [(2, 1)])
+    check_network("value_network", network, spec, [(2, 1)])
     return network

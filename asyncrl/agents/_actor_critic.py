@@ -15,8 +15,9 @@ from torch.nn.functional import mse_loss
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
-from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
+from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._matmul import pick_matmul
+from asyncrl.agents._own_networks import check_network
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
@@ -24,7 +25,6 @@ from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoded_mlp,
-    no_observations,
     observation_reader,
 )
 from asyncrl.agents.normalize import Normalized
@@ -121,8 +121,7 @@ def make_actor(
     if own is None:
         return encoded_mlp(spec.observation, hidden, n_outputs)
     actor = own(spec)
-    out = actor(no_observations(spec.observation, 2))
-    check_answer("actor_network", out.shape, [(2, n_outputs)])
+    check_network("actor_network", actor, spec, [(2, n_outputs)])
     return actor
 
 

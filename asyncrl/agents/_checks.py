@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from asyncrl.errors import ConfigError
 
 __all__ = [
-    "check_answer",
     "check_choice",
     "check_not_negative",
     "check_positive",
@@ -46,12 +45,3 @@ def check_widths(name: str, widths: Sequence[int]) -> None:
     """Refuse layers without a unit."""
     if any(units < 1 for units in widths):
         raise ConfigError(f"agent.{name} needs at least 1 unit a layer, got {widths}")
-
-
-def check_answer(name: str, shape: Sequence[int], expected: Sequence[Sequence[int]]) -> None:
-    """Refuse a network of the user's own whose answer to 2 observations has another shape."""
-    if tuple(shape) not in expected:
-        raise ConfigError(
-            f"agent.{name} must answer 2 observations with shape "
-            f"{' or '.join(map(str, expected))}, got {tuple(shape)}"
-        )

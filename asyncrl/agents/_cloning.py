@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import check_answer, check_not_negative, check_widths
+from asyncrl.agents._checks import check_not_negative, check_widths
+from asyncrl.agents._own_networks import check_network
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
@@ -24,7 +25,6 @@ from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoded_mlp,
-    no_observations,
     observation_reader,
 )
 from asyncrl.agents.schedules import Schedule, check_schedule
@@ -204,10 +204,8 @@ def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
     if config.actor_network is None:
         return Actor(encoded_mlp(spec.observation, config.hidden, head.n_outputs), head)
     network = config.actor_network(spec)
-    with torch.no_grad():
-        answer = network.eval()(no_observations(spec.observation, 2))
-    check_answer("actor_network", answer.shape, [(2, head.n_outputs)])
-    return Actor(network.train(), head)
+    check_network("actor_network", network, spec, [(2, head.n_outputs)])
+    return Actor(network, head)
 
 
 def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionHead:

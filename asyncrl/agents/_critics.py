@@ -9,13 +9,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._checks import check_answer
+from asyncrl.agents._own_networks import check_network
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
     n_features,
-    no_observations,
 )
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
@@ -100,6 +99,6 @@ def make_critics(
     if own is None:
         return standard_critics(spec.observation, n_actions, n_critics, hidden)
     critics = [own(spec) for _ in range(n_critics)]
-    out = critics[0](no_observations(spec.observation, 2), torch.zeros(2, n_actions))
-    check_answer("critic_network", out.shape, [(2, 1), (2,)])
+    action = torch.zeros(2, n_actions)
+    check_network("critic_network", critics[0], spec, [(2, 1), (2,)], action)
     return SeparateCritics(critics)

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents._checks import check_answer
+from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents.distributions import ActionHead
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
     n_features,
-    no_observations,
 )
 from asyncrl.agents.recurrent import CoreKind, RecurrentCore, each_row
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
@@ -97,16 +96,11 @@ def make_torso(
     spec: EnvSpec, hidden: Sequence[int], activation: Activation, own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
     """Make the default torso or the user's own; return it, and its number of features."""
-    if own is None:
-        torso = _Torso(spec.observation, hidden, activation)
-        _make_orthogonal(torso, _HIDDEN_GAIN)
-        return torso, torso.n_outputs
-    network = own(spec)
-    with torch.no_grad():
-        answer = network.eval()(no_observations(spec.observation, 2))
-    width = int(answer.shape[-1]) if answer.ndim else 0
-    check_answer("network", answer.shape, [(2, max(width, 1))])
-    return network.train(), width
+    if own is not None:
+        return own_encoder(own, spec)
+    torso = _Torso(spec.observation, hidden, activation)
+    _make_orthogonal(torso, _HIDDEN_GAIN)
+    return torso, torso.n_outputs
 
 
 class _Torso(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import (
-    check_answer,
     check_not_negative,
     check_positive,
     check_probability,
@@ -27,7 +26,7 @@ from asyncrl.agents._checks import (
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
 from asyncrl.agents.fused_adam import FusedAdam
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations, observation_reader
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
 from asyncrl.agents.noisy import Perturbation
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_learning_rate
@@ -46,7 +45,7 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["QAgent", "QConfig", "QPolicy", "n_actions", "own_network"]
+__all__ = ["QAgent", "QConfig", "QPolicy", "n_actions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,15 +285,6 @@ def n_actions(spec: EnvSpec, algorithm: str) -> int:
         f"{algorithm} chooses among a number of actions, but these are {kind}, of shape "
         f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
     )
-
-
-def own_network(make: MakeNetwork, spec: EnvSpec, expected: Sequence[tuple[int, ...]]) -> nn.Module:
-    """Make a network of the user's own, and refuse it unless it answers 2 observations so."""
-    network = make(spec)
-    with torch.no_grad():
-        answer = network.eval()(no_observations(spec.observation, 2))
-    check_answer("network", answer.shape, expected)
-    return network.train()
 
 
 def _explorer(

@@ -35,12 +35,13 @@ from torch.nn import functional
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import check_positive
+from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
-    no_observations,
+    n_features,
     q_head,
 )
 from asyncrl.agents.torch_agent import pick_device, use_threads
@@ -101,23 +102,22 @@ class IQNConfig(QConfig):
     def make_network(self, spec: EnvSpec) -> IQNNetwork:
         """Make the network, from observations to values (B, actions)."""
         n = n_actions(spec, "IQN")
-        encoder, n_features, hidden = self._make_encoder(spec)
-        head = q_head(n_features, hidden, n, dueling=self.dueling, sigma=self.sigma)
-        return IQNNetwork(encoder, head, n_features, self.n_cosines, self.n_acting_quantiles)
+        encoder, width, hidden = self._make_encoder(spec)
+        head = q_head(width, hidden, n, dueling=self.dueling, sigma=self.sigma)
+        return IQNNetwork(encoder, head, width, self.n_cosines, self.n_acting_quantiles)
 
     def _make_encoder(self, spec: EnvSpec) -> tuple[nn.Module, int, tuple[int, ...]]:
         """Return psi, its number of features, and the hidden layers that are left to f."""
         if self.network is not None:
-            encoder = self.network(spec)
-            return encoder, _n_features(encoder, spec), self.hidden
+            return *own_encoder(self.network, spec), self.hidden
         layers = encoder_layers(spec.observation)
         encoder = nn.Sequential(*layers)
         learns = any(True for _ in encoder.parameters())
-        n_features = _n_features(encoder, spec)
+        width = n_features(layers, spec.observation)
         if learns or not self.hidden:
-            return encoder, n_features, self.hidden
+            return encoder, width, self.hidden
         first, *others = self.hidden
-        layers += [q_head(n_features, (), first, sigma=self.sigma), nn.ReLU()]
+        layers += [q_head(width, (), first, sigma=self.sigma), nn.ReLU()]
         return nn.Sequential(*layers), first, tuple(others)
 
 
@@ -230,16 +230,3 @@ def _of(quantiles: Tensor, action: Tensor) -> Tensor:
     """Return the quantiles (N, B) of one action for each row."""
     n = len(quantiles)
     return quantiles.gather(2, action[None, :, None].expand(n, -1, 1)).squeeze(2)
-
-
-def _n_features(encoder: nn.Module, spec: EnvSpec) -> int:
-    """Return how many features an encoder answers with, or refuse it."""
-    with torch.no_grad():
-        answer = encoder.eval()(no_observations(spec.observation, 2))
-    encoder.train()
-    if answer.ndim != 2 or len(answer) != 2:
-        raise ConfigError(
-            "agent.network must answer 2 observations with features of shape (2, any number), got "
-            f"{tuple(answer.shape)}"
-        )
-    return int(answer.shape[1])

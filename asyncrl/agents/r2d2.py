@@ -36,12 +36,12 @@ from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import (
-    check_answer,
     check_choice,
     check_not_negative,
     check_probability,
     check_widths,
 )
+from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents._returns import rescale, undo_rescale
 from asyncrl.agents.networks import (
@@ -50,7 +50,6 @@ from asyncrl.agents.networks import (
     NetworkInput,
     encoder_layers,
     n_features,
-    no_observations,
     q_head,
 )
 from asyncrl.agents.normalize import Normalized
@@ -284,18 +283,13 @@ def _make_encoder(
     spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
     """Make the default encoder or the user's own; return it, and its number of features."""
-    if own is None:
-        layers = encoder_layers(spec.observation)
-        if hidden:
-            width = n_features(layers, spec.observation)
-            layers += [MLP(width, hidden[:-1], hidden[-1]), nn.ReLU()]
-        return nn.Sequential(*layers), n_features(layers, spec.observation)
-    network = own(spec)
-    with torch.no_grad():
-        answer = network.eval()(no_observations(spec.observation, 2))
-    width = int(answer.shape[-1]) if answer.ndim else 0
-    check_answer("network", answer.shape, [(2, max(width, 1))])
-    return network.train(), width
+    if own is not None:
+        return own_encoder(own, spec)
+    layers = encoder_layers(spec.observation)
+    if hidden:
+        width = n_features(layers, spec.observation)
+        layers += [MLP(width, hidden[:-1], hidden[-1]), nn.ReLU()]
+    return nn.Sequential(*layers), n_features(layers, spec.observation)
 
 
 def _check_batch(batch: Columns, burn_in: int) -> None:

@@ -561,6 +561,20 @@ def test_own_networks_learn_and_travel(critic: Callable[[EnvSpec], nn.Module]) -
     assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
 
 
+def make_normalizing_actor(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))
+
+
+def test_own_networks_learn_nothing_from_being_checked() -> None:
+    config = small(actor_network=make_normalizing_actor, critic_network=NormalizingCritic)
+    agent = config.build(SPEC, CONTEXT)
+    norms = [m for n in (agent.model, agent.critics) for m in n.modules() if m._buffers]
+    assert len(norms) == 3
+    for norm in norms:
+        assert norm.training
+        assert norm.num_batches_tracked == 0
+
+
 def make_wrong_actor(spec: EnvSpec) -> nn.Module:
     return MLP(spec.observation.shape[0], (4,), 3)
 

@@ -1,0 +1,50 @@
+"""Networks of the user's own, which are refused unless they answer as they must."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.networks import MakeNetwork, no_observations
+from asyncrl.env import EnvSpec
+from asyncrl.errors import ConfigError
+
+__all__ = ["check_network", "own_encoder"]
+
+
+def check_network(
+    name: str,
+    network: nn.Module,
+    spec: EnvSpec,
+    expected: Sequence[tuple[int, ...]],
+    *others: Tensor,
+) -> None:
+    """Refuse a network unless what it answers 2 observations, and the others, has such a shape."""
+    if (shape := _answer(network, spec, *others)) not in expected:
+        raise ConfigError(
+            f"agent.{name} must answer 2 observations with shape "
+            f"{' or '.join(map(str, expected))}, got {shape}"
+        )
+
+
+def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
+    """Make a network that answers with features; return it, and how many these are."""
+    network = make(spec)
+    shape = _answer(network, spec)
+    if len(shape) != 2 or shape[0] != 2:
+        raise ConfigError(
+            "agent.network must answer 2 observations with features of shape (2, any number), got "
+            f"{shape}"
+        )
+    return network, shape[1]
+
+
+def _answer(network: nn.Module, spec: EnvSpec, *others: Tensor) -> tuple[int, ...]:
+    """Return the shape of an answer; what a network normalises batches by stays as it was."""
+    network.eval()
+    with torch.no_grad():
+        answer: Tensor = network(no_observations(spec.observation, 2), *others)
+    network.train()
+    return tuple(answer.shape)
