@@ -195,6 +195,8 @@ class Checkpointer:
             except CheckpointError as error:
                 logger.warning("%s; going back to the one before", error)
                 newest = f" {error}" if name == numbered[-1] else newest
+        if self._numbered()[-1:] != numbered[-1:]:
+            return self.load_latest(mapped=mapped)  # a newer one took their place meanwhile
         raise CheckpointError(
             f"{self._directory} holds no whole numbered checkpoint to go on from:{newest}"
         )

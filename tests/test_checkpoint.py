@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -341,6 +341,23 @@ def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
     monkeypatch.setattr(Path, "read_bytes", overtaken)
     assert value_of(checkpointer, "best") == 2
     assert reads.count("manifest.json") == 2
+
+
+def test_reader_that_loses_the_newest_to_a_newer_one_loads_that(tmp_path: Path) -> None:
+    writer = Checkpointer(tmp_path, keep_last=1)
+    writer.save("1", groups(1.0), {})
+    left = [2, 3]
+
+    class Slow(Checkpointer):
+        """Has newer ones saved, and the others deleted, before it has begun to read."""
+
+        def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
+            if left:
+                number = left.pop(0)
+                writer.save(str(number), groups(number), {})
+            return super().load(name, mapped=mapped)
+
+    assert Slow(tmp_path).load_latest().groups["model"]["weight"][0] == 3.0
 
 
 def test_run_that_was_copied_without_its_links_goes_on(tmp_path: Path) -> None:
