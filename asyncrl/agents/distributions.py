@@ -140,8 +140,9 @@ class CategoricalHead(ActionHead):
 class GaussianHead(ActionHead):
     """Independent Gaussians, in units in which the bounds of an action are -1 and 1.
 
-    Where an entry's bounds are not both finite, its unit is the environment's own. `log_prob` and
-    `entropy` are of the action in these units, so that neither depends on the environment's.
+    Where an entry's bounds are not both finite, or are the same, its unit is the environment's own.
+    `log_prob` and `entropy` are of the action in these units, so that neither depends on the
+    environment's.
     """
 
     column = "drawn_action"
@@ -221,13 +222,13 @@ def action_head(
 
 
 def _units(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return centers and half widths of bounds, 0 and 1 where they are not both finite."""
+    """Return centers and half widths of bounds: 0 and 1 where there are none, 1 where no width."""
     with np.errstate(over="ignore", invalid="ignore"):
         width = high.astype(np.float32) - low.astype(np.float32)
     bounded = np.isfinite(width)
     first, last = (np.where(bounded, side, 0.0).astype(np.float64) for side in (low, high))
     center = (first + last) / 2
-    half = np.where(bounded, (last - first) / 2, 1.0)
+    half = np.where(last > first, (last - first) / 2, 1.0)
     return center.astype(np.float32), half.astype(np.float32)
 
 

@@ -75,6 +75,17 @@ def test_actions_at_the_bounds_have_finite_losses() -> None:
     assert float(agent.opt(batch)["loss"]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_quantity_with_a_single_value_has_a_finite_loss() -> None:
+    low, high = np.array([-1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32)
+    spec = EnvSpec(CONTINUOUS.observation, BoxSpec((2,), "float32", low, high))
+    agent = CONFIG.build(spec, CONTEXT)
+    batch = {**batch_of(CONTINUOUS), "action": np.tile(high, (5, 1))}
+    # (1, 0) in units: the second one is its only value, where the mean is
+    expected = 0.5 * math.exp(-2 * LOG_STD) + 2 * (LOG_STD + 0.5 * math.log(2 * math.pi))
+    assert float(agent.opt(batch)["loss"]) == pytest.approx(expected, rel=1e-5)
+    assert (agent.act(batch["obs"]).action[:, 1] == 2.0).all()
+
+
 def learned(config: BCConfig, spec: EnvSpec, action_of: Any, opt_steps: int = 400) -> Any:
     agent = config.build(spec, CONTEXT)
     random = np.random.default_rng(0)

@@ -37,6 +37,7 @@ SPACES: dict[str, BoxSpec | DiscreteSpec] = {
     "box": box([-2.0, 0.0], [2.0, 5.0]),
     "unbounded": box([-INF, 0.0, -INF], [INF, INF, 3.0], "float64"),
     "huge": box([-3e38], [3e38]),
+    "point": box([1.5, -1.0], [1.5, 1.0]),
 }
 every_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 leads = st.lists(st.integers(1, 3), max_size=3).map(tuple)
