@@ -1,14 +1,18 @@
-"""Errors about settings name fields, as Python code does; here they are told as flags, too."""
+"""Errors about settings name fields, as Python code does; here they are told as flags, too.
+
+So is where a flag is to be found whose name somebody knows, and whose place nobody could guess.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO, cast
 
-__all__ = ["as_flags", "naming_flags"]
+__all__ = ["as_flags", "flags_meant", "naming_flags"]
 
 _GROUPS = {
     "agent": "agent",
@@ -26,6 +30,21 @@ _GROUPS = {
 """What settings begin with in errors -> what their flags begin with."""
 
 _SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
+_FLAG = re.compile(r"--[a-z][\w.\-]*")
+_OTHER_NAMES = {
+    "buffer-size": "capacity",
+    "discount": "gamma",
+    "env-id": "env",
+    "learning-starts": "min-size",
+    "lr": "learning-rate",
+    "n-envs": "envs-per-actor",
+    "net-arch": "hidden",
+    "num-envs": "envs-per-actor",
+    "num-workers": "actors",
+    "total-timesteps": "max-env-steps",
+}
+"""What settings are called in other libraries -> their own last words."""
+
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,19 +61,49 @@ def as_flags(text: str) -> str:
     return f"as {'a flag' if len(flags) == 1 else 'flags'}: {', '.join(flags)}"
 
 
+def flags_meant(text: str, config: object) -> str:
+    """Return where the flags are that a parser of a config's flags calls unknown, a line each."""
+    unknown = text.partition("Unrecognized options: ")[2].partition("──")[0]
+    known = [f"--{name.replace('_', '-')}" for name in _names(config)]
+    lines = []
+    for flag in dict.fromkeys(_FLAG.findall(unknown)):
+        word = _last_word(flag.replace("_", "-"))
+        wanted = {word, _OTHER_NAMES.get(word)}
+        meant = [k for k in known if _last_word(k) in wanted and k not in _FLAG.findall(text)]
+        if meant:
+            lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
+    return "".join(lines)
+
+
 @contextmanager
-def naming_flags() -> Iterator[None]:
-    """Add a line to what the parser of flags writes about settings that it could not take."""
+def naming_flags(config: object) -> Iterator[None]:
+    """Add to what the parser of a config's flags writes about those that it could not take."""
     heard = _Heard(sys.stderr)
     sys.stderr = cast("TextIO", heard)
     try:
         yield
     except SystemExit as ended:
-        if ended.code and (flags := as_flags(_STYLES.sub("", heard.text))):
+        text = _STYLES.sub("", heard.text) if ended.code else ""
+        if flags := as_flags(text):
             heard.stream.write(f"{flags}\n")
+        heard.stream.write(flags_meant(text, config))
         raise
     finally:
         sys.stderr = heard.stream
+
+
+def _names(config: object) -> Iterator[str]:
+    """Yield the dotted names of all settings in a tree of dataclasses."""
+    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from (f"{field.name}.{name}" for name in _names(value))
+        else:
+            yield field.name
+
+
+def _last_word(flag: str) -> str:
+    return flag.removeprefix("--").rpartition(".")[2]
 
 
 class _Heard:

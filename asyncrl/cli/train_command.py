@@ -110,7 +110,7 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
             ("run", Annotated[type(concrete), tyro.conf.arg(name="")], field(default=concrete)),
         ],
     )
-    with naming_flags():
+    with naming_flags(concrete):
         parsed: Any = tyro.cli(
             form,
             prog=prog,
@@ -154,6 +154,8 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
     output, config = arguments.output, arguments.config
     if not output.quiet:
         print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
+        if config.stop_condition() is None:
+            print("no limit is set, so it goes on until Ctrl-C, which saves it first", flush=True)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
         with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):

@@ -88,7 +88,7 @@ class TuneArguments:
 
 def parse(argv: list[str]) -> TuneArguments:
     """Read the command line that follows `asyncrl bench tune`."""
-    with naming_flags():
+    with naming_flags(TuneOptions()):
         options = tyro.cli(TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli import main as main_module
-from asyncrl.cli._flags import as_flags
+from asyncrl.cli._flags import as_flags, flags_meant
 from asyncrl.cli.main import main
+from asyncrl.cli.run_config import RunConfig
 from tests.cli.console import run, started
 from tests.test_architecture import HEAVY, loaded_by
 
@@ -260,3 +261,29 @@ def test_only_settings_are_told_as_flags() -> None:
     flags = "--agent.dual-clip, --trainer.books.save-s, --replay.capacity"
     assert as_flags(text) == f"as flags: {flags}"
     assert as_flags("nothing of a file agent.py, or replay.yaml") == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--agent.gamma", "--replay.gamma"),
+        ("--lr", "--agent.learning-rate"),
+        ("--learning_starts", "--limiter.min-size"),
+        ("--num-envs", "--envs-per-actor"),
+    ],
+)
+def test_flag_with_another_place_or_name_is_found(
+    flag: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = said(f"train dqn {flag} 1", capsys)
+    assert code == 2
+    assert meant in err, "the parser says so itself, or else we do"
+    assert not (err.endswith("?\n") and err.count(f"{meant}?") > 1)
+
+
+def test_flags_that_are_meant_are_told_once_and_only_those_there_are() -> None:
+    config = RunConfig()
+    box = "Unrecognized options: --agent.gamma, 2, --agent.zeal\n───\n"
+    assert flags_meant(box, config) == "--agent.gamma: did you mean --replay.gamma?\n"
+    assert flags_meant(f"{box} Perhaps you meant: --replay.gamma FLOAT", config) == ""
+    assert flags_meant("another error, of --agent.gamma", config) == ""
