@@ -61,6 +61,8 @@ def open_checkpoints(
             raise ConfigError("resume=True needs a checkpoint_dir to go on from")
         return None, None
     checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
+    if resume and not checkpoint_dir.is_dir():
+        load_to_resume(checkpoint_dir)  # says that there is nothing, and makes no directory
     checkpointer.lock()  # first: what another run is still writing is nothing to go on from
     try:
         return checkpointer, load_to_resume(checkpoint_dir, config) if resume else None

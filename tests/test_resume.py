@@ -110,6 +110,12 @@ def test_directory_that_nothing_can_be_resumed_from_is_left_to_others(tmp_path: 
     other.unlock()
 
 
+def test_file_where_the_directory_should_be_is_nothing_to_resume_from(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="begin a new one"):
+        open_checkpoints(tmp_path / "file", keep=2, resume=True, config=CONFIG)
+
+
 def test_without_a_directory_nothing_is_saved_and_nothing_resumed() -> None:
     assert open_checkpoints(None, keep=2, resume=False, config=CONFIG) == (None, None)
     with pytest.raises(ConfigError, match="resume=True needs a checkpoint_dir"):
