@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.networks import MakeNetwork, no_observations
+from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
@@ -22,7 +22,7 @@ def check_network(
     *others: Tensor,
 ) -> None:
     """Refuse a network unless what it answers 2 observations, and the others, has such a shape."""
-    if (shape := _answer(network, spec, *others)) not in expected:
+    if (shape := _answer(name, network, spec, *others)) not in expected:
         raise ConfigError(
             f"agent.{name} must answer 2 observations with shape "
             f"{' or '.join(map(str, expected))}, got {shape}"
@@ -32,7 +32,7 @@ def check_network(
 def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
     """Make a network that answers with features; return it, and how many these are."""
     network = make(spec)
-    shape = _answer(network, spec)
+    shape = _answer("network", network, spec)
     if len(shape) != 2 or shape[0] != 2:
         raise ConfigError(
             "agent.network must answer 2 observations with features of shape (2, any number), got "
@@ -41,10 +41,31 @@ def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
     return network, shape[1]
 
 
-def _answer(network: nn.Module, spec: EnvSpec, *others: Tensor) -> tuple[int, ...]:
+def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tuple[int, ...]:
     """Return the shape of an answer; what a network normalises batches by stays as it was."""
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
+    obs = no_observations(spec.observation, 2)
     network.eval()
-    with torch.no_grad():
-        answer: Tensor = network(no_observations(spec.observation, 2), *others)
+    try:
+        with torch.no_grad():
+            answer: Tensor = network(obs, *others)
+    except Exception as error:
+        error.add_note(f"asyncrl: in what agent.{name} returned, given {_shapes(obs)}")
+        raise
     network.train()
+    if not isinstance(answer, Tensor):
+        raise ConfigError(f"agent.{name} must answer with a tensor, got {_kind(answer)}")
     return tuple(answer.shape)
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _shapes(obs: NetworkInput) -> str:
+    """Return what a network was given, in words."""
+    if isinstance(obs, Tensor):
+        return f"2 observations, of shape {tuple(obs.shape)}"
+    fields = ", ".join(f"{field!r} of shape {tuple(obs[field].shape)}" for field in obs)
+    return f"2 observations, with {fields}"

@@ -47,6 +47,8 @@ class PlainBatch:
         first = self._envs[0]
         with ExitStack() as undo:
             undo.callback(self.close)
+            for name in ("observation_space", "action_space"):
+                _require_space(first, name)
             self._spec = spec_from_spaces(first.observation_space, first.action_space)
             _require_one_kind(self._envs)
             undo.pop_all()
@@ -156,6 +158,15 @@ def _make_all(makers: Iterable[MakeEnv]) -> list[gym.Env[Any, Any]]:
             undo.callback(env.close)
         undo.pop_all()
     return envs
+
+
+def _require_space(env: gym.Env[Any, Any], name: str) -> None:
+    space = getattr(env, name, None)
+    if not isinstance(space, gym.Space):
+        raise ConfigError(
+            f"{_name(env)} has {name} {space!r:.80}, which is no space of gymnasium.spaces; "
+            f"set self.{name} where the environment is made"
+        )
 
 
 def _require_one_kind(envs: Sequence[gym.Env[Any, Any]]) -> None:

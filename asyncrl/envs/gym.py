@@ -6,8 +6,8 @@ Finds and makes environments; `batch.py` and `vector.py` step them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeGuard
@@ -196,7 +196,11 @@ def _call_factory(path: str, kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     if not callable(factory):
         raise ConfigError(f"{path!r} is {_shown(factory)}, not a function that makes environments")
     hear_warnings(path)
-    return factory(**kwargs)
+    with _noting(path):
+        env = factory(**kwargs)
+    if env is None:
+        raise ConfigError(f"{path!r} returned None; let it return the environment that it makes")
+    return env
 
 
 def _make_known(config: EnvConfig, home: str, what: str) -> Any:  # noqa: ANN401  # either kind
@@ -209,11 +213,19 @@ def _make_known(config: EnvConfig, home: str, what: str) -> Any:  # noqa: ANN401
 def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # either kind
     hear_warnings(_code(env_id))
     try:
-        return make()
+        with _noting(env_id):
+            return make()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         absent = isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled)
         hint = _hint(env_id) if absent else ""
         raise ConfigError(f"cannot make environment {env_id!r}: {error}{hint}") from error
+
+
+@contextmanager
+def _noting(env_id: str) -> Iterator[None]:
+    """Say of errors in which environment they were raised."""
+    try:
+        yield
     except Exception as error:
         error.add_note(f"asyncrl: in making environment {env_id!r}")
         raise

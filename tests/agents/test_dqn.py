@@ -244,6 +244,25 @@ def test_network_with_other_outputs_than_actions_is_refused() -> None:
         DQNConfig(network=lambda _: nn.Linear(2, 3)).build(TWO_STATES, PolicyContext(seed=0))
 
 
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (None, r"agent\.network must return a torch\.nn\.Module, got None"),
+        (nn.GRU(2, 2), r"agent\.network must answer with a tensor, got tuple"),
+    ],
+)
+def test_network_that_is_none_or_answers_with_no_tensor_is_refused(made: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        DQNConfig(network=lambda _: made).build(TWO_STATES, PolicyContext(seed=0))
+
+
+def test_error_of_a_network_says_whose_it_was_and_what_it_was_given() -> None:
+    with pytest.raises(RuntimeError, match="shapes") as raised:
+        DQNConfig(network=lambda _: nn.Linear(5, 2)).build(TWO_STATES, PolicyContext(seed=0))
+    (note,) = raised.value.__notes__
+    assert note == "asyncrl: in what agent.network returned, given 2 observations, of shape (2, 2)"
+
+
 def test_observations_in_double_precision_are_taken() -> None:
     precise = spec((2,), 2, "float64")
     agent = DQNConfig(device="cpu").build(precise, PolicyContext(seed=0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Text
 
 from asyncrl.env import BoxSpec, DiscreteSpec, PackedSpec
 from asyncrl.envs.batch import PlainBatch
@@ -306,8 +306,8 @@ def test_environment_that_is_returned_twice_is_refused_and_closed() -> None:
 def test_space_that_is_not_supported_is_refused_and_the_environment_closed() -> None:
     env = TellingEnv()
     env.observation_space = Box(0, 1, (2,), np.float32)
-    env.action_space = None
-    with pytest.raises(ConfigError, match="action space None is not supported"):
+    env.action_space = Text(3)
+    with pytest.raises(ConfigError, match="action space Text.* is not supported"):
         PlainBatch([lambda: env], 1)
     assert env.closed == 1
 
@@ -341,3 +341,12 @@ def test_close_closes_all_of_them_once_even_if_one_fails() -> None:
         batch.close()
     batch.close()
     assert [env.closed for env in envs] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_environment_without_a_space_is_refused_and_closed(name: str) -> None:
+    env = TellingEnv()
+    setattr(env, name, None)
+    with pytest.raises(ConfigError, match=f"TellingEnv has {name} None, .*set self.{name}"):
+        PlainBatch(lambda: env, 1)
+    assert env.closed

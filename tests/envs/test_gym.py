@@ -192,6 +192,18 @@ def test_missing_package_is_told_as_an_extra(
         EnvConfig(id=env_id).build()
 
 
+def test_factory_that_forgets_to_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_env", lambda: None)
+    with pytest.raises(ConfigError, match=rf"'{PLAIN}' returned None; let it return"):
+        EnvConfig(id=PLAIN, n_envs=2).build()
+
+
+def test_error_of_a_factory_says_whose_it_was() -> None:
+    with pytest.raises(TypeError, match="colour") as raised:
+        EnvConfig(id=PLAIN, kwargs={"colour": 1}).build()
+    assert raised.value.__notes__ == [f"asyncrl: in making environment '{PLAIN}'"]
+
+
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
 def test_what_has_a_vector_form_only_is_always_native(env_id: str) -> None:
     config = EnvConfig(id=env_id, n_envs=2)
