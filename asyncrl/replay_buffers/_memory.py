@@ -19,7 +19,7 @@ import psutil
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["Shapes", "allocate", "available_bytes", "check_room", "shown_bytes"]
+__all__ = ["Shapes", "allocate", "available_bytes", "check_room", "rounded_bytes", "shown_bytes"]
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""
@@ -112,4 +112,9 @@ def _room_of(group: Path) -> int | None:
 
 def shown_bytes(size: int) -> str:
     """Return a size in words, for messages."""
-    return f"{size:,} bytes ({size / 2**30:.2f} GiB)"
+    return f"{size:,} bytes ({rounded_bytes(size)})"
+
+
+def rounded_bytes(size: int) -> str:
+    """Return a size in the unit that suits it."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

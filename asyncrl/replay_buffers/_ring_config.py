@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncrl.errors import ConfigError
-from asyncrl.replay_buffers._memory import check_room
+from asyncrl.replay_buffers._memory import check_room, rounded_bytes
 from asyncrl.segment import ColumnSpec, SegmentSchema
 
 __all__ = ["RingConfig", "announce"]
@@ -120,12 +120,14 @@ def announce(config: RingConfig, schema: SegmentSchema) -> None:
         in_file=in_file,
         directory=config.memory_map,
     )
+    places = f"{rounded_bytes(in_memory)} of memory"
+    if in_file:
+        places += f" and {rounded_bytes(in_file)} in a file"
     logger.info(
-        "replay of %d transitions takes %.3f GiB of memory and %.3f GiB in a file when it is full; "
-        "segments of %d rows keep each row %.2f times",
+        "replay of %d transitions takes %s when it is full; segments of %d rows keep each row "
+        "%.2f times",
         config.slots(schema) * schema.length,
-        in_memory / 2**30,
-        in_file / 2**30,
+        places,
         schema.length,
         schema.rows / schema.length,
     )

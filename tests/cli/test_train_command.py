@@ -86,8 +86,23 @@ def test_memory_of_the_replay_is_told_before_training(trained: Trained) -> None:
     lines = trained.done.stdout.splitlines()
     (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
     assert lines[at - 1].startswith("training dqn on CartPole-v1")
-    assert "GiB of memory" in lines[at]
-    assert trained.done.stdout.count("GiB") == 2, "in memory and in a file, on this line alone"
+    assert "MiB of memory" in lines[at]
+    assert trained.done.stdout.count("MiB") == 1, "on this line alone, for nothing is in a file"
+
+
+@pytest.mark.parametrize(
+    ("flags", "times"), [([], 1), (["--max-opt-steps", "5"], 0), (["--quiet"], 0)]
+)
+def test_run_without_a_limit_says_how_it_ends(
+    flags: list[str],
+    times: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 1
+    assert capsys.readouterr().out.count("it goes on until Ctrl-C") == times
 
 
 def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,8 +110,18 @@ def test_bytes_are_known_before(config: UniformReplayConfig) -> None:
 def test_what_is_allocated_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "asyncrl"):
         UniformReplayConfig(capacity=1000).build(atari(), 0)
-    size = UniformReplayConfig(capacity=1000).nbytes(atari()) / GIB
-    assert f"{size:.3f} GiB of memory" in caplog.text
+    size = UniformReplayConfig(capacity=1000).nbytes(atari()) / 2**20
+    assert f"takes {size:.1f} MiB of memory when it is full" in caplog.text
+
+
+def test_what_goes_into_a_file_is_logged_apart(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    config = UniformReplayConfig(capacity=1000, memory_map=tmp_path)
+    with caplog.at_level(logging.INFO, "asyncrl"):
+        config.build(atari(), 0)
+    size = config.column_bytes(atari()) / 2**20
+    assert f" of memory and {size:.1f} MiB in a file when it is full" in caplog.text
 
 
 def test_replay_larger_than_memory_is_refused() -> None:
