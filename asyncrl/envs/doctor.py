@@ -5,9 +5,12 @@ Finds out for itself what the batches rely on: spaces, seeds, ends of episodes, 
 
 from __future__ import annotations
 
+import sysconfig
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -47,6 +50,13 @@ _BATCHES = 64
 
 _HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 """Processes of Python's own, which end with their parent."""
+
+_NOT_THEIRS = (
+    "<",
+    f"{Path(__file__).parents[1]}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""How the names of files begin that are not the user's own code."""
 
 
 def diagnose(
@@ -200,9 +210,16 @@ def _raised(what: str, error: Exception) -> Finding:
     return Finding(
         level="fail",
         check=what,
-        seen="; ".join([seen, *notes]),
+        seen="; ".join([seen, *notes, *_place(error)]),
         advice="" if isinstance(error, AsyncRLError) else "Correct that first: actors die of it.",
     )
+
+
+def _place(error: Exception) -> list[str]:
+    """Return the line of the user's own code from which an error came, if it was any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    return [f"at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"] if own else []
 
 
 def _children() -> list[psutil.Process]:

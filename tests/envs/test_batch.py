@@ -307,7 +307,7 @@ def test_space_that_is_not_supported_is_refused_and_the_environment_closed() -> 
     env = TellingEnv()
     env.observation_space = Box(0, 1, (2,), np.float32)
     env.action_space = Text(3)
-    with pytest.raises(ConfigError, match="action space Text.* is not supported"):
+    with pytest.raises(ConfigError, match=r"action space Text.* is not supported"):
         PlainBatch([lambda: env], 1)
     assert env.closed == 1
 

@@ -260,7 +260,15 @@ def test_unsupported_spaces_end_the_examination() -> None:
 def test_error_of_the_environment_ends_the_examination_with_its_place() -> None:
     findings = examined(error="the physics exploded")
     assert wrong(findings) == [("fail", "two copies")]
-    assert only(findings, "two copies").seen == "RuntimeError: the physics exploded"
+    seen, place = only(findings, "two copies").seen.split("; ")
+    assert seen == "RuntimeError: the physics exploded"
+    assert re.fullmatch(rf"at {re.escape(patients.__file__)}:\d+ in step", place)
+
+
+def test_error_that_no_code_of_the_users_raised_has_no_place() -> None:
+    found = only(examined("tests.envs.patients:no_such_factory"), "make")
+    assert found.level == "fail"
+    assert "; at " not in found.seen
 
 
 def test_factory_that_cannot_be_sent_is_a_failure() -> None:
