@@ -38,6 +38,11 @@ __all__ = ["RunPlan"]
 
 Admit = Callable[[Peer], Transport]
 
+_MAKE_ENV = (
+    'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
+    "make_batch(MyEnv, n_envs=8), both of asyncrl.envs.gym"
+)
+
 
 class RunPlan:
     """What follows from the agent, the environment and the config, checked against each other."""
@@ -51,6 +56,8 @@ class RunPlan:
         actor_agents: Sequence[AgentConfig] | None,
     ) -> None:
         """Look at all of it; raise `ConfigError` where parts do not go together."""
+        for one in (agent, *(actor_agents or ())):
+            _require_agent_config(one)
         n_actors = config.actors
         if actor_agents is not None and len(actor_agents) != n_actors:
             raise ConfigError(
@@ -155,13 +162,34 @@ class RunPlan:
         return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
 
 
+def _require_agent_config(agent: object) -> None:
+    complete = all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
+    if complete and isinstance(agent, type):
+        raise ConfigError(f"the agent must be settings, got their class; write {agent.__name__}()")
+    if not complete:
+        raise ConfigError(
+            f"the agent must be settings such as DQNConfig(), got {agent!r:.80}, which has not the "
+            "methods build, build_policy and extra_columns of asyncrl/agent.py"
+        )
+
+
 def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
     """Build the environments once, here, where an error is easiest to read."""
+    if not callable(make_env):
+        raise ConfigError(
+            f"make_env must be a function, got {make_env!r:.80}, because each actor makes "
+            f"environments of its own; {_MAKE_ENV}"
+        )
     env: BatchEnv = make_env()
     try:
+        if not hasattr(env, "n_envs"):
+            raise ConfigError(
+                f"make_env must return a batch of environments, got {env!r:.80}; {_MAKE_ENV}"
+            )
         return env.spec, env.n_envs
     finally:
-        env.close()
+        if hasattr(env, "close"):
+            env.close()
 
 
 def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -> ActorBody:
