@@ -308,7 +308,10 @@ def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         wanted = Path("runs") / f"{name}-{config.seed}-{stamp}"
     if (wanted / "config.yaml").exists():
-        raise ConfigError(f"{wanted} already holds a run; give another --run-dir")
+        raise ConfigError(
+            f"{wanted} already holds a run; give another --run-dir, or go on with it: "
+            f"asyncrl resume {wanted}"
+        )
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -355,8 +355,8 @@ def test_run_directory_is_never_used_twice(
 ) -> None:
     (tmp_path / "config.yaml").write_text("{}")
     assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 1
-    error = f"asyncrl: error: {tmp_path} already holds a run; give another --run-dir\n"
-    assert capsys.readouterr().err == error
+    text = f"{tmp_path} already holds a run; give another --run-dir, or go on with it: "
+    assert capsys.readouterr().err == f"asyncrl: error: {text}asyncrl resume {tmp_path}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
