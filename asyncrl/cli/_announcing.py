@@ -1,12 +1,15 @@
-"""Lets what is about to be allocated be told to people, who see no other log of what goes well."""
+"""Tells people what is about to begin, and to be allocated: they see no log of what goes well."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-__all__ = ["telling_of_replay"]
+from asyncrl.cli.run_config import RunConfig
+
+__all__ = ["tell_of_run", "telling_of_replay"]
 
 
 class _Printing(logging.Handler):
@@ -15,6 +18,13 @@ class _Printing(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
             print(record.getMessage(), flush=True)
+
+
+def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
+    """Print what is trained, where it goes, and how it ends if nothing else ends it."""
+    print(f"training {agent} on {config.env}, results in {run_dir}", flush=True)
+    if config.stop_condition() is None:
+        print("no limit is set, so it goes on until Ctrl-C, which saves it first", flush=True)
 
 
 @contextmanager

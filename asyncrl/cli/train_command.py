@@ -20,7 +20,7 @@ import tyro
 
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.cli._announcing import telling_of_replay
+from asyncrl.cli._announcing import tell_of_run, telling_of_replay
 from asyncrl.cli._flags import naming_flags
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
@@ -153,9 +153,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
     """Train in a directory that is there, and return the exit code."""
     output, config = arguments.output, arguments.config
     if not output.quiet:
-        print(f"training {arguments.agent} on {config.env}, results in {run_dir}", flush=True)
-        if config.stop_condition() is None:
-            print("no limit is set, so it goes on until Ctrl-C, which saves it first", flush=True)
+        tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
         with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
