@@ -258,7 +258,7 @@ def describe_error(error: BaseException) -> str:
 def cause_of(ended: ActorExit) -> Cause:
     """Say in words how an actor ended, and what to do about it."""
     if ended.error:
-        return Cause(f"failed: {ended.error}", _MEND)
+        return Cause(f"failed: {ended.error.rstrip('.')}", _MEND)  # a sentence goes on behind it
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
     if ended.code < 0:
         guess, advice = _guess(ended)

@@ -237,6 +237,7 @@ def test_any_wait_lies_between_nothing_and_the_limit(seed: int, deaths: int, jit
         (-63, "", "was ended by signal 63 after 100 steps", "Look for who sends it"),
         (0, "", "ended after 100 steps without being asked to", "Look for os._exit"),
         (1, "KeyError: 'x'", "failed: KeyError: 'x'", "Mend what raised it"),
+        (1, "ValueError: no.", "failed: ValueError: no", "Mend what raised it"),
         (3, "", "exited with code 3 after 100 steps", "Look for os._exit"),
     ],
 )
