@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["fit"] is False
     assert report["env"] == PATIENT
     (found,) = [f for f in report["findings"] if f["level"] == "fail"]
-    assert found["seen"] == "RuntimeError: the physics exploded"
+    assert re.fullmatch(r"RuntimeError: the physics exploded; at .*\.py:\d+ in step", found["seen"])
     assert found["advice"]
 
 
