@@ -51,7 +51,10 @@ class Proxy:
         while not self._closed.is_set():
             with self._lock:
                 ends = [] if self.stalled.is_set() else list(self._pairs)
-            ready, _, _ = select.select([self._listener, *ends], [], [], 0.01)
+            try:
+                ready, _, _ = select.select([self._listener, *ends], [], [], 0.01)
+            except (OSError, ValueError):  # one of them was broken from another thread meanwhile
+                continue
             with self._lock:
                 for end in ready:
                     self._serve(end)

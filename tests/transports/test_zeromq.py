@@ -212,7 +212,7 @@ def test_another_user_is_not_let_in_even_if_the_path_is_open(tmp_path: Path) -> 
         "events = socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)\n"
         "socket.connect('ipc://learner'); socket.send(b'hello')\n"
         "seen = [zmq.utils.monitor.recv_monitor_message(events)['event'] for _ in range(2)]\n"
-        "print(seen == [zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED]); os._exit(0)\n"
+        "print(seen == [zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED], flush=True); os._exit(0)\n"
     )
     command = [sys.executable, "-c", "import zmq.utils.monitor\n" + code, str(path.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
