@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ActorFailed, ConfigError
@@ -35,6 +35,7 @@ MakeBody = Callable[[Peer], ActorBody]
 """Makes what one life of an actor runs."""
 
 _WATCH_S = 0.05
+_SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
 _LONGEST_LOOK_S = 1.0
 """Of the time between two looks at the actors, so much at most counts as theirs. More than that,
 and this process did not run either: it was stopped, or the machine slept, and so did they."""
@@ -243,11 +244,12 @@ class ActorManager:
         )
 
     def _anyone_works(self) -> bool:
-        return any(
-            self._launcher.progress(Peer(actor_id=i, incarnation=slot.incarnation)).turns > 0
-            for i, slot in self._slots.items()
-            if slot.alive
-        )
+        return any(self._launcher.progress(peer).turns > 0 for peer, _ in self._living())
+
+    def _living(self) -> Iterator[tuple[Peer, _Slot]]:
+        for actor_id, slot in self._slots.items():
+            if slot.alive:
+                yield Peer(actor_id=actor_id, incarnation=slot.incarnation), slot
 
     def _end_hanging(self) -> None:
         """Kill actors that have given no sign of life, neither a step nor a wait, for too long."""
@@ -255,10 +257,7 @@ class ActorManager:
         passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
         if not self._config.step_timeout_s or self._finishing.is_set():
             return
-        for actor_id, slot in self._slots.items():
-            if not slot.alive:
-                continue
-            peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
+        for peer, slot in self._living():
             progress = self._launcher.progress(peer)
             signs = (progress.turns, progress.waits)
             slot.silent_s = slot.silent_s + passed_s if signs == slot.signs else 0.0
@@ -275,9 +274,8 @@ class ActorManager:
         limit = self._config.memory_limit_bytes
         if not limit or self._finishing.is_set():
             return
-        for actor_id, slot in self._slots.items():
-            peer = Peer(actor_id=actor_id, incarnation=slot.incarnation)
-            if not slot.alive or slot.killed_because:
+        for peer, slot in self._living():
+            if slot.killed_because:
                 continue
             held = self._launcher.memory_bytes(peer)
             if held > limit:
@@ -292,26 +290,24 @@ class ActorManager:
         """Kill actors that are much slower than the others."""
         if not self._config.min_pace or self._finishing.is_set():
             return
-        peers = [
-            Peer(actor_id=actor_id, incarnation=slot.incarnation)
-            for actor_id, slot in self._slots.items()
-            if slot.alive and not slot.killed_because and actor_id not in self._names
-        ]
-        turns = {peer: self._launcher.progress(peer).turns for peer in peers}
+        turns = {
+            peer: self._launcher.progress(peer).turns
+            for peer, slot in self._living()
+            if not slot.killed_because and peer.actor_id not in self._names
+        }
         for peer, slow in self._stragglers.look(self._clock(), turns).items():
             self._slots[peer.actor_id].killed_because = _lagged(slow, self._config)
             self._launcher.kill(peer, with_stacks=True)
 
     def _kill_remaining(self) -> None:
-        for actor_id, slot in self._slots.items():
-            if slot.alive:
-                logger.warning(
-                    "%s did not end in time and is killed; what it had not sent is lost. If its "
-                    "environments need longer, raise supervision.stop_timeout_s, now %g",
-                    self._name(actor_id),
-                    self._config.stop_timeout_s,
-                )
-                self._launcher.kill(Peer(actor_id=actor_id, incarnation=slot.incarnation))
+        for peer, _ in self._living():
+            logger.warning(
+                "%s did not end in time and is killed; what it had not sent is lost. If its "
+                "environments need longer, raise supervision.stop_timeout_s, now %g",
+                self._name(peer.actor_id),
+                self._config.stop_timeout_s,
+            )
+            self._launcher.kill(peer)
         deadline = self._clock() + self._config.stop_timeout_s
         while self.alive and self._clock() < deadline:
             for ended in self._launcher.exits(_WATCH_S):
@@ -327,7 +323,7 @@ def _hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
     return Cause(
         f"made no {what} for {silent_s:.0f} s and was killed",
         f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
-        "look at where its threads stood, which is told below if they could still tell.",
+        + _SEE_STACKS,
     )
 
 
@@ -336,6 +332,5 @@ def _lagged(slow: Slow, config: ActorManagerConfig) -> Cause:
         f"made {slow.steps_per_s:.3g} steps/s over {config.pace_window_s:g} s where the median "
         f"actor made {slow.median_steps_per_s:.3g}, and was killed",
         "If its environments are meant to be slower, lower supervision.min_pace, now "
-        f"{config.min_pace:g}; else look at where its threads stood, which is told below if they "
-        "could still tell.",
+        f"{config.min_pace:g}; else {_SEE_STACKS}",
     )
