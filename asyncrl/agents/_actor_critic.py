@@ -29,7 +29,12 @@ from asyncrl.agents.networks import (
 )
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule, check_learning_rate
-from asyncrl.agents.torch_agent import TorchAgent, TorchPolicy, clip_gradients
+from asyncrl.agents.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    clip_gradients,
+    learning_parameters,
+)
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
@@ -171,8 +176,10 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         device = self.device
         self.critics = critics.to(device)
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
-        self._actor_adam = FusedAdam(_learning(self._actor), config.actor_learning_rate)
-        self._critic_adam = FusedAdam(_learning(self.critics), config.critic_learning_rate)
+        self._actor_adam = FusedAdam(learning_parameters(self._actor), config.actor_learning_rate)
+        self._critic_adam = FusedAdam(
+            learning_parameters(self.critics), config.critic_learning_rate
+        )
         self._torch_random = torch.Generator(device).manual_seed(seed)
         self._center, self._half = self.bounds.tensors(device)
         self._max_grad_norm = config.max_grad_norm
@@ -263,8 +270,3 @@ class SlowCopy:
         torch._foreach_lerp_(self._slow, self._fast, self._tau)
         for slow, buffer in self._buffers:
             slow.copy_(buffer)
-
-
-def _learning(network: nn.Module) -> list[Tensor]:
-    """Return the parameters that are not frozen."""
-    return [param for param in network.parameters() if param.requires_grad]

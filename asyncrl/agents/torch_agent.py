@@ -27,6 +27,7 @@ __all__ = [
     "clip_gradients",
     "flatten_parameters",
     "gpu_names",
+    "learning_parameters",
     "pick_device",
     "seeded",
     "use_threads",
@@ -166,6 +167,11 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def learning_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not frozen."""
+    return [param for param in module.parameters() if param.requires_grad]
+
+
 def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     """Move what a module learns into one vector, and its gradient into another; return both.
 
@@ -173,7 +179,7 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     take one operation each instead of one for each layer: for small networks, a fifth of the time
     of an optimisation step. The gradient must be set to zero in place, never to None.
     """
-    params = [p for p in module.parameters() if p.requires_grad]
+    params = learning_parameters(module)
     flat = torch.cat([p.detach().flatten() for p in params]).requires_grad_()
     flat.grad = torch.zeros_like(flat)
     sizes = [p.numel() for p in params]
