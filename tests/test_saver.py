@@ -176,11 +176,12 @@ def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
         stage.saver.close(0.05)
 
 
+def mistake() -> None:
+    raise TypeError("a mistake")
+
+
 @pytest.mark.fault("F10")
 def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
-    def mistake() -> None:
-        raise TypeError("a mistake")
-
     stage.checkpointer.may_write.set()
     stage.checkpointer.fail = mistake
     stage.save("1")
@@ -192,9 +193,6 @@ def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
 
 @pytest.mark.fault("F10")
 def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage) -> None:
-    def mistake() -> None:
-        raise TypeError("a mistake")
-
     stage.checkpointer.fail = mistake
     stage.save("1")
     waiting = FakeStream()
@@ -211,9 +209,6 @@ def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage
 
 @pytest.mark.fault("F10")
 def test_last_checkpoint_after_a_mistake_is_written_all_the_same(stage: Stage) -> None:
-    def mistake() -> None:
-        raise TypeError("a mistake")
-
     stage.checkpointer.may_write.set()
     stage.checkpointer.fail = mistake
     stage.save("1")
