@@ -97,7 +97,10 @@ def test_what_somebody_else_uses_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tracker_ends")
 def test_what_python_keeps_is_no_child_of_a_test() -> None:
     resource_tracker.ensure_running()
-    (tracker,) = (p for p in psutil.Process().children() if "resource_tracker" in p.cmdline()[-1])
+    tracker = psutil.Process(resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
+    # A process that has just been started has no command line for a moment.
+    wait_until(lambda: "resource_tracker" in " ".join(tracker.cmdline()), 10.0, "its command line")
+    assert tracker in psutil.Process().children()
     assert tracker not in children(recursive=True)
 
 
