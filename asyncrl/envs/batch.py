@@ -17,6 +17,7 @@ from asyncrl.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.env_checks import shown
 from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
+from asyncrl.envs._time_limits import TimeLimits
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
@@ -52,7 +53,9 @@ class PlainBatch:
             self._spec = spec_from_spaces(first.observation_space, first.action_space)
             _require_one_kind(self._envs)
             undo.pop_all()
-        self._steps = [env.step for env in self._envs]
+        self._limits = TimeLimits(self._envs)
+        # What says, until the first reset, that one is needed.
+        self._steps: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._encode = ActionEncoder(first.action_space, n_envs)
         self._discrete = isinstance(self._spec.action, DiscreteSpec)
         parts = Parts(first.observation_space)
@@ -72,7 +75,9 @@ class PlainBatch:
 
     def reset(self, seed: int) -> Array:
         """Start all episodes anew; environment i is seeded with `seed + i`, as in Gymnasium."""
-        return self._reset(self._everyone, seed)
+        obs = self._reset(self._everyone, seed)
+        self._steps = self._limits.steps
+        return obs
 
     def step(self, action: Array) -> EnvStep:
         """Act in all of them, then reset those whose episode ended."""
@@ -85,7 +90,8 @@ class PlainBatch:
         self._checks.finite_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite("reward", reward, action)
-        terminated, truncated = self._flags(terminations), self._flags(truncations)
+        terminated = self._flags(terminations)
+        truncated = self._limits.cut(self._flags(truncations))
         ended = (terminated | truncated).nonzero()[0]
         if not len(ended):
             return EnvStep(final_obs, reward, terminated, truncated, final_obs)
@@ -137,6 +143,7 @@ class PlainBatch:
             except Exception as error:
                 _note(error, f"in reset of {self._checks.place(i)}")
                 raise
+        self._limits.begin(env_ids)
         obs = self._checks.stack(rows, env_ids, None)
         self._checks.finite_obs("first observation of an episode", obs, None, np.asarray(env_ids))
         return obs
