@@ -281,6 +281,7 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
 @pytest.mark.filterwarnings("ignore")  # Minari warns of metadata that nobody needs
 def test_recorded_episodes_are_learned_from(monkeypatch: Any):
     pytest.importorskip("minari")
+    pytest.importorskip("jax")
     monkeypatch.setenv("MINARI_DATASETS_PATH", "")  # so that it is as before, afterwards
     player = {"max_env_steps": 600, "limiter.min_size": 200, "evaluation.play.episodes": 2}
     case = OfflineCase(

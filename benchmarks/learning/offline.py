@@ -104,8 +104,9 @@ OFFLINE_CASES: tuple[OfflineCase, ...] = (
 
 def missing(case: OfflineCase) -> str:
     """Say why a case cannot be run here; nothing if it can."""
-    if importlib.util.find_spec("minari") is None:
-        return "package minari missing"
+    for package in ("minari", "jax"):  # its collector needs both
+        if importlib.util.find_spec(package) is None:
+            return f"package {package} missing"
     return missing_player(case_of(case.player))
 
 
@@ -155,20 +156,13 @@ def _record(
     """Play, keep the episodes as a data set under `directory`, and return their returns."""
     os.environ["MINARI_DATASETS_PATH"] = str(directory / "data")
     import minari  # noqa: PLC0415  # reads that variable, and nothing else needs the package
-    from minari.data_collector import EpisodeBuffer  # noqa: PLC0415  # the same
 
-    env = gym.make(config.env)
+    env = minari.DataCollector(gym.make(config.env))
     policy = _player(config, model, seed)
-    played = [_play(env, policy, seed * episodes + i) for i in range(episodes)]
-    minari.create_dataset_from_buffers(
-        _DATASET,
-        [EpisodeBuffer(id=i, **episode) for i, episode in enumerate(played)],
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        algorithm_name=type(config.agent).__name__,
-    )
+    returns = [_play(env, policy, seed * episodes + i) for i in range(episodes)]
+    env.create_dataset(_DATASET, algorithm_name=type(config.agent).__name__)
     env.close()
-    return [sum(episode["rewards"]) for episode in played]
+    return returns
 
 
 def _player(config: RunConfig, model: Checkpoint, seed: int) -> Policy:
@@ -181,19 +175,16 @@ def _player(config: RunConfig, model: Checkpoint, seed: int) -> Policy:
     return policy
 
 
-def _play(env: gym.Env[Any, Any], policy: Policy, seed: int) -> dict[str, list[Any]]:
-    """Return an episode as Minari keeps it; its own collector does so too, but needs jax."""
+def _play(env: gym.Env[Any, Any], policy: Policy, seed: int) -> float:
+    """Play an episode, and return the sum of its rewards."""
     obs, _ = env.reset(seed=seed)
-    episode: dict[str, list[Any]] = {"observations": [obs]}
-    episode |= {name: [] for name in ("actions", "rewards", "terminations", "truncations")}
-    over = False
+    played, over = 0.0, False
     while not over:
         action = policy.act(np.asarray(obs)[None]).action[0]
-        obs, *rest, _ = env.step(action)
-        for name, value in zip(episode, (obs, action, *rest), strict=True):
-            episode[name].append(value)
-        over = any(rest[1:])
-    return episode
+        obs, reward, terminated, truncated, _ = env.step(action)
+        played += float(reward)
+        over = terminated or truncated
+    return played
 
 
 def main() -> None:
