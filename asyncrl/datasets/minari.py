@@ -7,10 +7,12 @@ Reads what is on this machine and downloads nothing: `minari download ID` does t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from asyncrl.datasets.episodes import Episode, fill_buffer
+import numpy as np
+
+from asyncrl.datasets.episodes import Episode, Observations, fill_buffer
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.envs.gym import spec_from_spaces
 from asyncrl.errors import ConfigError
@@ -18,7 +20,7 @@ from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
 from asyncrl.segment import ColumnSpec, SegmentConfig
 
 if TYPE_CHECKING:
-    from minari import MinariDataset
+    from minari import EpisodeData, MinariDataset
 
 __all__ = ["find_minari", "load_minari", "minari_episodes", "minari_spec"]
 
@@ -66,14 +68,37 @@ def minari_spec(dataset: MinariDataset) -> EnvSpec:
 
 
 def minari_episodes(dataset: MinariDataset) -> Iterator[Episode]:
-    """Yield a data set's episodes, read as they are asked for."""
+    """Yield a data set's episodes, read as they are asked for.
+
+    A recording may go on behind a step that has ended an episode: it is cut there.
+    """
     discrete = isinstance(minari_spec(dataset).action, DiscreteSpec)
     start = int(dataset.action_space.start) if discrete else 0
-    for episode in dataset.iterate_episodes():
-        # Some data sets end an episode without a flag, where the recording ended: cut there.
-        yield Episode(
-            observations=episode.observations,
-            actions=episode.actions - start if start else episode.actions,
-            rewards=episode.rewards,
-            terminated=bool(episode.terminations[-1]),
-        )
+    for recording in dataset.iterate_episodes():
+        for first, last in _bounds(recording):
+            steps = slice(first, last + 1)
+            actions = recording.actions[steps]
+            yield Episode(
+                observations=_cut(recording.observations, slice(first, last + 2)),
+                actions=actions - start if start else actions,
+                rewards=recording.rewards[steps],
+                terminated=bool(recording.terminations[last]),
+            )
+
+
+def _bounds(recording: EpisodeData) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last step of each episode; some recordings end without a flag."""
+    ends = np.logical_or(recording.terminations, recording.truncations)
+    ends[-1:] = True
+    first = 0
+    for last in ends.nonzero()[0].tolist():
+        yield first, last
+        first = last + 1
+
+
+def _cut(observations: Observations, rows: slice) -> Observations:
+    if isinstance(observations, Mapping):
+        return {name: _cut(part, rows) for name, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(_cut(part, rows) for part in observations)
+    return observations[rows]

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from asyncrl.datasets.minari import load_minari, minari_episodes, minari_spec
+from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes, minari_spec
 from asyncrl.env import DiscreteSpec, PackedSpec
 from asyncrl.errors import ConfigError
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
 from asyncrl.types import Array
 
 minari = pytest.importorskip("minari")
+pytest.importorskip("jax")  # its collector needs it
 EpisodeBuffer = pytest.importorskip("minari.data_collector").EpisodeBuffer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Minari warns of metadata that nobody needs
@@ -50,45 +51,118 @@ class Corridor(gymnasium.Env[dict[str, Any], int]):
         return {"at": np.array([self._at], np.float64), "side": self._at % 2}
 
 
+class Walk(gymnasium.Env[Any, Any]):
+    """No two steps of it are alike; each episode ends as the next one of its plan says."""
+
+    observation_space: Any = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space: Any = Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, *plan: tuple[int, bool, bool]) -> None:
+        """Take the length of each episode, and whether it is terminated, and truncated, there."""
+        self._plan = list(plan)
+        self._at = 0.0
+        self._left = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        super().reset(seed=seed)
+        self._left, *self._end = self._plan.pop(0)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        self._left -= 1
+        terminated, truncated = self._end if not self._left else (False, False)
+        return self._obs(), self._at / 7 + float(action[0]), terminated, truncated, {}
+
+    def _obs(self) -> Any:
+        self._at += 1.0
+        return np.array([self._at, self._at / 3], np.float32)
+
+
+class Stepped(NamedTuple):
+    """One step, in values that can be compared."""
+
+    obs: tuple[float, ...]
+    action: tuple[float, ...]
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_obs: tuple[float, ...]
+
+
 @pytest.fixture
 def collect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
 
     def collect(env: gymnasium.Env[Any, Any], name: str, steps: int = 20) -> Any:
-        return minari.create_dataset_from_buffers(
-            name,
-            episodes_of(env, steps),
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-        )
+        """Play at random with Minari's own collector around the environment."""
+        collector = minari.DataCollector(env)
+        env.action_space.seed(0)
+        goes_on = False
+        for _ in range(steps):
+            if not goes_on:
+                collector.reset(seed=0)
+            *_, terminated, truncated, _ = collector.step(env.action_space.sample())
+            goes_on = not (terminated or truncated)
+        dataset = collector.create_dataset(name)
+        collector.close()
+        return dataset
 
     return collect
 
 
-def episodes_of(env: gymnasium.Env[Any, Any], steps: int) -> list[Any]:
-    """Play at random, and return what Minari writes; its collector does so too, but needs jax."""
-    episodes: list[Any] = []
-    env.action_space.seed(0)
-    goes_on = False
-    for _ in range(steps):
-        if not goes_on:
-            obs, _ = env.reset(seed=0)
-            episodes.append(EpisodeBuffer(id=len(episodes), observations=[obs], actions=[]))
-        action = env.action_space.sample()
-        obs, reward, terminated, truncated, _ = env.step(action)
-        now = episodes[-1]
-        now.observations.append(obs)
-        now.actions.append(action)
-        now.rewards.append(reward)
-        now.terminations.append(terminated)
-        now.truncations.append(truncated)
-        goes_on = not (terminated or truncated)
-    if isinstance(env.observation_space, Dict):
-        names = list(env.observation_space)
-        for k, each in enumerate(episodes):
-            fields = {name: [obs[name] for obs in each.observations] for name in names}
-            episodes[k] = replace(each, observations=fields)
-    return episodes
+class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Notes what happens, below the collector."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.seen: list[Stepped] = []
+        self._obs: Any = None
+
+    def reset(self, **arguments: Any) -> tuple[Any, Any]:
+        self._obs, info = super().reset(**arguments)
+        return self._obs, info
+
+    def step(self, action: Any) -> Any:
+        outcome = super().step(action)
+        obs, reward, terminated, truncated, _ = outcome
+        self.seen.append(stepped(self._obs, action, reward, terminated, truncated, obs))
+        self._obs = obs
+        return outcome
+
+
+def stepped(
+    obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any, next_obs: Any
+) -> Stepped:
+    return Stepped(
+        tuple(obs.tolist()),
+        tuple(action.tolist()),
+        float(np.float32(reward)),
+        bool(terminated),
+        bool(truncated),
+        tuple(next_obs.tolist()),
+    )
+
+
+def stored(buffer: Any) -> list[Stepped]:
+    """Return every transition of a replay, in the order in which they were lived."""
+    assert isinstance(buffer, UniformReplay)
+    state, sampled = buffer.state(), buffer.schema.sampled
+    obs, action, reward, flags = (
+        state[f"column/{name}"] for name in ("obs", "action", "reward", "flags")
+    )
+    return sorted(
+        stepped(
+            obs[k, row],
+            action[k, row],
+            reward[k, row],
+            flags[k, row] & TERMINATED,
+            flags[k, row] & TRUNCATED,
+            obs[k, row + 1],
+        )
+        for k in range(len(flags))
+        for row in range(sampled.start, sampled.stop)
+        if flags[k, row] < END
+    )
 
 
 def at(spec: Any, packed: Array) -> Array:
@@ -115,13 +189,60 @@ def test_fields_ends_and_choices_are_as_they_were(
     np.testing.assert_allclose(batch["discount"], expected.astype(np.float32))
 
 
-def test_recording_that_stops_within_an_episode_is_cut_there(collect: Callable[..., Any]) -> None:
-    collect(Corridor(terminates=True), "test/cut-v0", steps=8)
-    buffer, spec = load_minari("test/cut-v0", UniformReplayConfig(capacity=3000), seed=0)
+def test_what_the_collector_saw_is_what_is_stored(collect: Callable[..., Any]) -> None:
+    """Terminated, truncated, both at once, and left in the middle, longer than a segment or not."""
+    env = Watched(
+        Walk(
+            (5, True, False), (11, False, True), (1, True, False), (3, True, True), (9, True, False)
+        )
+    )
+    collect(env, "test/walk-v0", steps=5 + 11 + 1 + 3 + 4)
+    assert [(s.terminated, s.truncated) for s in env.seen if s.terminated or s.truncated] == [
+        (True, False),
+        (False, True),
+        (True, False),
+        (True, True),
+    ]
+    segment = SegmentConfig(length=4)
+    replay = UniformReplayConfig(capacity=3000)
+    buffer, _ = load_minari("test/walk-v0", replay, segment=segment, seed=0)
+    expected = [
+        # What has terminated has no future, whoever has cut it as well; where recording stopped,
+        # it is cut.
+        step._replace(truncated=(step.truncated and not step.terminated) or step is env.seen[-1])
+        for step in env.seen
+    ]
+    assert stored(buffer) == expected
+
+
+@pytest.mark.usefixtures("collect")
+def test_recording_that_goes_on_behind_an_end_is_several_episodes() -> None:
+    minari.create_dataset_from_buffers(
+        "test/whole-v0",
+        [
+            EpisodeBuffer(
+                id=0,
+                observations={"at": np.arange(7.0)[:, None], "side": np.arange(7) % 2},
+                actions=np.array([2, 3, 4, 2, 3, 4]),
+                rewards=[0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+                terminations=[False, True, False, False, False, False],
+                truncations=[False, False, False, True, False, False],
+            )
+        ],
+        observation_space=Corridor.observation_space,
+        action_space=Corridor.action_space,
+    )
+    first, second, third = minari_episodes(find_minari("test/whole-v0"))
+    assert [each.terminated for each in (first, second, third)] == [True, False, False]
+    assert [each.rewards.tolist() for each in (first, second, third)] == [[0, 1], [2, 3], [4, 5]]
+    assert [each.actions.tolist() for each in (first, second, third)] == [[0, 1], [2, 0], [1, 2]]
+    observations: Any = second.observations
+    assert observations["at"][:, 0].tolist() == [2, 3, 4]
+    buffer, spec = load_minari("test/whole-v0", UniformReplayConfig(capacity=3000), seed=0)
     batch = buffer.sample(200)
-    last = at(spec, batch["obs"]) == 22
-    assert last.any()
-    assert (batch["discount"][last] > 0).all()
+    obs = at(spec, batch["obs"])
+    np.testing.assert_array_equal(at(spec, batch["next_obs"]), obs + 1)
+    np.testing.assert_array_equal(batch["discount"] == 0, obs == 1)
 
 
 def test_continuous_actions_and_a_filtered_data_set(collect: Callable[..., Any]) -> None:
