@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents._critics import make_critics
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
@@ -51,15 +51,12 @@ def make_action_values(
     if own is None:
         makes = range(n_critics)
         return ChoiceValues([encoded_mlp(spec.observation, hidden, action.n) for _ in makes])
-    networks = [own(spec) for _ in range(n_critics)]
-    check_network("critic_network", networks[0], spec, [(2, action.n)])
-    return ChoiceValues(networks)
+    first = own_network("critic_network", own, spec, [(2, action.n)])
+    return ChoiceValues([first, *(own(spec) for _ in range(n_critics - 1))])
 
 
 def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None) -> nn.Module:
     """Make the default network for the values of states or the user's own: (B, ...) -> (B, 1)."""
     if own is None:
         return encoded_mlp(spec.observation, hidden, 1)
-    network = own(spec)
-    check_network("value_network", network, spec, [(2, 1)])
-    return network
+    return own_network("value_network", own, spec, [(2, 1)])

@@ -17,7 +17,7 @@ from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
 from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.fused_adam import FusedAdam
@@ -125,9 +125,7 @@ def make_actor(
     """Make the default actor or the user's own, whose answer is checked."""
     if own is None:
         return encoded_mlp(spec.observation, hidden, n_outputs)
-    actor = own(spec)
-    check_network("actor_network", actor, spec, [(2, n_outputs)])
-    return actor
+    return own_network("actor_network", own, spec, [(2, n_outputs)])
 
 
 class BoundedPolicy(TorchPolicy, ABC):

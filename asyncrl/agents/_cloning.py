@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_widths
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.fused_adam import FusedAdam
@@ -203,8 +203,7 @@ def _make_actor(spec: EnvSpec, config: CloningConfig) -> Actor:
     head = _make_head(spec.action, config)
     if config.actor_network is None:
         return Actor(encoded_mlp(spec.observation, config.hidden, head.n_outputs), head)
-    network = config.actor_network(spec)
-    check_network("actor_network", network, spec, [(2, head.n_outputs)])
+    network = own_network("actor_network", config.actor_network, spec, [(2, head.n_outputs)])
     return Actor(network, head)
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
@@ -98,7 +98,6 @@ def make_critics(
     n_actions = math.prod(spec.action.shape)
     if own is None:
         return standard_critics(spec.observation, n_actions, n_critics, hidden)
-    critics = [own(spec) for _ in range(n_critics)]
     action = torch.zeros(2, n_actions)
-    check_network("critic_network", critics[0], spec, [(2, 1), (2,)], action)
-    return SeparateCritics(critics)
+    first = own_network("critic_network", own, spec, [(2, 1), (2,)], action)
+    return SeparateCritics([first, *(own(spec) for _ in range(n_critics - 1))])

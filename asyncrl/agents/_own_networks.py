@@ -11,22 +11,24 @@ from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["check_network", "own_encoder"]
+__all__ = ["own_encoder", "own_network"]
 
 
-def check_network(
+def own_network(
     name: str,
-    network: nn.Module,
+    make: MakeNetwork,
     spec: EnvSpec,
     expected: Sequence[tuple[int, ...]],
     *others: Tensor,
-) -> None:
-    """Refuse a network unless what it answers 2 observations, and the others, has such a shape."""
+) -> nn.Module:
+    """Make a network whose answer to 2 observations, and the others, has one of these shapes."""
+    network = make(spec)
     if (shape := _answer(name, network, spec, *others)) not in expected:
         raise ConfigError(
             f"agent.{name} must answer 2 observations with shape "
             f"{' or '.join(map(str, expected))}, got {shape}"
         )
+    return network
 
 
 def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:

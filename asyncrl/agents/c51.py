@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.torch_agent import pick_device, use_threads
@@ -83,9 +83,8 @@ class C51Config(QConfig):
         """Make the network, from observations to values (B, actions)."""
         n = n_actions(spec, "C51")
         if self.network is not None:
-            body = self.network(spec)
             expected = [(2, n * self.n_atoms), (2, n, self.n_atoms)]
-            check_network("network", body, spec, expected)
+            body = own_network("network", self.network, spec, expected)
         else:
             body = q_network(
                 spec.observation,

@@ -40,7 +40,7 @@ from torch.nn import functional
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import check_choice
-from asyncrl.agents._own_networks import check_network
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.torch_agent import pick_device, use_threads
@@ -88,9 +88,7 @@ class DQNConfig(QConfig):
         """Make the network, from observations to values (B, actions)."""
         n = n_actions(spec, "DQN")
         if self.network is not None:
-            network = self.network(spec)
-            check_network("network", network, spec, [(2, n)])
-            return network
+            return own_network("network", self.network, spec, [(2, n)])
         return q_network(spec.observation, self.hidden, n, dueling=self.dueling, sigma=self.sigma)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
