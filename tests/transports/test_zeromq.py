@@ -409,6 +409,14 @@ def timeless(learner: ZmqLearnerLink) -> Iterator[tuple[ZmqActorLink, list[float
     link.close()
 
 
+@pytest.fixture
+def greeted(learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]) -> ZmqActorLink:
+    """An actor whose clock stands still, and whose hello has been answered."""
+    actor, _ = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    return actor
+
+
 def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
     learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
 ) -> None:
@@ -424,45 +432,35 @@ def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
 
 @pytest.mark.fault("F32")
 def test_a_report_that_was_read_need_not_be_asked_after(
-    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+    learner: ZmqLearnerLink, greeted: ZmqActorLink
 ) -> None:
-    actor, _ = timeless
-    until(learner, lambda: actor.hello(make_hello()))
-    assert actor.send(make_report(), 0.0)
-    until(learner, lambda: actor.stopping() or not actor._unread)
+    assert greeted.send(make_report(), 0.0)
+    until(learner, lambda: greeted.stopping() or not greeted._unread)
 
 
 @pytest.mark.fault("F32")
 def test_a_drain_asks_at_once_what_has_arrived(
-    learner: ZmqLearnerLink,
-    timeless: tuple[ZmqActorLink, list[float]],
-    monkeypatch: pytest.MonkeyPatch,
+    learner: ZmqLearnerLink, greeted: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    actor, _ = timeless
-    until(learner, lambda: actor.hello(make_hello()))
     with monkeypatch.context() as lost:
-        lost.setattr(actor, "_put", lambda _: True)
-        assert actor.send(make_report(), 0.0)
-    received = until(learner, lambda: actor.drain(0.0))
+        lost.setattr(greeted, "_put", lambda _: True)
+        assert greeted.send(make_report(), 0.0)
+    received = until(learner, lambda: greeted.drain(0.0))
     assert [type(message).__name__ for message in received] == ["ActorReport"]
 
 
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink,
-    timeless: tuple[ZmqActorLink, list[float]],
-    monkeypatch: pytest.MonkeyPatch,
+    learner: ZmqLearnerLink, greeted: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    actor, _ = timeless
-    until(learner, lambda: actor.hello(make_hello()))
     learner.publish(make_model(3), "act")
-    assert actor.latest_model("act", -1) is None  # asks for one
+    assert greeted.latest_model("act", -1) is None  # asks for one
     with monkeypatch.context() as lost:
         lost.setattr(learner, "_send_frames", lambda *_: None)
         until(learner, lambda: learner._table.ack(PEER).model_version == 3)
-    assert actor.send(make_experience(1), 0.0)
-    until(learner, lambda: actor.drain(0.0) or learner.acknowledge(PEER, 1))
+    assert greeted.send(make_experience(1), 0.0)
+    until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, 1))
     found: list[ModelInfo | None] = []
-    until(learner, lambda: found.append(actor.latest_model("act", -1)) or found[-1])
+    until(learner, lambda: found.append(greeted.latest_model("act", -1)) or found[-1])
     assert found[-1] is not None
     assert found[-1].version == 3
 
