@@ -69,7 +69,7 @@ class PolicyValueNet(nn.Module):
         """Return outputs (B, n_outputs) and values (B,) of a network without memory."""
         features = self.torsos[0](obs)
         others = features if len(self.torsos) == 1 else self.torsos[1](obs)
-        return self.policy(features).float(), self.value(others).squeeze(-1).float()
+        return _exactly(self.policy, features), _exactly(self.value, others).squeeze(-1)
 
     def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs (B, n_outputs), and the memory after these rows."""
@@ -89,7 +89,19 @@ class PolicyValueNet(nn.Module):
         others = features if len(self.torsos) == 1 else each_row(self.torsos[1], obs)
         if self.core is not None:
             features = others = self.core.unroll(features, memory, begins)[0]
-        return self.policy(features).float(), self.value(others).squeeze(-1).float()
+        return _exactly(self.policy, features), _exactly(self.value, others).squeeze(-1)
+
+
+def _exactly(head: nn.Linear, features: Tensor) -> Tensor:
+    """Return what a head answers, in full precision even where the features have less.
+
+    Advantages are small differences of values, and bfloat16 tells 1 from 1.004 at best.
+    """
+    if features.dtype == torch.float32:
+        answer: Tensor = head(features)
+        return answer
+    with torch.autocast(features.device.type, enabled=False):
+        return functional.linear(features.float(), head.weight, head.bias)
 
 
 def make_torso(

@@ -419,6 +419,18 @@ def test_learns_in_all_kinds_of_spaces(
     assert float(told["rho_mean"]) == pytest.approx(1.0, abs=0.1)
 
 
+def test_heads_answer_in_full_precision_beside_bfloat16() -> None:
+    config = IMPALAConfig(hidden=(8,), precision="bfloat16", device="cpu")
+    agent = config.build(CHOICES, CONTEXT)
+    obs = torch.rand(4, 6, *OBSERVATION.shape)
+    with config.precision_on(torch.device("cpu"))(), torch.no_grad():
+        features = agent.net.torsos[0](obs.flatten(0, 1))
+        answers = agent.net.unroll(obs, torch.zeros(4, 0))
+    assert features.dtype == torch.bfloat16
+    for answer in answers:
+        assert not answer.bfloat16().float().equal(answer), "told apart no better than bfloat16 can"
+
+
 def flat(of: EnvSpec) -> nn.Module:
     """Forget which observation a number is of."""
     return nn.Flatten(0, len(of.observation.shape))
