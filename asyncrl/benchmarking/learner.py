@@ -43,6 +43,7 @@ class LearnerStage:
                     "hidden": list(workload.hidden),
                     "device": str(getattr(self._agent, "device", "")),
                     "batch_size": workload.batch_size,
+                    "frame_stack": load.frame_stack,
                     "batches_per_draw": self._at_once,
                     "capacity": load.capacity,
                 },

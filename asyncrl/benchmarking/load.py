@@ -35,6 +35,9 @@ class Load:
     workload: Workload
     spec: EnvSpec
     frame_skip: int
+    frame_stack: int
+    """Frames of an observation, of which rows hold the newest; 1 where they hold it whole."""
+
     agent: AgentConfig
     schema: SegmentSchema
     capacity: int
@@ -45,6 +48,8 @@ class Load:
         """Make the environments once, look at them, and choose what fits."""
         batch = workload.env_config.build()
         spec = batch.spec
+        asked = workload.frame_stack
+        frame_stack: int = getattr(batch, "n_frames", 1) if asked is None else asked
         batch.close()
         discrete = isinstance(spec.action, DiscreteSpec)
         agent: AgentConfig = (
@@ -53,17 +58,18 @@ class Load:
             # From the first step on it is the policy that acts.
             else SACConfig(hidden=workload.hidden, device=workload.device, random_env_steps=0)
         )
-        processor = OneStep(frame_stack=workload.frame_stack)
+        processor = OneStep(frame_stack=frame_stack)
         schema = make_schema(
             processor.columns(spec, agent.extra_columns(spec)),
             length=workload.segment_length,
             lookahead=UniformReplayConfig().lookahead,
-            frame_stack=workload.frame_stack,
+            frame_stack=frame_stack,
         )
         return cls(
             workload=workload,
             spec=spec,
             frame_skip=frame_skip(workload.env_config),
+            frame_stack=frame_stack,
             agent=agent,
             schema=schema,
             capacity=_fitting(workload.capacity, schema),
@@ -81,7 +87,7 @@ class Load:
         return AsyncConfig(
             actors=self.workload.actors,
             segment=SegmentConfig(
-                length=self.workload.segment_length, frame_stack=self.workload.frame_stack
+                length=self.workload.segment_length, frame_stack=self.frame_stack
             ),
             replay=UniformReplayConfig(capacity=self.capacity),
             limiter=RateLimiterConfig(

@@ -51,6 +51,7 @@ class ReplayStage:
             "env_kwargs": dict(workload.env_kwargs),
             "capacity": load.capacity,
             "segment_length": workload.segment_length,
+            "frame_stack": load.frame_stack,
         }
         batch_bytes = sum(column.nbytes for column in batch.values())
         self.quantities = (

@@ -44,6 +44,7 @@ class SampleStage:
                     **workload.env_settings(),
                     "actors": workload.actors,
                     "segment_length": workload.segment_length,
+                    "frame_stack": load.frame_stack,
                     "hidden": list(workload.hidden),
                 },
             ),

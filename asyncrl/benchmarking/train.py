@@ -33,6 +33,7 @@ class TrainStage:
             **self._learner.quantities[0].settings,
             "actors": workload.actors,
             "segment_length": workload.segment_length,
+            "frame_stack": load.frame_stack,
         }
         self.quantities = (
             Quantity(

@@ -40,9 +40,9 @@ class Workload:
     segment_length: int = 32
     """Rows of a segment."""
 
-    frame_stack: int = 1
+    frame_stack: int | None = None
     """Frames of an observation that is a stack of them, of which rows hold the newest; 1 keeps
-    observations whole."""
+    observations whole. Unless given, it is what the environment stacks: 4 in Atari games."""
 
     segments_per_message: int = 64
     """Segments of a message, in `transport`."""
@@ -79,9 +79,9 @@ class Workload:
             "capacity",
             "batch_size",
         ):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} must be at least 1, got {getattr(self, name)}")
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {number}")
 
     @property
     def env_config(self) -> EnvConfig:

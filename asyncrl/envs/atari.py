@@ -113,6 +113,11 @@ class AtariBatch:
         """How many."""
         return self._env.n_envs
 
+    @property
+    def n_frames(self) -> int:
+        """Frames of an observation, which can be built again from the newest of each."""
+        return self._config.frame_stack
+
     def reset(self, seed: int) -> Array:
         """Start all games anew; game i draws from `seed + i`."""
         obs = self._env.reset(seed)

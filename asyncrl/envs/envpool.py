@@ -48,6 +48,8 @@ class EnvPoolBatch:
         n_frames, shape = pool.n_frames, self._env.spec.observation.shape
         stacked = n_frames > 1 and shape[:1] == (n_frames,)
         self._stacks = FrameStacks(pool.num_envs, n_frames) if stacked else None
+        self.n_frames = n_frames if stacked else 1
+        """Frames of an observation, which can be built again from the newest of each."""
 
     @property
     def spec(self) -> EnvSpec:

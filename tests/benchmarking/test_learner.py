@@ -20,6 +20,7 @@ def test_value_and_limit_are_measured(env: str, agent: str) -> None:
         "hidden": [8],
         "device": "cpu",
         "batch_size": 16,
+        "frame_stack": 1,
         "batches_per_draw": 32,
         "capacity": 2000,
     }

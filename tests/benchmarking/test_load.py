@@ -11,6 +11,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.benchmarking import load as load_module
 from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.errors import ConfigError
 from asyncrl.segment import END
 from tests.benchmarking.workloads import tiny
 
@@ -28,6 +29,35 @@ def test_nobody_waits_in_the_run_that_is_measured() -> None:
     assert config.limiter.samples_per_insert == 0
     assert config.evaluation.where == "off"
     assert (config.actors, config.segment.length, config.replay.capacity) == (1, 8, 2000)
+
+
+def test_rows_hold_the_newest_frame_where_the_environment_stacks_frames() -> None:
+    pytest.importorskip("ale_py")
+    pong = {"env": "ALE/Pong-v5", "envs_per_actor": 1, "capacity": 100}
+    for changes, frames in [
+        ({}, 4),
+        ({"frame_stack": 1}, 1),
+        ({"env_kwargs": {"frame_stack": 2}}, 2),
+        ({"env_kwargs": {"frame_stack": 1}}, 1),
+    ]:
+        load = Load.of(tiny(**pong, **changes))
+        assert load.frame_stack == load.schema.frame_stack == frames
+        assert load.async_config().segment.frame_stack == frames
+        (row,) = (column for column in load.schema.columns if column.name == "obs")
+        assert row.shape == ((84, 84) if frames > 1 else load.spec.observation.shape)
+
+
+def test_stacks_of_envpools_are_found_too() -> None:
+    pytest.importorskip("envpool")
+    for env, frames in [("envpool:Pong-v5", 4), ("envpool:CartPole-v1", 1)]:
+        assert Load.of(tiny(env=env, envs_per_actor=1, capacity=100)).frame_stack == frames
+
+
+def test_observations_that_are_no_stacks_are_kept_whole() -> None:
+    load = Load.of(tiny())
+    assert load.frame_stack == load.schema.frame_stack == 1
+    with pytest.raises(ConfigError, match="frame_stack=4 needs observations of 4 frames"):
+        Load.of(tiny(frame_stack=4))
 
 
 def test_replay_is_as_large_as_memory_holds_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,15 @@ def test_value_and_limit_are_measured(env: str, vectorization: str) -> None:
 
 
 @pytest.mark.processes
+def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
+    pytest.importorskip("ale_py")
+    stage = SampleStage(Load.of(tiny(env="ALE/Pong-v5", envs_per_actor=1, capacity=100)))
+    assert stage.quantities[0].settings["frame_stack"] == 4
+    (value,) = stage.measure_value()
+    assert value > 0
+
+
+@pytest.mark.processes
 def test_environment_that_fails_in_the_bare_loop_is_told_with_its_error() -> None:
     stage = SampleStage(Load.of(tiny(env=FAILING)))
     with pytest.raises(AsyncRLError, match="bare loop failed: RuntimeError: the robot fell") as e:

@@ -21,6 +21,7 @@ from tests.test_architecture import loaded_by
         ({"actors": 0}, "--actors must be at least 1, got 0"),
         ({"envs_per_actor": 0}, "--envs-per-actor must be at least 1, got 0"),
         ({"segments_per_message": -2}, "--segments-per-message must be at least 1, got -2"),
+        ({"frame_stack": 0}, "--frame-stack must be at least 1, got 0"),
         ({"capacity": 0}, "--capacity must be at least 1, got 0"),
         ({"batch_size": 0}, "--batch-size must be at least 1, got 0"),
     ],
