@@ -77,6 +77,11 @@ class OfflineConfig:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.replay.once:
+            raise ConfigError(
+                f"{type(self.replay).__name__} hands out each transition once, which soon uses "
+                "saved data up; set replay to one that keeps it, as UniformReplayConfig"
+            )
 
 
 def train_from_data(

@@ -21,6 +21,7 @@ from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
@@ -160,6 +161,11 @@ def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None
 def test_nothing_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither"):
         train_from_data(AGENT, tmp_path / "no", MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
+
+
+def test_replay_that_hands_out_once_is_refused() -> None:
+    with pytest.raises(ConfigError, match="TrajectoryQueueConfig hands out each transition once"):
+        OfflineConfig(replay=TrajectoryQueueConfig())
 
 
 @pytest.mark.parametrize("settings", [{"seed": -1}, {"batch_size": 0}])
