@@ -12,7 +12,7 @@ from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.errors import OutOfMemory
+from asyncrl.errors import ConfigError, OutOfMemory
 from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Array, Columns
 
@@ -42,6 +42,7 @@ class Updates:
         columns: Sequence[str] = TRANSITION_COLUMNS,
     ) -> None:
         self._device = device
+        self._singly = "next_obs" in columns
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
@@ -51,9 +52,15 @@ class Updates:
     def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Update once, from a batch and what else the update takes; return its numbers.
 
-        Raises `OutOfMemory` where there is too little; what was cached is then free, so that the
+        Raises `ConfigError` if the batch is not of transitions where the agent learns from these,
+        and `OutOfMemory` where there is too little; what was cached is then free, so that the
         run can still save a checkpoint.
         """
+        if self._singly and "next_obs" not in batch:
+            raise ConfigError(
+                f"this agent learns from single transitions, but this batch, of {sorted(batch)}, "
+                "has no next_obs; use UniformReplayConfig or PrioritizedReplayConfig as replay"
+            )
         if self._norm is not None:
             self._norm.check(batch)
         try:
