@@ -113,6 +113,9 @@ def push_episodes(
     outbox = Outbox(_DATA_SET, schema, by_count, playback.n_streams)
     processor = make_one_step(segment, extras)
     sink = _Sink(buffer, schema)
+    # By an `END` row before it, a sequence knows that it begins an episode: here that is many.
+    for rows in processor.finish(playback.obs):
+        outbox.push(rows)
     while playback.any_left:
         for rows in processor.process(playback.step()):
             outbox.push(rows)
@@ -157,11 +160,16 @@ class _Playback:
         """Whether any stream goes on."""
         return any(stream.goes_on for stream in self._streams)
 
+    @property
+    def obs(self) -> Array:
+        """Where all streams stand now."""
+        return np.stack([stream.obs for stream in self._streams])
+
     def step(self) -> Step:
         """Return the next step of all streams; those that are over do not count."""
         streams = self._streams
         stepped = np.array([stream.goes_on for stream in streams])
-        obs = np.stack([stream.obs for stream in streams])
+        obs = self.obs
         action = np.stack([stream.action for stream in streams])
         reward = np.array([stream.reward for stream in streams], np.float32) * stepped
         final_obs = np.stack([stream.next_obs for stream in streams])
@@ -169,8 +177,7 @@ class _Playback:
         terminated = ends & np.array([stream.episode.terminated for stream in streams])
         for stream in streams:
             stream.advance(self._source)
-        after = np.stack([stream.obs for stream in streams])
-        outcome = EnvStep(after, reward, terminated, ends & ~terminated, final_obs, stepped)
+        outcome = EnvStep(self.obs, reward, terminated, ends & ~terminated, final_obs, stepped)
         return Step(obs, Act(action), outcome, ModelVersion(0))
 
 

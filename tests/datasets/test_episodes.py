@@ -159,6 +159,19 @@ def test_sequences_can_be_cut_out_of_episodes() -> None:
     assert (np.diff(obs, axis=1)[mask[:, 1:]] == 1).all(), "consecutive, of one episode"
 
 
+@pytest.mark.parametrize("burn_in", [0, 3])
+def test_every_row_is_learned_from_in_sequences_also_where_the_data_begins(burn_in: int) -> None:
+    replay = SequenceReplayConfig(capacity=1000, sequence_length=6, stride=2, burn_in=burn_in)
+    episodes = many([2, 9, 1, 5], [True, False, True, False])
+    buffer = fill_buffer(episodes, SPEC, replay, segment=SegmentConfig(length=8), seed=0)
+    batch = buffer.sample(400)
+    learned = slice(burn_in, burn_in + 6)
+    seen = set(batch["obs"][:, learned, 0][batch["mask"][:, learned]].tolist())
+    assert seen == {
+        number for each in episodes for number in np.asarray(each.observations)[:-1, 0].tolist()
+    }
+
+
 def test_same_seed_draws_the_same() -> None:
     episodes = many([7] * 9, [True, False] * 5)
     draws = [
