@@ -31,6 +31,8 @@ __all__ = ["Episode", "Observations", "fill_buffer", "push_episodes"]
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
 """Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""
 
+_REWARD = BoxSpec((), "float32", np.array(-np.inf), np.array(np.inf))
+
 _STREAMS = 64
 """Episodes played back at once; each step then costs little more than one of them would."""
 
@@ -246,9 +248,7 @@ def _read(number: int, episode: Episode, spec: EnvSpec) -> _Rows:
             f"{where}: actions must lie between {choices[0]} and {choices[1]}, got "
             f"{action.min()} to {action.max()}"
         )
-    reward = np.asarray(episode.rewards, np.float32)
-    if reward.shape != (steps,) or not np.isfinite(reward).all():
-        raise ConfigError(f"{where}: rewards must be finite numbers (T,), got {reward.shape}")
+    reward = _shaped(f"{where}: rewards", episode.rewards, _REWARD, steps)
     obs = _observations(where, episode.observations, spec.observation, steps + 1)
     return _Rows(obs, action, reward, episode.terminated)
 

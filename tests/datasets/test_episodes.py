@@ -211,8 +211,11 @@ def test_no_episode_is_refused() -> None:
         ({"actions": np.array([0, 1, 3])}, "actions must lie between 0 and 2, got 0 to 3"),
         ({"actions": np.array([0, -1, 2])}, "actions must lie between"),
         ({"actions": np.zeros(3)}, "actions must be int64"),
-        ({"rewards": np.array([0.0, np.inf, 0.0])}, "rewards must be finite"),
-        ({"rewards": np.zeros((3, 1))}, "rewards must be finite"),
+        ({"rewards": np.array([0.0, np.inf, 0.0])}, "rewards have NaN"),
+        ({"rewards": np.full(3, 1e39)}, "rewards have NaN or numbers beyond float32"),
+        ({"rewards": np.zeros((3, 1))}, r"rewards must be float32 of shape \(3,\)"),
+        ({"rewards": np.zeros(3, np.complex64)}, "rewards must be float32 .* got complex64"),
+        ({"rewards": np.array(["a", "b", "c"])}, "rewards must be float32 .* got <U1"),
         ({"rewards": np.zeros(0)}, "no step"),
     ],
 )
