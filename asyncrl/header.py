@@ -229,7 +229,7 @@ def put(m: WireMessage) -> list[Any]:
         case Sync():
             fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
         case Ack():
-            fields = [int(m.seq), int(m.reports), int(m.model_version)]
+            fields = [int(m.seq), int(m.reports), int(m.models)]
         case Resend():
             fields = [int(m.seq), int(m.reports)]
         case Refusal():
@@ -256,7 +256,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
     "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
-    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports"), f.integer("model_version", -1)),
+    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports"), f.integer("models")),
     "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),

@@ -39,8 +39,8 @@ class Ack:
 
     seq: int
     reports: int = 0
-    model_version: int = -1
-    """The newest model that was sent to this actor before: what has not come by now is lost."""
+    models: int = 0
+    """Models that were sent to this actor before: what has not come by now is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Life:
     received: int = 0
     acknowledged: int = 0
     reports: int = 0
-    model_version: int = -1
+    models: int = 0
     asked_after: Resend | None = None
 
     @property
@@ -171,13 +171,13 @@ class PeerTable:
     def ack(self, peer: Peer) -> Ack:
         """Return how far the messages of a peer that is heard have got."""
         life = self._lives[peer.actor_id]
-        return Ack(life.acknowledged, life.reports, life.model_version)
+        return Ack(life.acknowledged, life.reports, life.models)
 
-    def delivers(self, peer: Peer, model_version: int) -> None:
-        """Note that a peer is being sent a model."""
+    def delivers(self, peer: Peer) -> None:
+        """Note that a peer is being sent a model, for the first time or again."""
         life = self._lives.get(peer.actor_id)
         if life is not None and life.peer == peer:
-            life.model_version = model_version
+            life.models += 1
 
     def syncs(self, message: Sync) -> None:
         """Ask a peer that is heard for what never came."""

@@ -88,7 +88,7 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
     st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1)),
     st.builds(Delivery, topics, models),
     st.builds(Sync, peers, counts, counts),
-    st.builds(Ack, counts, counts, st.integers(-1, 2**63 - 1)),
+    st.builds(Ack, counts, counts, counts),
     st.builds(Resend, counts, counts),
     st.builds(Refusal, names),
     st.just(Welcome()),

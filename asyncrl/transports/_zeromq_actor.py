@@ -83,7 +83,8 @@ class ZmqActorLink:
         self._unsynced = False
         self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
-        self._known_version = -1
+        self._models_received = 0
+        self._models_lost = 0
         self._requested_at: dict[Topic, float] = {}
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
@@ -199,7 +200,7 @@ class ZmqActorLink:
             case Ack() | Resend():
                 self._on_progress(message)
             case Delivery(topic, model):
-                self._known_version = max(self._known_version, model.version)
+                self._models_received += 1
                 held = self._models.get(topic)
                 if held is None or model.version > held.version:
                     self._models[topic] = model
@@ -225,9 +226,10 @@ class ZmqActorLink:
                 self._asked_at = self._clock()
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
-            if message.model_version > self._known_version:
-                # It was sent before this was, and has not come: ask for it again, once.
-                self._known_version = message.model_version
+            lost = message.models - self._models_received
+            if lost > self._models_lost:
+                # One was sent before this was, and has not come: ask again, once for each.
+                self._models_lost = lost
                 self._requested_at.clear()
 
     def _ask_again(self, hello: Hello) -> None:

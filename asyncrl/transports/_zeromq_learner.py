@@ -306,7 +306,7 @@ class ZmqLearnerLink:
             version, frames = self._models.get(topic, (have, []))
         if version > have:
             del self._requests[peer, topic]
-            self._table.delivers(peer, version)
+            self._table.delivers(peer)
             self._send_frames(self._name(peer), frames)
 
     def _finish_if_asked(self, peer: Peer) -> None:

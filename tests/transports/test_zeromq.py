@@ -449,20 +449,32 @@ def test_a_drain_asks_at_once_what_has_arrived(
     assert [type(message).__name__ for message in received] == ["ActorReport"]
 
 
+@pytest.mark.parametrize("losses", [1, 2, 3])
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink, greeted: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
+    learner: ZmqLearnerLink,
+    greeted: ZmqActorLink,
+    monkeypatch: pytest.MonkeyPatch,
+    losses: int,
 ) -> None:
+    """As often as it gets lost; an acknowledgement that tells of no other loss asks for none."""
+
+    def sends(seq: int) -> None:
+        assert greeted.send(make_experience(seq), 0.0)
+        until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, seq))
+
     learner.publish(make_model(3), "act")
-    assert greeted.latest_model("act", -1) is None  # asks for one
-    with monkeypatch.context() as lost:
-        lost.setattr(learner, "_send_frames", lambda *_: None)
-        until(learner, lambda: learner._table.ack(PEER).model_version == 3)
-    assert greeted.send(make_experience(1), 0.0)
-    until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, 1))
+    for lost in range(1, losses + 1):
+        assert greeted.latest_model("act", -1) is None  # asks for one
+        with monkeypatch.context() as patched:
+            patched.setattr(learner, "_send_frames", lambda *_: None)
+            until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
+        sends(lost)
     found: list[ModelInfo | None] = []
     until(learner, lambda: found.append(greeted.latest_model("act", -1)) or found[-1])
     assert found[-1] is not None
     assert found[-1].version == 3
+    sends(losses + 1)
+    assert greeted._requested_at, "the request for the one after it stands"
 
 
 # --- models --------------------------------------------------------------------------------------
