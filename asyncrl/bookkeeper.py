@@ -27,7 +27,7 @@ from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
-from asyncrl.timing import Stopwatch, shares_between
+from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
 from asyncrl.train_result import TrainResult
 
 __all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
@@ -340,10 +340,7 @@ class Bookkeeper:
         laps = self.watch.take()
         total = sum(seconds for seconds, _ in laps.values()) or 1.0
         times = {f"share/learner_{phase}": seconds / total for phase, (seconds, _) in laps.items()}
-        for phase, (seconds, count) in laps.items():
-            if count and phase not in {"wait", "other"}:
-                times[f"ms/{phase}"] = 1000 * seconds / count
-        return times
+        return times | ms_per_lap(laps, laps.keys() - {"wait", "other"})
 
     def _write(self, record: Record) -> None:
         if self._recorder:

@@ -22,7 +22,7 @@ from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, M
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.recorder import Record
 from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
-from asyncrl.timing import Stopwatch
+from asyncrl.timing import Stopwatch, ms_per_lap
 from asyncrl.transport import LearnerLink
 from asyncrl.types import Array, Columns, IntArray
 
@@ -172,11 +172,7 @@ class ReplayBufferProxy:
             "ledger/in_flight": float(balance.in_flight),
             **{f"link/{reason}": float(n) for reason, n in self._link.counters.items() if n},
         }
-        laps = self._watch.take()
-        for phase in ("recv", "push"):
-            if phase in laps and laps[phase][1]:
-                record[f"ms/{phase}"] = 1000 * laps[phase][0] / laps[phase][1]
-        return record
+        return record | ms_per_lap(self._watch.take(), ("recv", "push"))
 
     def _run(self) -> None:
         self._watch.start()

@@ -6,9 +6,9 @@ Knows no phases of its own, and measures no single call: it has one clock readin
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["Stopwatch", "shares_between"]
+__all__ = ["Stopwatch", "ms_per_lap", "shares_between"]
 
 
 class Stopwatch:
@@ -52,6 +52,15 @@ class Stopwatch:
     def totals(self) -> dict[str, float]:
         """Return the seconds of each phase over the whole time."""
         return {phase: seconds for phase, (seconds, _) in self._sums.copy().items()}
+
+
+def ms_per_lap(laps: Mapping[str, tuple[float, int]], phases: Collection[str]) -> dict[str, float]:
+    """Return the milliseconds of one lap, as `ms/PHASE`, of those of the phases that had any."""
+    return {
+        f"ms/{phase}": 1000 * seconds / count
+        for phase, (seconds, count) in laps.items()
+        if count and phase in phases
+    }
 
 
 def shares_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncrl.timing import Stopwatch, shares_between
+from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
 
 
 class HandClock:
@@ -110,3 +110,8 @@ def _take_while(watch: Stopwatch, interfere: Callable[[], None]) -> dict[str, tu
 
     watch._sums = Interfering(watch._sums)
     return watch.take()
+
+
+def test_laps_take_so_many_milliseconds_on_average() -> None:
+    laps = {"opt": (3.0, 2), "save": (0.0, 0), "wait": (1.0, 1)}
+    assert ms_per_lap(laps, ("opt", "save", "eval")) == {"ms/opt": 1500.0}
