@@ -100,7 +100,7 @@ class Bookkeeper:
         self._interrupter = interrupter
         self._evaluation = evaluation
         self._recorder = recorder
-        self._saver = Saver(checkpointer, interrupter) if checkpointer else None
+        self._saver = Saver(checkpointer, interrupter, agent) if checkpointer else None
         self._state = state or (lambda: RunState({}, {}))
         self._stop = stop
         self._setup = setup or Setup()
@@ -146,6 +146,9 @@ class Bookkeeper:
         """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
         opt_steps = self.counts.opt_steps
         if opt_steps and self._start_up_s is None:
+            if self._saver:
+                self._saver.make_room()
+                self.watch.start()
             self._start_up_s, self._first_totals = self.wall_s, self.watch.totals()
         if self._evaluation:
             self._evaluate(self._evaluation)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from asyncrl.agent import Agent, ReusesMemory
 from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.errors import CheckpointError
@@ -56,9 +57,12 @@ class _Job:
 class Saver:
     """Takes checkpoints at once, and writes them one after another."""
 
-    def __init__(self, checkpointer: Checkpointer, interrupter: Interrupter) -> None:
+    def __init__(
+        self, checkpointer: Checkpointer, interrupter: Interrupter, agent: Agent | None = None
+    ) -> None:
         self._checkpointer = checkpointer
         self._interrupter = interrupter
+        self._agent = agent
         self._changed = threading.Condition()
         self._waiting: dict[str, _Job] = {}
         self._writing = False
@@ -69,6 +73,11 @@ class Saver:
         self._errors: dict[str, CheckpointError] = {}
         self._write_s = 0.0
 
+    def make_room(self) -> None:
+        """Have memory for a copy of the agent's state, so that no checkpoint waits for it."""
+        if isinstance(self._agent, ReusesMemory):
+            self._agent.spare = self._agent.state()
+
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
         """Have a checkpoint written; arrays must not change any more, and streams are closed."""
         job = _Job(name, groups, meta)
@@ -78,7 +87,7 @@ class Saver:
             was_running, self._running = self._running, True
             self._changed.notify_all()
         if overtaken:
-            overtaken.close()
+            self._end(overtaken)
         if not was_running:
             self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
             self._thread.start()
@@ -117,7 +126,7 @@ class Saver:
                 try:
                     self._write(job)
                 finally:
-                    job.close()
+                    self._end(job)
                     del job  # what was saved is not to stay in memory until the next one
                 with self._changed:
                     self._write_s = time.monotonic() - began
@@ -129,7 +138,7 @@ class Saver:
                 self._writing = self._running = False
                 self._changed.notify_all()
             for waiting in given_up.values():
-                waiting.close()
+                self._end(waiting)
 
     def _next(self) -> _Job | None:
         with self._changed:
@@ -138,6 +147,13 @@ class Saver:
                 return None
             self._writing = True
             return self._waiting.pop(next(iter(self._waiting)))
+
+    def _end(self, job: _Job) -> None:
+        """Let go of what was kept for a checkpoint; the next one may have its memory."""
+        job.close()
+        state = job.groups.get("agent")
+        if isinstance(state, Mapping) and isinstance(self._agent, ReusesMemory):
+            self._agent.spare = state
 
     def _write(self, job: _Job) -> None:
         try:

@@ -98,6 +98,21 @@ class ConstantAgent:
         self.params = {"action": np.array(state["action"])}
 
 
+class ThriftyAgent(ConstantAgent):
+    """Puts its state where an older one was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare: Params = {}
+
+    def state(self) -> Params:
+        spare, self.spare = self.spare, {}
+        state = {name: np.array(value) for name, value in super().state().items()}
+        for name in spare.keys() & state.keys():
+            spare[name][...] = state[name]
+        return {**state, **spare}
+
+
 class CountingMemory(ConstantAgent):
     """Acts as the number of steps that it remembers of each environment's episode."""
 

@@ -31,7 +31,7 @@ from asyncrl.stop_conditions import (
 )
 from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
-from tests.fakes import ConstantAgent, DirectSaver
+from tests.fakes import ConstantAgent, DirectSaver, ThriftyAgent
 
 
 class FakeSite:
@@ -94,7 +94,7 @@ class Run:
     ) -> None:
         off = {"eval_interval_opt_steps": 0, "record_interval_s": 0, "save_interval_opt_steps": 0}
         self.now_s = 100.0
-        self.agent = ConstantAgent()
+        self.agent = ThriftyAgent()
         self.site = FakeSite(*scores, slow=slow)
         self.recorder = MemoryRecorder()
         self.checkpointer = FakeCheckpointer()
@@ -111,7 +111,7 @@ class Run:
             setup=setup,
             clock=lambda: self.now_s,
         )
-        self.books._saver = DirectSaver(self.checkpointer, self.interrupter)
+        self.books._saver = DirectSaver(self.checkpointer, self.interrupter, self.agent)
         self.books.start({"seed": 1}, [self.stored])
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -291,6 +291,18 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
     }
     assert groups["agent"]["opt_steps"] == 8
     assert set(groups["model"]) == {"action"}
+
+
+def test_memory_for_a_checkpoint_is_there_before_the_first_is_due() -> None:
+    run = Run(save_interval_opt_steps=4)
+    assert run.agent.spare == {}
+    run.turn(opt_steps=0)
+    assert run.agent.spare == {}, "an optimiser has no state before its first step"
+    run.turn()
+    room = run.agent.spare["action"]
+    run.turn(opt_steps=3)
+    assert run.checkpointer.saved[-1][1]["agent"]["action"] is room
+    assert room == run.agent.params["action"]
 
 
 def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:

@@ -18,6 +18,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.metrics import describe
 from asyncrl.saver import Saver
 from asyncrl.types import Params
+from tests.fakes import ConstantAgent, ThriftyAgent
 from tests.helpers import wait_until
 
 GROUPS = {"model": {"weight": np.ones(3)}}
@@ -139,6 +140,32 @@ def test_what_was_saved_does_not_stay_in_memory(stage: Stage) -> None:
     stage.saver.save("1", {"model": {"weight": weight}}, {})
     del weight
     wait_until(lambda: kept() is None, 20, "the array to be forgotten, with no other to save")
+
+
+def test_memory_of_a_state_is_used_again_once_nobody_reads_it() -> None:
+    agent, checkpointer = ThriftyAgent(), SlowCheckpointer()
+    saver = Saver(checkpointer, Interrupter(), agent)
+    saver.make_room()
+    first, second, third = agent.state(), agent.state(), agent.state()
+    assert agent.spare == {}
+    saver.save("1", {"agent": first}, {})
+    wait_until(lambda: checkpointer.begun == ["1"], 20, "the first to be written")
+    saver.save("best", GROUPS, {})
+    saver.save("2", {"agent": second}, {})
+    assert agent.spare == {}, "one is being written, another waits"
+    saver.save("3", {"agent": third}, {})
+    assert agent.spare is second, "which nobody will write any more"
+    checkpointer.may_write.set()
+    saver.close(20)
+    assert agent.spare is third
+    assert checkpointer.written == ["1", "best", "3"]
+
+
+@pytest.mark.parametrize("agent", [None, ConstantAgent()])
+def test_room_is_made_for_nobody_who_cannot_use_it(agent: ConstantAgent | None) -> None:
+    saver = Saver(SlowCheckpointer(), Interrupter(), agent)
+    saver.make_room()
+    assert not hasattr(agent, "spare")
 
 
 @pytest.mark.fault("F17")

@@ -105,17 +105,22 @@ class TorchAgent(TorchPolicy):
         super().__init__(model, device)
         self.parts: dict[str, Part] = {"model": self.model}
         """What `state` saves, by name; a subclass adds targets, optimizers, generators."""
+        self.spare: Params = {}
+        """Arrays that the next `state` may return again."""
         self.on_load: list[Callable[[], object]] = []
         """Called after `load_state`, which puts tensors of its own in the place of optimizers'."""
 
     def state(self) -> Params:
         """Return a copy of all parts and counters, as named arrays."""
+        spare, self.spare = self.spare, {}
         state: dict[str, Array] = {
             "version": np.array(self.version),
             "env_steps": np.array(self.env_steps),
         }
         for part_name, part in self.parts.items():
-            state |= {f"{part_name}/{key}": value for key, value in _save(part).items()}
+            for key, value in _tensors(part).items():
+                name = f"{part_name}/{key}"
+                state[name] = _copied(value, spare.get(name))
         return state
 
     def load_state(self, state: Params) -> None:
@@ -228,30 +233,31 @@ def _under(prefix: str, state: Params) -> dict[str, Array]:
     }
 
 
-def _save(part: Part) -> dict[str, Array]:
+def _tensors(part: Part) -> dict[str, Tensor]:
+    """Return what is to be saved of a part; some of it is the part's own."""
     match part:
         case nn.Module():
-            return {name: _array(value) for name, value in part.state_dict().items()}
+            return dict(part.state_dict())
         case torch.optim.Optimizer():
             return {
-                f"{index}/{key}": _array(torch.as_tensor(value))
+                f"{index}/{key}": torch.as_tensor(value)
                 for index, slots in part.state_dict()["state"].items()
                 for key, value in slots.items()
             }
         case torch.Tensor():
-            return {"value": _array(part)}
+            return {"value": part}
         case torch.Generator():
-            return {"state": _array(part.get_state())}
+            return {"state": part.get_state()}
         case np.random.Generator():
             words = json.dumps(part.bit_generator.state).encode()
-            return {"state": np.frombuffer(words, np.uint8).copy()}
+            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
 
 
 def _prepare(name: str, part: Part, saved: Params) -> Callable[[], object]:
     """Check what was saved against a part, and return what loads it."""
     if isinstance(part, torch.optim.Optimizer):
         return _prepare_optimizer(name, part, saved)
-    now = {key: value.shape for key, value in _save(part).items()}
+    now = {key: tuple(value.shape) for key, value in _tensors(part).items()}
     if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
         now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
     if wrong := _mismatch(now, saved):
@@ -297,6 +303,12 @@ def _prepare_optimizer(
     return lambda: part.load_state_dict({**part.state_dict(), "state": slots})
 
 
-def _array(value: Tensor) -> Array:
+def _copied(value: Tensor, spare: Array | None) -> Array:
+    """Return a copy, in the place of an older one if there is one."""
+    if spare is not None and spare.shape == tuple(value.shape):
+        room = torch.from_numpy(spare)
+        if room.dtype == value.dtype:
+            room.copy_(value.detach())
+            return spare
     array: Array = value.detach().cpu().numpy().copy()
     return array

@@ -165,6 +165,19 @@ def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
     assert not optimizer.state
 
 
+def test_state_is_put_where_an_older_one_was_as_far_as_that_fits() -> None:
+    agent = agent_with(1.0, tensor=torch.ones(3), count=torch.ones(2, dtype=torch.int64))
+    old = agent.state()
+    agent.spare = {**old, "tensor/value": np.zeros(4, np.float32), "count/value": np.zeros(2)}
+    with torch.no_grad():
+        agent.model.load_state_dict(layer(7.0).state_dict())
+    state = agent.state()
+    assert flat(state) == flat(agent_with(7.0, tensor=torch.ones(3), count=torch.ones(2)).state())
+    kept = {name for name, value in old.items() if state[name] is value}
+    assert kept == {name for name in old if name.startswith("model/")}
+    assert state["count/value"].dtype == np.int64
+
+
 def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
     kept = {name: value for name, value in state.items() if name not in changes}
     return kept | {name: value for name, value in changes.items() if value is not None}

@@ -16,7 +16,15 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext, evaluation_mode, forget
+from asyncrl.agent import (
+    Agent,
+    AgentConfig,
+    Policy,
+    PolicyContext,
+    ReusesMemory,
+    evaluation_mode,
+    forget,
+)
 from asyncrl.agents import accumulation
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
@@ -543,6 +551,22 @@ def test_state_is_a_copy_of_plain_numbers(case: Case) -> None:
     agent.act(observations())
     assert same(state, before)
     assert not any(np.asarray(value).dtype.hasobject for value in state.values())
+
+
+@every_agent_with_networks
+def test_state_takes_the_place_of_an_older_one(case: Case) -> None:
+    agent = case.build()
+    assert isinstance(agent, ReusesMemory)
+    agent.opt(batch_for(case, 0))
+    old = agent.state()
+    learn(agent, case, range(3))
+    expected = agent.state()
+    agent.spare = old
+    state = agent.state()
+    assert same(state, expected)
+    assert any(state[name] is old[name] for name in old)
+    assert not agent.spare
+    assert agent.state() is not state
 
 
 @every_agent_with_networks
