@@ -14,23 +14,25 @@ from dataclasses import asdict, dataclass
 from typing import SupportsFloat
 
 from asyncrl.agent import Agent
-from asyncrl.checkpoint import BestModel, Checkpoint, Checkpointer
+from asyncrl.best_model import BestModel
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
 from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
+from asyncrl.pace import Counts, Pace
 from asyncrl.recorder import Record, Recorder
 from asyncrl.resume import plain_config
 from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.system import SystemMeter
-from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
+from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
 
-__all__ = ["Bookkeeper", "BookkeepingConfig", "Counts"]
+__all__ = ["Bookkeeper", "BookkeepingConfig"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,14 +72,6 @@ class BookkeepingConfig:
                 raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
 
 
-@dataclass(slots=True)
-class Counts:
-    """How far a run has come."""
-
-    env_steps: int = 0
-    opt_steps: int = 0
-
-
 class Bookkeeper:
     """Evaluates, records, saves and stops a run, each when it is due."""
 
@@ -107,18 +101,14 @@ class Bookkeeper:
         self._clock = clock
         self.watch = Stopwatch()
         self.counts = Counts()
+        self._pace = Pace(self.counts, self.watch, clock)
         self._run_config: Mapping[str, object] = {}
-        self._wall_before_s = 0.0
         self._set_intervals(start=0)
         self._best = BestModel()
-        self._best_opt_steps: int | None = None
         self._last_score: float | None = None
         self._evaluated_opt_steps = -1
         self._eval_due = False
         self._stop_bar_s: float | None = None
-        self._start_up_s: float | None = None
-        self._first_totals: dict[str, float] = {}
-        self._end: tuple[float, dict[str, float]] | None = None
         self._samples_per_insert = 0.0
         self._sources: Sequence[Callable[[], Record]] = ()
         self._system = SystemMeter()
@@ -127,11 +117,8 @@ class Bookkeeper:
         """Begin a run: from here on time counts. `sources` are asked now, and at each record."""
         self._sources = sources
         self._run_config = plain_config(config)
-        self._recorded_at = self._clock()
-        self._started_at = self._recorded_at - self._wall_before_s
-        self._record_every_s = EverySeconds(self._config.record_interval_s, self._recorded_at)
-        self._recorded = Counts(self.counts.env_steps, self.counts.opt_steps)
-        self._recorded_stored = self._told().get("samples_total", 0.0)
+        self._record_every_s = EverySeconds(self._config.record_interval_s, self._clock())
+        self._pace.start(self._told().get("samples_total", 0.0))
         if self._recorder:
             self._recorder.start(config)
         self._system.start()
@@ -140,16 +127,14 @@ class Bookkeeper:
     @property
     def wall_s(self) -> float:
         """Seconds since the run began, without those between its parts if it was resumed."""
-        return self._clock() - self._started_at
+        return self._pace.wall_s
 
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
         opt_steps = self.counts.opt_steps
-        if opt_steps and self._start_up_s is None:
-            if self._saver:
-                self._saver.make_room()
-                self.watch.start()
-            self._start_up_s, self._first_totals = self.wall_s, self.watch.totals()
+        if self._pace.turn() and self._saver:
+            self._saver.make_room()
+            self.watch.start()
         if self._evaluation:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)
@@ -159,14 +144,14 @@ class Bookkeeper:
         if self._save_every.due(opt_steps) or self._interrupter.save_requested:
             self._interrupter.save_requested = False
             self.save()
-        self._check_stop(self._axes())
+        self._check_stop(self._pace.axes())
 
     def finish(self) -> None:
         """Evaluate the last model, unless that was done or the run failed or is interrupted.
 
         Learning is over: from here on, time counts in no share.
         """
-        self._end = self.wall_s, self.watch.totals()
+        self._pace.end()
         site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
         wanted = timeout_s and self._config.eval_interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
@@ -191,8 +176,7 @@ class Bookkeeper:
                 "opt_steps": counts.opt_steps,
                 "env_steps": counts.env_steps,
                 "wall_s": self.wall_s,
-                "best_score": self._best.score if self._best_opt_steps is not None else None,
-                "best_opt_steps": self._best_opt_steps,
+                **self._best.meta(),
                 "config": self._run_config,
                 "run": dict(state.numbers),
             }
@@ -202,11 +186,10 @@ class Bookkeeper:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""
-        self.counts = Counts(checkpoint.count("env_steps"), checkpoint.count("opt_steps"))
-        self._wall_before_s = checkpoint.number("wall_s")
-        if checkpoint.meta.get("best_score", ...) is not None:
-            self._best.score = checkpoint.number("best_score")
-            self._best_opt_steps = checkpoint.count("best_opt_steps")
+        self.counts.env_steps = checkpoint.count("env_steps")
+        self.counts.opt_steps = checkpoint.count("opt_steps")
+        self._pace.go_on(checkpoint.number("wall_s"))
+        self._best.restore(checkpoint)
         self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
 
@@ -226,22 +209,18 @@ class Bookkeeper:
 
     def result(self) -> TrainResult:
         """Sum the run up, as far as the learner knows it."""
-        end_at_s, totals = self._end or (self.wall_s, self.watch.totals())
         return TrainResult(
             stop_reason=self._interrupter.reason or "the loop ended",
-            wall_s=self.wall_s,
             env_steps=self.counts.env_steps,
             opt_steps=self.counts.opt_steps,
-            best_score=self._best.score if self._best_opt_steps is not None else None,
-            best_opt_steps=self._best_opt_steps,
+            best_score=self._best.score,
+            best_opt_steps=self._best.opt_steps,
             last_score=self._last_score,
             seconds_to_stop_bar=self._stop_bar_s,
-            start_up_s=self.wall_s if self._start_up_s is None else self._start_up_s,
-            end_s=self.wall_s - end_at_s,
             samples_per_insert=self._samples_per_insert,
             **self._system.usage()._asdict(),
+            **self._pace.spent()._asdict(),
             setup=self._setup,
-            learner_shares=shares_between(self._first_totals, totals),
         )
 
     def _evaluate(self, site: EvaluationSite) -> None:
@@ -269,19 +248,17 @@ class Bookkeeper:
     def _take_score(self, scored: Scored) -> None:
         self._last_score = scored.score
         version = int(scored.model.version)
-        if self._best.is_better(scored.score):
-            self._best_opt_steps = version
-            if self._saver:
-                env_steps = scored.model.env_steps
-                meta = {"opt_steps": version, "env_steps": env_steps, "score": scored.score}
-                self._saver.save("best", {"model": scored.model.params}, meta)
-                self.watch.lap("save")
-        record = dict(self._axes()) | dict(scored.record)
+        if self._best.is_better(scored.score, opt_steps=version) and self._saver:
+            env_steps = scored.model.env_steps
+            meta = {"opt_steps": version, "env_steps": env_steps, "score": scored.score}
+            self._saver.save("best", {"model": scored.model.params}, meta)
+            self.watch.lap("save")
+        record = self._pace.axes() | dict(scored.record)
         record |= {"eval_reward": scored.score, "eval/model_version": float(version)}
-        if self._best_opt_steps is not None:
+        if self._best.score is not None:
             record["eval/best"] = self._best.score
         self._write(record)
-        self._check_stop(self._axes())  # a limit that was reached meanwhile is not the bar
+        self._check_stop(self._pace.axes())  # a limit that was reached meanwhile is not the bar
         if self._check_stop(record):
             self._stop_bar_s = self.wall_s
 
@@ -301,49 +278,19 @@ class Bookkeeper:
             self._take_scores(site)
             time.sleep(0.005)
 
-    def _axes(self) -> dict[str, float]:
-        counts = self.counts
-        return {
-            "env_steps": float(counts.env_steps),
-            "opt_steps": float(counts.opt_steps),
-            "wall_s": self.wall_s,
-        }
-
     def _record(self, agent_record: Mapping[str, SupportsFloat]) -> None:
-        record = self._axes() | self._told()
+        record = self._pace.axes() | self._told()
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
         if self._saver:
             record |= self._saver.record()
         record |= self._system.record(among=record)
-        record |= self._rates(record)
-        record |= self._times()
+        record |= self._pace.record(record.get("samples_total", 0.0))
         record |= {name: float(value) for name, value in agent_record.items()}
         self._write(record)
         self._check_stop(record)
 
     def _told(self) -> dict[str, float]:
         return {name: value for source in self._sources for name, value in source().items()}
-
-    def _rates(self, record: Record) -> dict[str, float]:
-        now, counts = self._clock(), self.counts
-        seconds = max(now - self._recorded_at, 1e-9)
-        stored = record.get("samples_total", 0.0)
-        rates = {
-            "fps": (counts.env_steps - self._recorded.env_steps) / seconds,
-            "opt_steps_per_sec": (counts.opt_steps - self._recorded.opt_steps) / seconds,
-            "samples_per_sec": (stored - self._recorded_stored) / seconds,
-        }
-        if counts.opt_steps:
-            rates["samples_per_opt_steps"] = stored / counts.opt_steps
-        self._recorded_at, self._recorded_stored = now, stored
-        self._recorded = Counts(counts.env_steps, counts.opt_steps)
-        return rates
-
-    def _times(self) -> dict[str, float]:
-        laps = self.watch.take()
-        total = sum(seconds for seconds, _ in laps.values()) or 1.0
-        times = {f"share/learner_{phase}": seconds / total for phase, (seconds, _) in laps.items()}
-        return times | ms_per_lap(laps, laps.keys() - {"wait", "other"})
 
     def _write(self, record: Record) -> None:
         if self._recorder:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -38,7 +37,7 @@ from asyncrl.directory_lock import DirectoryLock
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.types import Params
 
-__all__ = ["BestModel", "Checkpoint", "Checkpointer"]
+__all__ = ["Checkpoint", "Checkpointer"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,26 +91,6 @@ class Checkpoint:
             said = "does not" if value is None else f"says {str(value)[:80]!r}"
             raise CheckpointError(f"its manifest should say {name}, {what}, and {said}")
         return value
-
-
-class BestModel:
-    """Remembers the best score so far."""
-
-    def __init__(self) -> None:
-        self.score = -math.inf
-        self._warned = False
-
-    def is_better(self, score: float) -> bool:
-        """Tell whether `score` beats all before it, and keep it if so; ties and NaN do not."""
-        if not math.isfinite(score):
-            if not self._warned:
-                self._warned = True
-                logger.warning("a score is %s; scores that are not finite are never best", score)
-            return False
-        if score <= self.score:
-            return False
-        self.score = score
-        return True
 
 
 class Checkpointer:

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig, Counts
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ActorFailed, CheckpointError, ConfigError, NonFiniteModel
 from asyncrl.evaluation import Scored
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import Hello, ModelInfo
+from asyncrl.pace import Counts
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig, Counts
+from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import Scored
@@ -20,6 +20,7 @@ from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import ModelInfo
 from asyncrl.metrics import describe
+from asyncrl.pace import Counts
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.stop_conditions import (
     AllOf,
@@ -535,7 +536,7 @@ def test_start_up_ends_with_the_first_optimisation_step() -> None:
 
 def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
     run = Run()
-    run.books.watch = Stopwatch(lambda: run.now_s)
+    run.books.watch = run.books._pace._watch = Stopwatch(lambda: run.now_s)
 
     def lap(phase: str, seconds: float) -> None:
         run.now_s += seconds

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import BestModel, Checkpoint, Checkpointer, _pack_manifest
+from asyncrl.checkpoint import Checkpoint, Checkpointer, _pack_manifest
 from asyncrl.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -436,25 +436,6 @@ def test_directory_without_numbers_says_so_and_one_of_the_future_why(tmp_path: P
         CheckpointError, match=r"checkpoint \S*/2: .* has format 9.*use the version"
     ):
         Checkpointer(tmp_path).load_latest()
-
-
-def test_best_is_strictly_greater_than_all_before() -> None:
-    best = BestModel()
-    answers = [best.is_better(score) for score in (-5.0, -5.0, -6.0, 0.0, -1.0, 0.5)]
-    assert answers == [True, False, False, True, False, True]
-    assert best.score == 0.5
-
-
-def test_score_that_is_not_finite_is_never_best_and_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    best = BestModel()
-    with caplog.at_level(logging.WARNING):
-        assert not any(best.is_better(score) for score in (math.nan, math.inf, -math.inf))
-    assert best.is_better(1.0)
-    assert not best.is_better(math.nan)
-    assert best.score == 1.0
-    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["a score is nan"]
 
 
 class Stream:

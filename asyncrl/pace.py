@@ -1,0 +1,118 @@
+"""How far a run has come, how fast it goes, and what its time was spent on. Records nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
+
+__all__ = ["Counts", "Pace", "Spent"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """How far a run has come."""
+
+    env_steps: int = 0
+    opt_steps: int = 0
+
+
+class Spent(NamedTuple):
+    """The time of a whole run, under the names that its result has for it."""
+
+    wall_s: float
+    start_up_s: float
+    end_s: float
+    learner_shares: dict[str, float]
+
+
+class Pace:
+    """Measures a run by its counts, the laps of its learner's thread, and a clock.
+
+    Args:
+        counts: Of the run; whoever trains counts.
+        watch: Of the learner's thread; whoever works there laps.
+        clock: Seconds of wall-clock time.
+    """
+
+    def __init__(self, counts: Counts, watch: Stopwatch, clock: Callable[[], float]) -> None:
+        self._counts, self._watch, self._clock = counts, watch, clock
+        self._wall_before_s = 0.0
+        self._started_at = self._recorded_at = clock()
+        self._recorded = Counts()
+        self._recorded_stored = 0.0
+        self._start_up_s: float | None = None
+        self._first_totals: dict[str, float] = {}
+        self._end: tuple[float, dict[str, float]] | None = None
+
+    def go_on(self, wall_s: float) -> None:
+        """Count the seconds of a run's earlier parts, too; before `start`."""
+        self._wall_before_s = wall_s
+
+    def start(self, stored: float) -> None:
+        """Begin, with so many transitions stored: from here on time counts."""
+        self._recorded_at = self._clock()
+        self._started_at = self._recorded_at - self._wall_before_s
+        self._recorded = Counts(self._counts.env_steps, self._counts.opt_steps)
+        self._recorded_stored = stored
+
+    def turn(self) -> bool:
+        """Take note of the first optimisation step, and say so: with it the start is over."""
+        if not self._counts.opt_steps or self._start_up_s is not None:
+            return False
+        self._start_up_s, self._first_totals = self.wall_s, self._watch.totals()
+        return True
+
+    def end(self) -> None:
+        """Take note that learning is over: from here on, time counts in no share."""
+        self._end = self.wall_s, self._watch.totals()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the run began, without those between its parts if it was resumed."""
+        return self._clock() - self._started_at
+
+    def axes(self) -> dict[str, float]:
+        """Return where the run is."""
+        counts = self._counts
+        return {
+            "env_steps": float(counts.env_steps),
+            "opt_steps": float(counts.opt_steps),
+            "wall_s": self.wall_s,
+        }
+
+    def record(self, stored: float) -> dict[str, float]:
+        """Return rates, shares and times since the call before; `stored` transitions so far."""
+        return self._rates(stored) | self._times()
+
+    def spent(self) -> Spent:
+        """Sum the time up."""
+        end_at_s, totals = self._end or (self.wall_s, self._watch.totals())
+        return Spent(
+            wall_s=self.wall_s,
+            start_up_s=self.wall_s if self._start_up_s is None else self._start_up_s,
+            end_s=self.wall_s - end_at_s,
+            learner_shares=shares_between(self._first_totals, totals),
+        )
+
+    def _rates(self, stored: float) -> dict[str, float]:
+        now, counts = self._clock(), self._counts
+        seconds = max(now - self._recorded_at, 1e-9)
+        rates = {
+            "fps": (counts.env_steps - self._recorded.env_steps) / seconds,
+            "opt_steps_per_sec": (counts.opt_steps - self._recorded.opt_steps) / seconds,
+            "samples_per_sec": (stored - self._recorded_stored) / seconds,
+        }
+        if counts.opt_steps:
+            rates["samples_per_opt_steps"] = stored / counts.opt_steps
+        self._recorded_at, self._recorded_stored = now, stored
+        self._recorded = Counts(counts.env_steps, counts.opt_steps)
+        return rates
+
+    def _times(self) -> dict[str, float]:
+        laps = self._watch.take()
+        total = sum(seconds for seconds, _ in laps.values()) or 1.0
+        times = {f"share/learner_{phase}": seconds / total for phase, (seconds, _) in laps.items()}
+        return times | ms_per_lap(laps, laps.keys() - {"wait", "other"})
