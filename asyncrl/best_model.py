@@ -1,44 +1,139 @@
-"""Which model of a run has been the best one so far. Saves nothing."""
+"""Which model of a run has been the best one so far, by a metric of choice. Saves nothing."""
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
-from typing import Any
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
 
 from asyncrl.checkpoint import Checkpoint
+from asyncrl.errors import ConfigError
+from asyncrl.messages import ModelInfo
+from asyncrl.metrics import METRICS, describe
+from asyncrl.recorder import Record
 
-__all__ = ["BestModel"]
+__all__ = ["BestBy", "BestModel"]
 
 logger = logging.getLogger(__name__)
 
+_SPELLING = re.compile(r"(?:(min|max):)?(.+)")
+_OF_EVALUATIONS = "eval/"
+
+
+@dataclass(frozen=True, slots=True)
+class BestBy:
+    """A recorded metric, and whether less of it is better."""
+
+    metric: str
+    less: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `NAME`, of which more is better, or `min:NAME`; refuse a name nobody records."""
+        fitting = _SPELLING.fullmatch(text)
+        if fitting is None:
+            raise ConfigError(
+                "books.best_by must name a recorded metric, of which more is better, or less as "
+                f"in min:agent/loss, got {text!r}"
+            )
+        way, metric = fitting.groups()
+        # Evaluators of the user's own may say anything of an evaluation.
+        if describe(metric) is None and not metric.startswith(_OF_EVALUATIONS):
+            raise ConfigError(
+                f"books.best_by={text!r} names no metric that a run records; {_near(metric)}"
+            )
+        return cls(metric, way == "min")
+
+    @property
+    def of_evaluations(self) -> bool:
+        """Whether evaluations tell it, and other records do not."""
+        return self.metric == "eval_reward" or self.metric.startswith(_OF_EVALUATIONS)
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Tell whether a value beats another one; ties do not."""
+        return value < than if self.less else value > than
+
+    def __str__(self) -> str:
+        return f"min:{self.metric}" if self.less else self.metric
+
 
 class BestModel:
-    """Remembers the best score so far, and after how many optimisation steps it was reached."""
+    """Remembers the best value of one metric, and after how many optimisation steps it came."""
 
-    def __init__(self) -> None:
+    def __init__(self, by: BestBy) -> None:
+        self.by = by
         self.score: float | None = None
         self.opt_steps: int | None = None
         self._warned = False
 
-    def is_better(self, score: float, *, opt_steps: int) -> bool:
-        """Tell whether `score` beats all before it, and keep it if so; ties and NaN do not."""
-        if not math.isfinite(score):
+    def offer(self, record: Record, model: Callable[[], ModelInfo]) -> ModelInfo | None:
+        """Return the model that a record is about, if that is the best one so far.
+
+        `model` makes it, and is called only then. NaN and infinities are never best.
+        """
+        value = record.get(self.by.metric)
+        if value is None:
+            return None
+        if not math.isfinite(value):
             if not self._warned:
                 self._warned = True
-                logger.warning("a score is %s; scores that are not finite are never best", score)
-            return False
-        if self.score is not None and score <= self.score:
-            return False
-        self.score, self.opt_steps = score, opt_steps
-        return True
+                logger.warning(
+                    "%s is %s; values that are not finite are never best", self.by.metric, value
+                )
+            return None
+        if self.score is not None and not self.by.is_better(value, self.score):
+            return None
+        info = model()
+        self.score, self.opt_steps = value, int(info.version)
+        return info
+
+    def expect(self, evaluation: Record) -> None:
+        """Raise if evaluations are to tell which model is best, and this one does not."""
+        if self.by.of_evaluations and self.by.metric not in evaluation:
+            told = ", ".join(sorted(evaluation))
+            raise ConfigError(
+                f"books.best_by={str(self.by)!r} names what no evaluation tells; they tell {told}"
+            )
+
+    def conclude(self) -> None:
+        """Warn, at the end of a run, if nothing has told which model is best as was asked for."""
+        if self.score is None and self.by != BestBy("eval_reward"):
+            logger.warning(
+                "nothing that this run recorded told a finite %s, so no model is kept as the best "
+                "one; see books.best_by",
+                self.by.metric,
+            )
 
     def meta(self) -> dict[str, Any]:
         """Return what `restore` needs, as plain values."""
-        return {"best_score": self.score, "best_opt_steps": self.opt_steps}
+        told = {"best_score": self.score, "best_opt_steps": self.opt_steps}
+        return {"best_by": str(self.by), **told}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from the score that a run had when it saved this checkpoint, if it had one."""
-        if checkpoint.meta.get("best_score", ...) is not None:
-            self.score = checkpoint.number("best_score")
-            self.opt_steps = checkpoint.count("best_opt_steps")
+        """Go on from the value that a run had when it saved this checkpoint, if it had one."""
+        if checkpoint.meta.get("best_score", ...) is None:
+            return
+        score, opt_steps = checkpoint.number("best_score"), checkpoint.count("best_opt_steps")
+        if (before := checkpoint.meta.get("best_by")) != str(self.by):
+            logger.warning(
+                "the best model was judged by %s before, and is by %s from now on: the first one "
+                "that is judged replaces it",
+                before,
+                self.by,
+            )
+            return
+        self.score, self.opt_steps = score, opt_steps
+
+
+def _near(metric: str) -> str:
+    """Suggest what may be meant."""
+    # Only the last part is told by some: `loss` for `agent/loss`.
+    near = [name for name in METRICS if name.rpartition("/")[2] == metric]
+    near += difflib.get_close_matches(metric, METRICS, n=3)
+    if near := list(dict.fromkeys(near)):
+        return f"did you mean {' or '.join(near)}?"
+    return "README.md lists them; what an agent tells is called agent/<name>, as agent/loss"

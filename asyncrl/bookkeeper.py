@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import SupportsFloat
 
 from asyncrl.agent import Agent
-from asyncrl.best_model import BestModel
+from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
@@ -55,7 +55,12 @@ class BookkeepingConfig:
     """Optimisation steps between two checkpoints; one more is saved at the end."""
 
     keep_checkpoints: int = 3
-    """Numbered checkpoints to keep, the newest ones; 0 keeps all. The best model stays too."""
+    """Numbered checkpoints to keep, the newest ones; 0 keeps all. The best model stays, too."""
+
+    best_by: str = "eval_reward"
+    """Recorded metric by which a model is kept as the best one: the most of it, or the least, as in
+    `min:agent/loss`. Of an evaluation it is about the model that was evaluated, of any other record
+    about the learner's at that moment."""
 
     save_replay: bool = True
     """Save the replay with them, so that a resumed run need not begin by filling another."""
@@ -68,8 +73,14 @@ class BookkeepingConfig:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not 0 <= value < math.inf:
+            if name != "best_by" and not 0 <= value < math.inf:
                 raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
+        by_evaluations = BestBy.parse(self.best_by).of_evaluations
+        if not (by_evaluations or self.record_interval_s or self.record_interval_opt_steps):
+            raise ConfigError(
+                f"books.best_by={self.best_by!r} is about records, and there are none: set "
+                "books.record_interval_s or books.record_interval_opt_steps"
+            )
 
 
 class Bookkeeper:
@@ -104,7 +115,7 @@ class Bookkeeper:
         self._pace = Pace(self.counts, self.watch, clock)
         self._run_config: Mapping[str, object] = {}
         self._set_intervals(start=0)
-        self._best = BestModel()
+        self._best = BestModel(BestBy.parse(config.best_by))
         self._last_score: float | None = None
         self._evaluated_opt_steps = -1
         self._eval_due = False
@@ -139,8 +150,10 @@ class Bookkeeper:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)
         if self._record_every_s.due(self._clock()) or by_steps:
-            self._record(agent_record())
+            record = self._record(agent_record())
             self.watch.lap("record")
+            if opt_steps and not self._best.by.of_evaluations:
+                self._keep_if_best(record, self.snapshot)
         if self._save_every.due(opt_steps) or self._interrupter.save_requested:
             self._interrupter.save_requested = False
             self.save()
@@ -152,6 +165,10 @@ class Bookkeeper:
         Learning is over: from here on, time counts in no share.
         """
         self._pace.end()
+        self._finish_evaluations()
+        self._best.conclude()
+
+    def _finish_evaluations(self) -> None:
         site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
         wanted = timeout_s and self._config.eval_interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
@@ -213,6 +230,7 @@ class Bookkeeper:
             stop_reason=self._interrupter.reason or "the loop ended",
             env_steps=self.counts.env_steps,
             opt_steps=self.counts.opt_steps,
+            best_by=str(self._best.by),
             best_score=self._best.score,
             best_opt_steps=self._best.opt_steps,
             last_score=self._last_score,
@@ -247,20 +265,29 @@ class Bookkeeper:
 
     def _take_score(self, scored: Scored) -> None:
         self._last_score = scored.score
-        version = int(scored.model.version)
-        if self._best.is_better(scored.score, opt_steps=version) and self._saver:
-            env_steps = scored.model.env_steps
-            meta = {"opt_steps": version, "env_steps": env_steps, "score": scored.score}
-            self._saver.save("best", {"model": scored.model.params}, meta)
-            self.watch.lap("save")
-        record = self._pace.axes() | dict(scored.record)
-        record |= {"eval_reward": scored.score, "eval/model_version": float(version)}
-        if self._best.score is not None:
+        told = dict(scored.record) | {"eval_reward": scored.score}
+        told["eval/model_version"] = float(scored.model.version)
+        self._best.expect(told)
+        self._keep_if_best(told, lambda: scored.model)
+        record = self._pace.axes() | told
+        if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score
         self._write(record)
         self._check_stop(self._pace.axes())  # a limit that was reached meanwhile is not the bar
         if self._check_stop(record):
             self._stop_bar_s = self.wall_s
+
+    def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
+        best = self._best.offer(record, model)
+        if best is not None and self._saver:
+            meta = {
+                "opt_steps": int(best.version),
+                "env_steps": best.env_steps,
+                "best_by": str(self._best.by),
+                "score": self._best.score,
+            }
+            self._saver.save("best", {"model": best.params}, meta)
+            self.watch.lap("save")
 
     def _check_stop(self, record: Record) -> bool:
         if self._stop and not self._interrupter.is_set and (reason := self._stop.update(record)):
@@ -278,7 +305,7 @@ class Bookkeeper:
             self._take_scores(site)
             time.sleep(0.005)
 
-    def _record(self, agent_record: Mapping[str, SupportsFloat]) -> None:
+    def _record(self, agent_record: Mapping[str, SupportsFloat]) -> Record:
         record = self._pace.axes() | self._told()
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
         if self._saver:
@@ -288,6 +315,7 @@ class Bookkeeper:
         record |= {name: float(value) for name, value in agent_record.items()}
         self._write(record)
         self._check_stop(record)
+        return record
 
     def _told(self) -> dict[str, float]:
         return {name: value for source in self._sources for name, value in source().items()}

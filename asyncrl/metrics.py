@@ -42,7 +42,7 @@ METRICS: dict[str, Metric] = {
     "eval/return_std": Metric("reward", "spread of its episodes"),
     "eval/length_mean": Metric("env steps", "length of its episodes"),
     "eval/model_version": Metric("opt steps", "the model that was evaluated"),
-    "eval/best": Metric("reward", "the best score so far"),
+    "eval/best": Metric("reward", "the best score so far, where it says which model is best"),
     # How old the policy behind the sampled data is, in the newest sampled batch.
     "lag/versions_mean": Metric("opt steps", "learner's opt steps minus those of the acting model"),
     "lag/versions_max": Metric("opt steps", "the oldest in the batch"),

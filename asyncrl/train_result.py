@@ -20,7 +20,12 @@ class TrainResult:
     wall_s: float
     env_steps: int
     opt_steps: int
+    best_by: str = "eval_reward"
+    """The metric that told which model is best, as `books.best_by` says it."""
+
     best_score: float | None
+    """Its best value."""
+
     best_opt_steps: int | None
     last_score: float | None
     seconds_to_stop_bar: float | None

@@ -1,4 +1,4 @@
-"""The best score is remembered, with when it was reached, and no other one."""
+"""The best value is remembered, with the model that it is about, and no other one."""
 
 from __future__ import annotations
 
@@ -7,35 +7,116 @@ import math
 
 import pytest
 
-from asyncrl.best_model import BestModel
+from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint import Checkpoint
+from asyncrl.errors import ConfigError
+from asyncrl.messages import ModelInfo
+from asyncrl.types import ModelVersion
 
 
-def test_best_is_strictly_greater_than_all_before() -> None:
-    best = BestModel()
-    scores = (-5.0, -5.0, -6.0, 0.0, -1.0, 0.5)
-    answers = [best.is_better(score, opt_steps=n) for n, score in enumerate(scores)]
+def model(opt_steps: int) -> ModelInfo:
+    return ModelInfo(version=ModelVersion(opt_steps), params={})
+
+
+def offered(best: BestModel, *values: float) -> list[bool]:
+    """Offer models of so many steps as values came before them; return which were best."""
+    return [
+        best.offer({best.by.metric: value}, lambda n=n: model(n)) is not None
+        for n, value in enumerate(values)
+    ]
+
+
+def test_best_is_strictly_more_than_all_before() -> None:
+    best = BestModel(BestBy("eval_reward"))
+    answers = offered(best, -5.0, -5.0, -6.0, 0.0, -1.0, 0.5)
     assert answers == [True, False, False, True, False, True]
     assert (best.score, best.opt_steps) == (0.5, 5)
 
 
-def test_score_that_is_not_finite_is_never_best_and_warned_of_once(
-    caplog: pytest.LogCaptureFixture,
+def test_best_is_strictly_less_than_all_before_where_less_is_better() -> None:
+    best = BestModel(BestBy("agent/loss", less=True))
+    assert offered(best, 3.0, 3.0, 4.0, -1.0) == [True, False, False, True]
+    assert (best.score, best.opt_steps) == (-1.0, 3)
+
+
+@pytest.mark.parametrize("less", [False, True])
+def test_value_that_is_not_finite_is_never_best_and_warned_of_once(
+    less: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    best = BestModel()
+    best = BestModel(BestBy("agent/loss", less))
     with caplog.at_level(logging.WARNING):
-        scores = (math.nan, math.inf, -math.inf)
-        assert not any(best.is_better(score, opt_steps=1) for score in scores)
-    assert best.is_better(1.0, opt_steps=2)
-    assert not best.is_better(math.nan, opt_steps=3)
-    assert (best.score, best.opt_steps) == (1.0, 2)
-    assert [record.getMessage().split(";")[0] for record in caplog.records] == ["a score is nan"]
+        values = (math.nan, math.inf, -math.inf, 1.0, math.nan)
+        assert offered(best, *values) == [False, False, False, True, False]
+    assert (best.score, best.opt_steps) == (1.0, 3)
+    assert [r.getMessage().split(";")[0] for r in caplog.records] == ["agent/loss is nan"]
 
 
-@pytest.mark.parametrize("scores", [(), (3.0,)])
-def test_what_was_saved_is_gone_on_from(scores: tuple[float, ...]) -> None:
-    before, after = BestModel(), BestModel()
-    for score in scores:
-        before.is_better(score, opt_steps=7)
+def test_model_is_made_only_if_it_is_best() -> None:
+    best = BestModel(BestBy("fps"))
+    assert best.offer({"opt_steps": 9.0}, lambda: model(9)) is None
+    made: list[ModelInfo] = []
+
+    def make() -> ModelInfo:
+        made.append(model(len(made)))
+        return made[-1]
+
+    for record in ({"opt_steps": 9.0}, {"fps": 2.0}, {"fps": 1.0}, {"fps": 3.0}):
+        best.offer(record, make)
+    assert len(made) == 2
+    assert (best.score, best.opt_steps) == (3.0, 1)
+
+
+@pytest.mark.parametrize("values", [(), (3.0,)])
+def test_what_was_saved_is_gone_on_from(values: tuple[float, ...]) -> None:
+    before, after = BestModel(BestBy("fps")), BestModel(BestBy("fps"))
+    offered(before, *values)
     after.restore(Checkpoint({}, before.meta()))
     assert (after.score, after.opt_steps) == (before.score, before.opt_steps)
+
+
+def test_best_by_another_metric_begins_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    before, after = BestModel(BestBy("fps")), BestModel(BestBy("fps", less=True))
+    offered(before, 3.0)
+    with caplog.at_level(logging.WARNING):
+        after.restore(Checkpoint({}, before.meta()))
+    assert after.score is None
+    assert "judged by fps before, and is by min:fps from now on" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "less"),
+    [
+        ("eval_reward", "eval_reward", False),
+        ("max:eval/return_min", "eval/return_min", False),
+        ("min:agent/loss", "agent/loss", True),
+        ("eval/share_of_goals", "eval/share_of_goals", False),
+    ],
+)
+def test_setting_names_a_metric_and_which_end_of_it(text: str, metric: str, less: bool) -> None:
+    by = BestBy.parse(text)
+    assert (by.metric, by.less) == (metric, less)
+    assert BestBy.parse(str(by)) == by
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("eval_rewards", r"names no metric that a run records; did you mean eval_reward"),
+        ("min:lag/version_mean", r"did you mean lag/versions_mean"),
+        ("return_mean", r"did you mean episode/return_mean"),
+        ("accuracy", r"'accuracy' names no metric.*agent/<name>"),
+        ("", r"must name a recorded metric.*got ''"),
+        ("min:", r"names no metric"),
+    ],
+)
+def test_name_that_nobody_records_is_refused_with_those_near_it(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BestBy.parse(text)
+
+
+def test_evaluation_that_does_not_tell_what_is_asked_for_is_refused() -> None:
+    best = BestModel(BestBy("eval/share_of_goals"))
+    best.expect({"eval_reward": 1.0, "eval/share_of_goals": 0.5})
+    with pytest.raises(ConfigError, match=r"'eval/share_of_goals' names what no evaluation tells"):
+        best.expect({"eval_reward": 1.0})
+    BestModel(BestBy("fps")).expect({"eval_reward": 1.0})

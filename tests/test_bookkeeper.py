@@ -225,13 +225,72 @@ def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
     assert run.checkpointer.names() == ["best", "best"]
     metas = [meta for _, _, meta in run.checkpointer.saved]
     assert metas == [
-        {"opt_steps": 3, "env_steps": 30, "score": 5.0},
-        {"opt_steps": 7, "env_steps": 70, "score": 6.0},
+        {"opt_steps": 3, "env_steps": 30, "best_by": "eval_reward", "score": 5.0},
+        {"opt_steps": 7, "env_steps": 70, "best_by": "eval_reward", "score": 6.0},
     ]
     result = run.finish()
     assert (result.best_score, result.best_opt_steps) == (6.0, 7)
     assert math.isnan(result.last_score or 0.0)
     assert run.recorded("eval/best") == [5.0, 5.0, 5.0, 5.0, 6.0, 6.0]
+
+
+def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> None:
+    run = Run(99.0, best_by="min:samples_total", record_interval_opt_steps=2)
+    told = iter([0.0, math.nan, 8.0, 8.0, 3.0, 5.0])  # at the start, and then at each record
+    run.books.start({}, [lambda: {"samples_total": next(told)}])
+    for n in range(10):
+        run.agent.params["action"][()] = n
+        run.turn()
+    saved = [(groups["model"]["action"], meta) for _, groups, meta in run.checkpointer.saved]
+    assert [meta["score"] for _, meta in saved] == [8.0, 3.0]
+    assert [(int(action), meta["opt_steps"]) for action, meta in saved] == [(3, 4), (7, 8)]
+    result = run.books.result()
+    assert (result.best_by, result.best_score) == ("min:samples_total", 3.0)
+    assert result.best_opt_steps == 8
+
+
+def test_best_by_another_number_of_evaluations_keeps_the_model_that_was_evaluated() -> None:
+    run = Run(9.0, 1.0, best_by="min:eval_reward", eval_interval_opt_steps=1)
+    run.turn()
+    run.turn()
+    assert [meta["score"] for _, _, meta in run.checkpointer.saved] == [9.0, 1.0]
+    assert run.recorded("eval/best") == [], "which is of the most reward"
+    assert run.books.result().best_score == 1.0
+
+
+def test_evaluation_without_the_number_that_is_asked_for_ends_the_run() -> None:
+    run = Run(9.0, best_by="eval/return_median", eval_interval_opt_steps=1)
+    with pytest.raises(ConfigError, match=r"tells; they tell eval/length_mean, .*eval_reward"):
+        run.turn()
+
+
+def test_nothing_is_best_before_the_first_optimisation_step() -> None:
+    run = Run(best_by="env_steps", record_interval_s=1.0)
+    run.turn(0, seconds=1.0)
+    assert run.recorded("env_steps") != []
+    assert run.checkpointer.saved == []
+
+
+@pytest.mark.fault("F21")
+def test_best_by_another_metric_goes_on_when_resumed() -> None:
+    config = {"best_by": "min:opt_steps", "record_interval_opt_steps": 1}
+    resumed = Run(**config)
+    resumed.resume(saved_after(3, **config))
+    resumed.turn()
+    assert "best" not in resumed.checkpointer.names(), "1 step is less than 4"
+    assert resumed.finish().best_score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"best_by": "episode/return"}, r"books\.best_by='episode/return' .*episode/return_mean"),
+        ({"best_by": "fps", "record_interval_s": 0.0}, r"is about records, and there are none"),
+    ],
+)
+def test_metric_of_the_best_model_is_checked(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        BookkeepingConfig(**config)
 
 
 def test_best_is_the_model_that_was_evaluated_not_the_newest() -> None:
@@ -285,6 +344,7 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
         "opt_steps": 8,
         "env_steps": 80,
         "wall_s": 0.0,
+        "best_by": "eval_reward",
         "best_score": 3.0,
         "best_opt_steps": 4,
         "config": {"seed": 1},

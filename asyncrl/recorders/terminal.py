@@ -139,6 +139,10 @@ def _score(summary: Mapping[str, Any]) -> str:
         return ""
     at = summary.get("best_opt_steps")
     text = measure(best) + (f" after {count(at)} opt steps" if at is not None else "")
+    by = summary.get("best_by", "eval_reward")
+    if by != "eval_reward":
+        text += f" by {by}"
+        return text if last is None else f"{text}, last evaluation {measure(last)}"
     return text + (f", last {measure(last)}" if last is not None and last != best else "")
 
 

@@ -12,6 +12,7 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train import build_async_trainer, train_async
@@ -119,6 +120,43 @@ def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     names = Checkpointer(tmp_path).names()
     assert names[-2:] == ["95", "best"]
     assert len(names) == 3, "those between may have been overtaken while another was written"
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize("best_by", ["min:agent/loss", "agent/q_mean"])
+def test_best_by_another_metric_than_evaluations_is_kept_and_goes_on(
+    best_by: str, tmp_path: Path
+) -> None:
+    agent, env, replay = CASES["dqn"]
+    books = BookkeepingConfig(
+        eval_interval_opt_steps=25,
+        record_interval_s=0.0,
+        record_interval_opt_steps=10,
+        save_interval_opt_steps=10,
+        keep_checkpoints=2,
+        best_by=best_by,
+    )
+    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
+    recorder = MemoryRecorder()
+    for last in (60, 120):
+        result = train_sync(
+            agent,
+            EnvConfig(id=env, n_envs=2).build,
+            SyncConfig(trainer=trainer, replay=replay),
+            stop=MaxOptSteps(last),
+            checkpoint_dir=tmp_path,
+            recorder=recorder,
+            resume=last > 60,
+        )
+    metric = best_by.removeprefix("min:")
+    told = [(r[metric], r["opt_steps"]) for r in recorder.records if metric in r]
+    assert len({value for value, _ in told}) > 1
+    best = min(told) if best_by.startswith("min:") else max(told, key=lambda v: (v[0], -v[1]))
+    assert (result.best_score, result.best_opt_steps) == best
+    names = Checkpointer(tmp_path).names()
+    assert (names[-2:], len(names)) == (["120", "best"], 3)
+    meta = Checkpointer(tmp_path).load("best").meta
+    assert (meta["best_by"], meta["score"], meta["opt_steps"]) == (best_by, *best)
 
 
 @pytest.mark.fault("F36")

@@ -173,6 +173,13 @@ def test_summary_names_the_actors_that_had_faults() -> None:
     )
 
 
+def test_summary_says_by_what_a_model_was_best() -> None:
+    best = {"best_by": "min:agent/loss", "best_score": 0.25, "best_opt_steps": 12_000}
+    assert render_summary(best).endswith("0.2500 after 12.0 k opt steps by min:agent/loss")
+    text = render_summary(best | {"last_score": 300.0})
+    assert "by min:agent/loss, last evaluation 300.0" in text
+
+
 def test_summary_tells_best_and_last_score_apart() -> None:
     scores = {"best_score": 482.1, "best_opt_steps": 12_000, "last_score": 300.0}
     assert "482.1 after 12.0 k opt steps, last 300.0" in render_summary(scores)
