@@ -23,6 +23,7 @@ class Spent(NamedTuple):
     """The time of a whole run, under the names that its result has for it."""
 
     wall_s: float
+    resumed_at_s: float
     start_up_s: float
     end_s: float
     learner_shares: dict[str, float]
@@ -39,8 +40,9 @@ class Pace:
 
     def __init__(self, counts: Counts, watch: Stopwatch, clock: Callable[[], float]) -> None:
         self._counts, self._watch, self._clock = counts, watch, clock
-        self._wall_before_s = 0.0
-        self._started_at = self._recorded_at = clock()
+        self._before_s = 0.0
+        self._began_at = self._recorded_at = clock()
+        self._began_opt_steps = 0
         self._recorded = Counts()
         self._recorded_stored = 0.0
         self._start_up_s: float | None = None
@@ -49,20 +51,20 @@ class Pace:
 
     def go_on(self, wall_s: float) -> None:
         """Count the seconds of a run's earlier parts, too; before `start`."""
-        self._wall_before_s = wall_s
+        self._before_s, self._began_at = wall_s, self._clock()
 
     def start(self, stored: float) -> None:
         """Begin, with so many transitions stored: from here on time counts."""
-        self._recorded_at = self._clock()
-        self._started_at = self._recorded_at - self._wall_before_s
+        self._began_at = self._recorded_at = self._clock()
+        self._began_opt_steps = self._counts.opt_steps
         self._recorded = Counts(self._counts.env_steps, self._counts.opt_steps)
         self._recorded_stored = stored
 
     def turn(self) -> bool:
-        """Take note of the first optimisation step, and say so: with it the start is over."""
-        if not self._counts.opt_steps or self._start_up_s is not None:
+        """Take note of the first optimisation step since `start`, and say so: the start is over."""
+        if self._start_up_s is not None or self._counts.opt_steps == self._began_opt_steps:
             return False
-        self._start_up_s, self._first_totals = self.wall_s, self._watch.totals()
+        self._start_up_s, self._first_totals = self._part_s, self._watch.totals()
         return True
 
     def end(self) -> None:
@@ -72,7 +74,11 @@ class Pace:
     @property
     def wall_s(self) -> float:
         """Seconds since the run began, without those between its parts if it was resumed."""
-        return self._clock() - self._started_at
+        return self._before_s + self._part_s
+
+    @property
+    def _part_s(self) -> float:
+        return self._clock() - self._began_at
 
     def axes(self) -> dict[str, float]:
         """Return where the run is."""
@@ -92,7 +98,8 @@ class Pace:
         end_at_s, totals = self._end or (self.wall_s, self._watch.totals())
         return Spent(
             wall_s=self.wall_s,
-            start_up_s=self.wall_s if self._start_up_s is None else self._start_up_s,
+            resumed_at_s=self._before_s,
+            start_up_s=self._part_s if self._start_up_s is None else self._start_up_s,
             end_s=self.wall_s - end_at_s,
             learner_shares=shares_between(self._first_totals, totals),
         )

@@ -31,6 +31,10 @@ class TrainResult:
     seconds_to_stop_bar: float | None
     """Until an evaluation fulfilled the stop condition; None if something else ended the run."""
 
+    resumed_at_s: float = 0.0
+    """What `wall_s` was when the run was resumed; 0 if it was not. Times, shares and actors below
+    are of what came after."""
+
     start_up_s: float = 0.0
     """Until the first optimisation step was done."""
 
@@ -71,7 +75,7 @@ class TrainResult:
             setup=self.setup,
             actor=self.actor_shares,
             learner=self.learner_shares,
-            wall_s=max(self.wall_s - self.start_up_s - self.end_s, 0.0),
+            wall_s=max(self.wall_s - self.resumed_at_s - self.start_up_s - self.end_s, 0.0),
             opt_steps=self.opt_steps,
             start_up_s=self.start_up_s,
             samples_per_insert=self.samples_per_insert,

@@ -70,6 +70,21 @@ def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
     }
 
 
+def test_start_of_a_run_that_goes_on_is_that_of_this_part_alone() -> None:
+    measured = Measured()
+    measured.counts.opt_steps = 40
+    measured.pace.go_on(100.0)
+    measured.pace.start(0.0)
+    measured.lap("wait", 3.0)
+    assert measured.pace.spent().start_up_s == 3.0
+    measured.lap("opt", 1.0, opt_steps=1)
+    measured.lap("opt", 2.0, opt_steps=1)
+    measured.pace.end()
+    spent = measured.pace.spent()
+    assert (spent.wall_s, spent.resumed_at_s, spent.start_up_s) == (106.0, 100.0, 4.0)
+    assert spent.learner_shares == {"wait": 0.0, "opt": 1.0}
+
+
 def test_run_that_was_never_started_has_taken_no_time_to_measure() -> None:
     measured = Measured()
     measured.now_s += 2.0
