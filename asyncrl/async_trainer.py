@@ -174,6 +174,9 @@ class AsyncTrainer:
         """Train until a stop condition holds; raise the first error of any part."""
         if self._has_trained:
             raise ConfigError("this trainer has trained already; build another one for another run")
+        if self.books.has_ended(self.proxy.record()):
+            self.close()
+            return self.result()
         self._has_trained = True
         try:
             self._start()

@@ -135,11 +135,6 @@ class Bookkeeper:
         self._system.start()
         self.watch.start()
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds since the run began, without those between its parts if it was resumed."""
-        return self._pace.wall_s
-
     def turn(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Do what is due; `agent_record` is asked for the newest numbers of the agent."""
         opt_steps = self.counts.opt_steps
@@ -192,7 +187,7 @@ class Bookkeeper:
             meta = {
                 "opt_steps": counts.opt_steps,
                 "env_steps": counts.env_steps,
-                "wall_s": self.wall_s,
+                "wall_s": self._pace.wall_s,
                 **self._best.meta(),
                 "config": self._run_config,
                 "run": dict(state.numbers),
@@ -209,6 +204,18 @@ class Bookkeeper:
         self._best.restore(checkpoint)
         self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
+
+    def has_ended(self, told: Record) -> bool:
+        """Tell, before `start`, whether a run that is resumed has reached its end, and say why.
+
+        `told` is what sources tell of where it is.
+        """
+        if not self.counts.opt_steps or not self._check_stop({**told, **self._pace.axes()}):
+            return False
+        logger.warning(
+            "nothing is left to train: %s; raise that limit to go on", self._interrupter.reason
+        )
+        return True
 
     def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
         """Write the last record and close the recorder."""
@@ -275,7 +282,7 @@ class Bookkeeper:
         self._write(record)
         self._check_stop(self._pace.axes())  # a limit that was reached meanwhile is not the bar
         if self._check_stop(record):
-            self._stop_bar_s = self.wall_s
+            self._stop_bar_s = self._pace.wall_s
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)

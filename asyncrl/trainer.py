@@ -277,7 +277,12 @@ def _run(
     interrupter: Interrupter,
     newest_record: Callable[[], Mapping[str, SupportsFloat]],
 ) -> TrainResult:
-    """Run a loop, close its books whatever became of it, and raise the first error."""
+    """Run a loop, close its books whatever became of it, and raise the first error.
+
+    A run that is resumed at its end has nothing to do, and leaves everything as it is.
+    """
+    if books.has_ended({}):
+        return books.result()
 
     def train() -> None:
         loop()

@@ -383,9 +383,9 @@ def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
     assert resumed.books.counts == Counts(env_steps=60, opt_steps=6)
     assert resumed.agent.opt_steps == 6, "the agent goes on, too"
     assert resumed.agent.params["action"] == saved_after(6).groups["agent"]["action"]
-    assert resumed.books.wall_s == 30.0
+    assert resumed.books._pace.wall_s == 30.0
     resumed.turn(seconds=2.0)
-    assert resumed.books.wall_s == 32.0
+    assert resumed.books._pace.wall_s == 32.0
     assert resumed.checkpointer.names() == [], "4 steps are long over, and 8 not yet reached"
     resumed.turn(seconds=2.0)
     assert resumed.checkpointer.names() == ["8"]
@@ -415,6 +415,33 @@ def test_run_that_had_no_best_model_has_none_when_resumed() -> None:
     assert resumed.books.result().best_score is None
     resumed.turn()
     assert resumed.finish().best_score == -100.0
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize(
+    ("stop", "ended"),
+    [
+        (MaxOptSteps(3), True),
+        (MaxOptSteps(4), False),
+        (MaxSeconds(15.0), True),
+        (ReachesUpperBound("samples_total", 50.0), True),
+        (ReachesUpperBound("eval_reward", 0.0), False),
+        (None, False),
+    ],
+)
+def test_run_that_is_resumed_at_its_end_has_ended(
+    stop: StopCondition | None, ended: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed = Run(stop=stop)
+    resumed.books.restore(saved_after(3))
+    assert resumed.books.has_ended({"samples_total": 60.0}) == ended
+    assert resumed.interrupter.is_set == ended
+    assert ("nothing is left to train: " in caplog.text) == ended
+
+
+def test_run_that_begins_has_not_ended() -> None:
+    run = Run(stop=ReachesUpperBound("samples_total", 0.0))
+    assert not run.books.has_ended({"samples_total": 0.0})
 
 
 @pytest.mark.fault("F15")

@@ -128,12 +128,11 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
 
 
 def _description() -> str:
-    presets = [f"{name}: {line}" for name, line in preset_lines().items()]
     return "\n\n".join(
         [
             "Train an agent with actor processes.",
             "Presets:",
-            *presets,
+            *(f"{name}: {line}" for name, line in preset_lines().items()),
             "Or MODULE:CONFIG, the agent config of your own at an import path.",
         ]
     )
@@ -159,6 +158,8 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
             trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
+            if trainer.books.has_ended(trainer.proxy.record()):
+                return interrupted.exit_code
             _save_config(config, run_dir)
             (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
             try:
@@ -346,5 +347,4 @@ def _save_error(error: Exception, run_dir: Path) -> None:
 
 
 def _save_summary(result: TrainResult, run_dir: Path) -> None:
-    text = json.dumps(result.summary(), indent=2)
-    (run_dir / "summary.json").write_text(text + "\n")
+    (run_dir / "summary.json").write_text(json.dumps(result.summary(), indent=2) + "\n")

@@ -52,6 +52,18 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
 
 
+@pytest.mark.processes
+def test_run_that_has_reached_its_limit_says_so_and_stays_as_it_is(run_dir: Path) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in sorted(run_dir.rglob("*")) if p.is_file()}
+
+    before = files()
+    done = run("resume", "run", cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"nothing is left to train: \d+ optimisation steps are done", done.stderr)
+    assert files() == before
+
+
 @pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -453,6 +454,8 @@ class NoTrainer:
 
     def __init__(self) -> None:
         self.closed = False
+        self.books = SimpleNamespace(has_ended=lambda _: False)
+        self.proxy = SimpleNamespace(record=dict)
 
     def close(self) -> None:
         self.closed = True

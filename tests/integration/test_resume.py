@@ -104,6 +104,27 @@ def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None
         train_sync(agent, make_env, longer, checkpoint_dir=tmp_path, resume=True)
 
 
+@pytest.mark.fault("F21")
+def test_synchronous_run_at_its_limit_trains_no_step_more(tmp_path: Path) -> None:
+    agent, env, replay = CASES["dqn"]
+    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60)
+    config, make_env = SyncConfig(trainer=trainer, replay=replay), EnvConfig(id=env, n_envs=2).build
+    steps = []
+    for resume in (False, True):
+        result = train_sync(
+            agent,
+            make_env,
+            config,
+            stop=MaxOptSteps(20),
+            checkpoint_dir=tmp_path,
+            resume=resume,
+        )
+        assert result.stop_reason == "20 optimisation steps are done"
+        steps.append((result.opt_steps, result.env_steps, result.best_score))
+    assert steps[1] == steps[0]
+    assert Checkpointer(tmp_path).latest() == "20"
+
+
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     agent, env, replay = CASES["dqn"]
     books = BookkeepingConfig(
