@@ -317,7 +317,7 @@ class AsyncTrainer:
             self._stop_actors,
             self.proxy.close,
             *([] if urgent else [self._save_last]),
-            self._link.close,
+            lambda: None if self.proxy.hangs else self._link.close(),
             self._close_evaluation,
             self._close_books,
             self._close_saver,

@@ -7,6 +7,7 @@ buffer and the limiter need no locks of their own. Does not optimise anything.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from asyncrl.actor_table import ActorTable
 from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint
+from asyncrl.errors import TransportError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Balance, Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
@@ -81,6 +83,8 @@ class ReplayBufferProxy:
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-proxy")
         self.ledger = Ledger()
         self.actors = ActorTable()
+        self.hangs = False
+        """Whether its thread did not end in time: then the link is not to be closed under it."""
         self.on_experience: Callable[[Experience], object] = lambda _: None
         """Hears of each message as it arrives, in the receiving thread."""
 
@@ -150,12 +154,21 @@ class ReplayBufferProxy:
         self._draining = True
         self._link.wake()
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Take in what has already arrived, then end the thread; may be called again."""
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Take in what has already arrived, then end the thread; may be called again.
+
+        Raises `TransportError` if it does not end, with where it hangs.
+        """
         self._closing.set()
         self._link.wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        self.hangs = self._thread.is_alive()
+        if self.hangs:
+            raise TransportError(
+                f"the thread that receives experience did not end within {timeout_s:g} s, and is "
+                f"left behind with what it had not stored; it stands in {self._stands_in()}"
+            )
 
     def record(self) -> Record:
         """Return ledger, replay, link and receiving metrics; times are since the last call."""
@@ -173,6 +186,14 @@ class ReplayBufferProxy:
             **{f"link/{reason}": float(n) for reason, n in self._link.counters.items() if n},
         }
         return record | ms_per_lap(self._watch.take(), ("recv", "push"))
+
+    def _stands_in(self) -> str:
+        # The one way to ask where another thread stands.
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
+        if frame is None:
+            return "nothing any more"
+        code = frame.f_code
+        return f"{code.co_qualname}, {code.co_filename}:{frame.f_lineno}"
 
     def _run(self) -> None:
         self._watch.start()

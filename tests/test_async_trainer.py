@@ -16,7 +16,13 @@ import pytest
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import ActorFailed, CheckpointError, ConfigError, NonFiniteModel
+from asyncrl.errors import (
+    ActorFailed,
+    CheckpointError,
+    ConfigError,
+    NonFiniteModel,
+    TransportError,
+)
 from asyncrl.evaluation import Scored
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import Hello, ModelInfo
@@ -86,7 +92,7 @@ class Proxy(ReplayBufferProxy):
         self.log.append("drain")
         super().drain()
 
-    def close(self, timeout_s: float = 5.0) -> None:
+    def close(self, timeout_s: float = 30.0) -> None:
         super().close(timeout_s)
         self.log.append("close proxy")
 
@@ -552,6 +558,22 @@ def test_step_of_the_end_that_fails_does_not_keep_the_others_from_happening(word
     with pytest.raises(OSError, match=f"at {word}"):
         stage.train()
     assert stage.log[-len(ENDING) :] == ENDING
+
+
+@pytest.mark.fault("F10")
+def test_link_is_not_closed_under_a_thread_that_hangs() -> None:
+    stage = Stage(strategy=Steps(2))
+    close = stage.proxy.close
+
+    def hangs(timeout_s: float = 30.0) -> None:
+        close(timeout_s)
+        stage.proxy.hangs = True
+        raise TransportError("it hangs")
+
+    stage.proxy.close = hangs  # type: ignore[method-assign]
+    with pytest.raises(TransportError, match="it hangs"):
+        stage.train()
+    assert stage.log[-len(ENDING) + 1 :] == [step for step in ENDING if step != "close link"]
 
 
 @pytest.mark.parametrize("word", ["start recorder", "start proxy", "publish 0", "start actors"])

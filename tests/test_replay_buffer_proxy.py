@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpoint
+from asyncrl.errors import TransportError
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.metrics import describe
@@ -430,6 +431,30 @@ def test_close_takes_in_what_has_arrived() -> None:
 
 def test_close_without_start_is_harmless() -> None:
     Station().proxy.close()
+
+
+@pytest.mark.fault("F10")
+def test_thread_that_does_not_end_is_told_with_where_it_hangs() -> None:
+    class Hangs(ListBuffer):
+        """Takes nothing in until the test lets it."""
+
+        let_go = threading.Event()
+
+        def push(self, columns: Columns, rows: IntArray) -> int:
+            assert self.let_go.wait(SOON_S)
+            return super().push(columns, rows)
+
+    station = Station()
+    station.proxy.buffer = buffer = Hangs()
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stands in \w+.*:\d+$"):
+        station.proxy.close(0.05)
+    assert station.proxy.hangs
+    buffer.let_go.set()
+    station.proxy.close()
+    assert not station.proxy.hangs
+    assert buffer.pushed == [1]
 
 
 @pytest.mark.fault("F30")
