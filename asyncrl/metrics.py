@@ -43,11 +43,14 @@ METRICS: dict[str, Metric] = {
     "eval/length_mean": Metric("env steps", "length of its episodes"),
     "eval/model_version": Metric("opt steps", "the model that was evaluated"),
     "eval/best": Metric("reward", "the best score so far, where it says which model is best"),
-    # How old the policy behind the sampled data is, in the newest sampled batch.
-    "lag/versions_mean": Metric("opt steps", "learner's opt steps minus those of the acting model"),
-    "lag/versions_max": Metric("opt steps", "the oldest in the batch"),
-    "lag/seconds_mean": Metric("s", "time since the acting model was published"),
-    "lag/seconds_max": Metric("s", "the oldest in the batch"),
+    # How old the policy behind the sampled data is, in the newest sampled batch. An actor's own
+    # lag, that of what it sends now, is `opt_steps` less its `actor/<id>/model_version`.
+    "lag/versions_mean": Metric(
+        "opt steps", "sampled data's age: learner's opt steps minus those of the model that acted"
+    ),
+    "lag/versions_max": Metric("opt steps", "the oldest in the sampled batch"),
+    "lag/seconds_mean": Metric("s", "sampled data's age: since the model that acted was published"),
+    "lag/seconds_max": Metric("s", "the oldest in the sampled batch"),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.
     "ledger/produced": Metric("transitions", "made by actors, living and dead"),
     "ledger/stored": Metric("transitions", "inserted into replay"),
@@ -103,7 +106,11 @@ METRICS: dict[str, Metric] = {
     "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),
     "actor/<id>/episodes": Metric("episodes", "ended in this slot so far"),
     "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
-    "actor/<id>/model_version": Metric("opt steps", "of the newest model behind its experience"),
+    "actor/<id>/model_version": Metric(
+        "opt steps",
+        "of the model behind its newest experience; `behind` in the live view is how "
+        "far the learner is ahead of it",
+    ),
     "actor/<id>/env_restarts": Metric("1", "times its environments were made anew, this life"),
     "actor/<id>/dropped": Metric("1", "1 once the run goes on without it"),
     "actor/<id>/trajectories_stored": Metric("trajectories", "or clips of them, if it clips"),

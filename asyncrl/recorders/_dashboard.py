@@ -151,7 +151,7 @@ def _sections(state: RunState) -> list[RenderableType]:
         _bars(learner, list(state.shares("share/learner_"))),
         _bars(actors, list(state.shares("share/actor_"))),
         _rows("losses", _losses(state.values)),
-        _rows("policy lag", _lag(state.values)),
+        _rows("sampled data's age", _lag(state.values)),
     ]
     return [section for section in sections if section is not None]
 
@@ -264,7 +264,7 @@ def _actor_table(
     policy = [name for row in actors.values() for name in row if name not in shown]
     extra = list(dict.fromkeys(policy))[: _MOST_POLICY_COLUMNS if width >= 76 else 1]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
-    lag = ["lag"] if any("model_version" in row for row in actors.values()) else []
+    lag = ["behind"] if any("model_version" in row for row in actors.values()) else []
     for title in ("actor", "env steps", "steps/s", "episodes", "restarts", *lag):
         table.add_column(title, justify="right", no_wrap=True)
     for title in extra:  # these may be cut where the window is narrow

@@ -113,15 +113,15 @@ def test_absent_metrics_leave_no_trace() -> None:
     frame = draw(make_state({"env_steps": 5.0, "opt_steps": 0.0, "wall_s": 1.0, "fps": 5.0}))
     text = "\n".join(frame)
     assert "env steps/s" in text
-    for absent in ("opt steps/s", "returns", "losses", "lag", "time", "ledger", "actor", "nan"):
+    for absent in ("opt steps/s", "returns", "losses", "age", "time", "ledger", "actor", "nan"):
         assert absent not in text
 
 
 def test_window_too_low_for_everything_keeps_what_matters_most() -> None:
     state = make_state(RUN | actors(4))
-    assert "policy lag" in "\n".join(draw(state, 60, 50))
+    assert "sampled data's age" in "\n".join(draw(state, 60, 50))
     low = "\n".join(draw(state, 60, 20))
-    assert "policy lag" not in low
+    assert "sampled data's age" not in low
     assert "throughput" in low
     assert "restarts" in low
 
@@ -178,7 +178,7 @@ def test_run_without_faults_says_nothing_of_them() -> None:
     assert "faults" not in "\n".join(draw(make_state(RUN | actors(4))))
 
 
-def test_line_of_an_actor_tells_its_faults_and_its_lag() -> None:
+def test_line_of_an_actor_tells_its_faults_and_how_far_it_is_behind() -> None:
     frame = draw(make_state(RUN | actors(4) | FAULTS))
     titles, *rows = [line.split() for line in frame[-5:]]
     assert titles == [
@@ -188,7 +188,7 @@ def test_line_of_an_actor_tells_its_faults_and_its_lag() -> None:
         "steps/s",
         "episodes",
         "restarts",
-        "lag",
+        "behind",
         *titles[7:],
     ]
     assert rows == [
