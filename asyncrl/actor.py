@@ -208,12 +208,14 @@ class Actor:
             self._pause(wait_s)
             if self._link.stopping():
                 return
+            self._progress.waiting(True)  # making them is no slow step either
             try:
                 self._env, self._obs, self._processor = renewal.make()
             except BaseException as again:
                 wait_s = renewal.allow(again, env_steps=self._meter.env_steps)
             else:
                 break
+        self._progress.waiting(False)
         self._renewed += 1
         self._meter.begin_anew()
         forget(self._policy, np.ones(self._env.n_envs, np.bool_))

@@ -290,12 +290,14 @@ class ActorManager:
         """Kill actors that are much slower than the others."""
         if not self._config.min_pace or self._finishing.is_set():
             return
-        turns = {
-            peer: self._launcher.progress(peer).turns
+        told = {
+            peer: self._launcher.progress(peer)
             for peer, slot in self._living()
             if not slot.killed_because and peer.actor_id not in self._names
         }
-        for peer, slow in self._stragglers.look(self._clock(), turns).items():
+        turns = {peer: progress.turns for peer, progress in told.items()}
+        waiting = [peer for peer, progress in told.items() if progress.waiting]
+        for peer, slow in self._stragglers.look(self._clock(), turns, waiting).items():
             self._slots[peer.actor_id].killed_because = _lagged(slow, self._config)
             self._launcher.kill(peer, with_stacks=True)
 

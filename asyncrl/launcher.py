@@ -19,8 +19,9 @@ class Progress(Protocol):
         ...
 
     def waiting(self, waiting: bool) -> None:
-        """Note that the actor waits for the learner, and so makes no turns; or no longer does.
+        """Note that the actor waits, and so makes no turns; or no longer does.
 
+        It waits for the learner, or until its environments have been made anew.
         Said again and again while it waits: an actor that is stopped says nothing.
         """
         ...

@@ -549,6 +549,24 @@ def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
     assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
 
 
+@pytest.mark.fault("F4")
+def test_actor_waits_while_its_environments_are_made_anew() -> None:
+    seen: list[bool] = []
+
+    class Looks(Renewal):
+        """Looks, as it makes environments, at what the actor has said last."""
+
+        def make(self) -> NewEnv:
+            seen.append(life.progress.waits[-1])
+            return super().make()
+
+    life = failing_life(Looks(OSError("no licence"), Failing(0, OSError(), name=1)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    assert seen == [True, True]
+    assert life.progress.waits[-1] is False
+
+
 @pytest.mark.fault("F4", "F6")
 def test_actor_shows_life_and_takes_models_while_it_waits_for_environments() -> None:
     life = failing_life(Renewal(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))

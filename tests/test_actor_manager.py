@@ -494,6 +494,18 @@ def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_
 
 
 @pytest.mark.fault("F29")
+def test_actor_that_waits_to_make_its_environments_anew_is_not_slow() -> None:
+    with started(3, min_pace=0.5, pace_window_s=10.0) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        stage.launcher.works(peer(0), turns=500)
+        stage.launcher.works(peer(1), turns=500)
+        stage.launcher.works(peer(2), turns=100, waiting=True)
+        stage.launcher.watch_for(22.0)
+        assert stage.launcher.killed == []
+
+
+@pytest.mark.fault("F29")
 def test_what_counts_are_steps_and_not_what_has_become_of_them() -> None:
     with started(3, min_pace=0.1, pace_window_s=10.0) as stage:
         stage.all_work()

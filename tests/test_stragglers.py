@@ -50,5 +50,20 @@ def test_of_two_nobody_is_slow() -> None:
     assert stragglers.look(10.0, {A: 1010, B: 11}) == {}
 
 
+def test_time_that_an_actor_waited_is_no_slowness() -> None:
+    stragglers = Stragglers(0.5, 10.0)
+    begun = dict.fromkeys((A, B, C, D), 10)
+    for now_s in (0.0, 0.1, 0.2, 2.0, 5.0, 9.9):
+        waiting = [B] if now_s > 2.0 else []
+        assert stragglers.look(now_s, begun, waiting) == {}
+    assert list(stragglers.look(10.0, {A: 1010, B: 210, C: 210, D: 1010})) == [C]
+
+
+def test_who_waited_a_little_may_be_slow_all_the_same(stragglers: Stragglers) -> None:
+    assert stragglers.look(5.0, {A: 10, B: 10, C: 10}, [C]) == {}
+    assert C in stragglers.look(10.0, {A: 1010, B: 1010, C: 210})
+    assert C not in stragglers.look(20.0, {A: 2010, B: 2010, C: 710}, [C]), "a whole window"
+
+
 def test_nobody_is_slow_where_most_stand_still(stragglers: Stragglers) -> None:
     assert stragglers.look(10.0, {A: 1010, B: 10, C: 10}) == {}
