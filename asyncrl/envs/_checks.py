@@ -74,6 +74,20 @@ class Checks:
             )
         return array
 
+    def finite_reward(self, given: Any, reward: Array, action: Array) -> None:  # noqa: ANN401
+        """Raise if any reward is NaN or infinite, also for what was `given` as None."""
+        try:
+            self.finite("reward", reward, action)
+        except EnvironmentFault:
+            for env_id, (raw, value) in enumerate(zip(given, reward, strict=True)):
+                if raw is None and np.isnan(value):
+                    raise EnvironmentFault(
+                        f"{self.place(env_id)} returned None as the reward"
+                        f"{after(action[env_id])}. Make its `step` return a float, 0.0 where there "
+                        "is nothing to reward."
+                    ) from None
+            raise
+
     def flags(self, what: str, flags: Any) -> BoolArray:  # noqa: ANN401  # from foreign code
         """Return flags as a new array, or raise if they are not one for each environment."""
         array = np.array(flags, bool)

@@ -89,7 +89,7 @@ class PlainBatch:
         final_obs = self._checks.stack(rows, self._everyone, action)
         self._checks.finite_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
-        self._checks.finite("reward", reward, action)
+        self._checks.finite_reward(rewards, reward, action)
         terminated = self._flags(terminations)
         truncated = self._limits.cut(self._flags(truncations))
         ended = (terminated | truncated).nonzero()[0]

@@ -88,7 +88,7 @@ class VectorBatch:
             reward[self._resetting] = 0.0
             terminated &= stepped
             truncated &= stepped
-        self._checks.finite("reward", reward, action)
+        self._checks.finite_reward(raw_reward, reward, action)
         ended = terminated | truncated
         if not ended.any():
             self._resetting = None

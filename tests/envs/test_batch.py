@@ -50,6 +50,21 @@ def step_to(batch: PlainBatch, n_steps: int) -> None:
         batch.step(np.array([4, 3, 2]))
 
 
+@pytest.mark.fault("F25")
+def test_reward_of_none_is_told_as_none() -> None:
+    class Forgets(TellingEnv):
+        """Returns no reward in its second step."""
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:  # type: ignore[override]
+            obs, reward, terminated, truncated, info = super().step(action)
+            return obs, None if self._step == 2 else reward, terminated, truncated, info
+
+    batch = PlainBatch([TellingEnv, Forgets, TellingEnv], 3)
+    said = r"environment 1 of 3 \(TellingEnv\) returned None as the reward after action 3\. Make"
+    with pytest.raises(EnvironmentFault, match=said):
+        step_to(batch, 2)
+
+
 def test_environment_i_is_seeded_with_seed_plus_i() -> None:
     batch = PlainBatch(TellingEnv, 3)
     drawn = batch.reset(40)[:, 3]
