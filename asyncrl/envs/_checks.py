@@ -127,7 +127,7 @@ class Checks:
             return f"{what} not built as the observation space says{told}: {misfit}. {advice}"
         for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
             found, shape = as_array(value), (*lead, *part.shape)
-            if found.shape != shape or not np.can_cast(found.dtype, part.dtype, "same_kind"):
+            if found.shape != shape or not part.holds(found):
                 field = f" with field {part.name!r}" if part.name else ""
                 told = "" if lead else f", {shown(value)}"
                 return (
@@ -154,6 +154,13 @@ class _Part:
             and batch.shape == (n_envs, *self.shape)
         )
 
+    def holds(self, found: Array) -> bool:
+        """Tell whether values are of this kind, and integers not beyond what the dtype can hold."""
+        if not np.can_cast(found.dtype, self.dtype, "same_kind"):
+            return False
+        same = found.dtype == self.dtype or self.dtype.kind not in "iu"
+        return same or np.array_equal(found.astype(self.dtype), found)
+
     def stack(self, rows: Sequence[Any]) -> Array:
         """Return rows as one new array; raises `TypeError` or `ValueError` if they do not fit."""
         out = np.empty((len(rows), *self.shape), self.dtype)
@@ -170,4 +177,15 @@ class _Part:
                 raise ValueError([len(row) for row in rows])
             merged = out.reshape(len(rows) * length, *others)
             np.concatenate(rows, out=merged, casting="same_kind")
+        if self.dtype.kind in "iu" and self._wrapped(rows, out):
+            raise ValueError(rows)
         return out
+
+    def _wrapped(self, rows: Sequence[Any], out: Array) -> bool:
+        """Tell whether wide integers became others in narrow ones; quick where all are alike."""
+        try:
+            if {row.dtype for row in rows} == {self.dtype}:
+                return False
+        except AttributeError:
+            pass  # lists, or numbers
+        return not np.array_equal(out, np.array(rows).reshape(out.shape))

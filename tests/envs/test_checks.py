@@ -90,6 +90,25 @@ def test_dtypes_may_lose_digits_but_not_their_kind(
         check.own(row[None], None)
 
 
+@pytest.mark.fault("F25")
+@pytest.mark.parametrize("shape", [(), (2,), (2, 1)])
+@pytest.mark.parametrize(
+    ("dtype", "given_dtype", "value"),
+    [("int32", "int64", 2**31), ("int8", "int64", -129), ("uint8", "uint16", 256)],
+)
+def test_integers_that_would_wrap_are_refused(
+    dtype: str, given_dtype: str, value: int, shape: tuple[int, ...]
+) -> None:
+    check = checks(2, shape, dtype)
+    rows = [np.full(shape, 1, given_dtype), np.full(shape, value, given_dtype)]
+    said = rf"dtype {given_dtype}.*{value}.*promises .*, {dtype}\."
+    with pytest.raises(EnvironmentFault, match=f"environment 1 of 2 .*{said}"):
+        check.stack(rows, [0, 1], None)
+    with pytest.raises(EnvironmentFault, match=rf"dtype {given_dtype}.*promises .*, {dtype}\."):
+        check.own(np.stack(rows), None)
+    assert check.stack(rows[:1] * 2, [0, 1], None).dtype == dtype, "what fits is taken"
+
+
 def test_own_copies() -> None:
     obs = np.zeros((1, 2), np.float32)
     assert not np.shares_memory(checks(1).own(obs, None), obs)
