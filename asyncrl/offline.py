@@ -28,7 +28,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_start_columns
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
@@ -113,12 +113,9 @@ def train_from_data(
             closing.callback(checkpointer.unlock)
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        buffer = load_replay(data, config.replay, seed=seed) if isinstance(data, Path) else data
         env = make_env()
         closing.callback(env.close)
-        schema: SegmentSchema | None = getattr(buffer, "schema", None)
-        if schema is not None:
-            _check_columns(schema, agent, env.spec)
+        buffer = _load(data, config.replay, seed, agent, env.spec)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
         return train_offline(
             agent.build(env.spec, context),
@@ -133,6 +130,23 @@ def train_from_data(
             run_config=run_config,
             checkpoint=checkpoint,
         )
+
+
+def _load(
+    data: Path | ReplayBuffer,
+    config: ReplayBufferConfig,
+    seed: int,
+    agent: AgentConfig,
+    spec: EnvSpec,
+) -> ReplayBuffer:
+    """Return data as a buffer that holds what this agent asks for."""
+    if isinstance(data, Path):
+        config = with_start_columns(config, agent.extra_columns(spec))
+        data = load_replay(data, config, seed=seed)
+    schema: SegmentSchema | None = getattr(data, "schema", None)
+    if schema is not None:
+        _check_columns(schema, agent, spec)
+    return data
 
 
 def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | None:

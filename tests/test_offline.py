@@ -11,6 +11,7 @@ import pytest
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
+from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.envs.gym import EnvConfig
@@ -21,8 +22,10 @@ from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
@@ -67,6 +70,26 @@ def test_learns_from_a_runs_checkpoint(run: Path, tmp_path: Path) -> None:
     assert result.best_score is not None
     assert recorder.last("eval_reward") == result.last_score
     assert Checkpointer(tmp_path).load("20").meta["opt_steps"] == 20
+
+
+def test_memories_at_the_beginnings_of_sequences_need_not_be_named(tmp_path: Path) -> None:
+    agent = R2D2Config(hidden=(8,), memory_units=4, device="cpu")
+    replay = SequenceReplayConfig(capacity=400, sequence_length=4)
+    train_sync(
+        agent,
+        MAKE_ENV,
+        SyncConfig(
+            replay=replay,
+            trainer=TrainerConfig(
+                batch_size=4, warmup_env_steps=190, segment=SegmentConfig(length=4)
+            ),
+            play=None,
+        ),
+        checkpoint_dir=tmp_path,
+        stop=MaxEnvSteps(200),
+    )
+    config = replace(CONFIG, replay=replay, batch_size=4, play=None)
+    assert train_from_data(agent, tmp_path, MAKE_ENV, config, stop=MaxOptSteps(3)).opt_steps == 3
 
 
 def test_learns_from_a_buffer(run: Path) -> None:

@@ -154,7 +154,7 @@ TASKS: Mapping[str, Task] = {
 """Random play was measured over 100 episodes, 20 of HalfCheetah; Pong's is that of Mnih et al.
 (2015)."""
 
-_MEMORY = {"agent.memory": "gru", "replay.start_columns": ("memory",)}
+_MEMORY = {"agent.memory": "gru"}
 _SHARED = {"agent.shared_torso": True}
 
 CASES: tuple[Case, ...] = (

@@ -27,7 +27,6 @@ def preset() -> RunConfig:
             burn_in=_BURN_IN,
             stride=8,
             n_step=3,
-            start_columns=("memory",),
         ),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
         trainer=AsyncTrainerConfig(
