@@ -185,6 +185,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self.target = copy.deepcopy(self.net)
         self._flat, self._gradient = flatten_parameters(self.net)
         self._flat_target, _ = flatten_parameters(self.target)
+        self._buffers = list(zip(self.target.buffers(), self.net.buffers(), strict=True))
         self.optimizer = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self._target_perturbation = Perturbation(self.target)
@@ -256,7 +257,10 @@ class QAgent(QPolicy, TorchAgent, ABC):
         return told
 
     def _step_down(self, loss: Tensor) -> dict[str, Tensor]:
-        """Step down the slope of the loss, and let the target network follow."""
+        """Step down the slope of the loss, and let the target network follow.
+
+        What a network keeps besides, as statistics to normalise by, the target takes as it is.
+        """
         told = {}
         self._gradient.zero_()
         loss.backward()
@@ -267,6 +271,8 @@ class QAgent(QPolicy, TorchAgent, ABC):
             with torch.no_grad():
                 # theta' <- theta' + tau * (theta - theta')
                 self._flat_target.lerp_(self._flat, self._tau)
+                for slow, buffer in self._buffers:
+                    slow.copy_(buffer)
         return told
 
     def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:

@@ -45,6 +45,27 @@ def table_agent(online: Any, target: Any, **settings: Any) -> DQNAgent:
     return agent
 
 
+def counting(of: EnvSpec) -> nn.Module:
+    """Make a network that counts, in buffers, what it was shown in training."""
+    return nn.Sequential(nn.BatchNorm1d(of.observation.shape[0]), table(of))
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.0])
+def test_target_has_the_statistics_of_the_network_however_it_follows(tau: float) -> None:
+    config = DQNConfig(network=counting, device="cpu", tau=tau, target_interval_opt_steps=1)
+    agent = config.build(TWO_STATES, PolicyContext(seed=0))
+    before = [buffer.clone() for buffer in agent.target.buffers()]
+    with torch.no_grad():
+        for buffer in agent.net.buffers():
+            buffer.add_(3)
+    one = transition(0, 1.0, 0.9)
+    agent.opt({name: np.repeat(column, 2, axis=0) for name, column in one.items()})
+    assert len(before) == 3
+    for old, slow, fast in zip(before, agent.target.buffers(), agent.net.buffers(), strict=True):
+        assert not torch.equal(slow, old)
+        assert torch.equal(slow, fast)
+
+
 def transition(action: int, reward: float, discount: float) -> Columns:
     """Return a batch of one, from state 0 to state 1."""
     return {
