@@ -29,6 +29,9 @@ _GROUPS = {
 }
 """What settings begin with in errors -> what their flags begin with."""
 
+_NO_FLAGS = (".network", "_network")
+"""What settings end with that no flag can hold."""
+
 _SETTING = re.compile(rf"(?<![\w.\-/])({'|'.join(_GROUPS)})((?:\.[a-z][a-z0-9_]*)+)\b(?![(:/])")
 _FLAG = re.compile(r"--[a-z][\w.\-]*")
 _OTHER_NAMES = {
@@ -53,7 +56,7 @@ def as_flags(text: str) -> str:
     found = [
         _GROUPS[group] + rest
         for group, rest in _SETTING.findall(text)
-        if not rest.endswith((".py", ".yaml"))
+        if not rest.endswith((".py", ".yaml", *_NO_FLAGS))
     ]
     flags = [f"--{name.replace('_', '-')}" for name in dict.fromkeys(found)]
     if not flags:

@@ -261,6 +261,8 @@ def test_only_settings_are_told_as_flags() -> None:
     flags = "--agent.dual-clip, --trainer.books.save-s, --replay.capacity"
     assert as_flags(text) == f"as flags: {flags}"
     assert as_flags("nothing of a file agent.py, or replay.yaml") == ""
+    networks = "agent.network must answer as agent.critic_network and agent.noisy say"
+    assert as_flags(networks) == "as a flag: --agent.noisy", "no flag can hold a network"
 
 
 @pytest.mark.parametrize(
