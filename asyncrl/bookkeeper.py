@@ -140,7 +140,7 @@ class Bookkeeper:
         opt_steps = self.counts.opt_steps
         if self._pace.turn() and self._saver:
             self._saver.make_room()
-            self.watch.start()
+            self.watch.lap("other")
         if self._evaluation:
             self._evaluate(self._evaluation)
         by_steps = self._record_every.due(opt_steps)

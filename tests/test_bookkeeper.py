@@ -639,7 +639,7 @@ def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
     lap("eval", 7.0)
     lap("save", 9.0)
     result = run.books.result()
-    assert result.learner_shares == {"wait": 0.25, "opt": 0.75}
+    assert result.learner_shares == {"wait": 0.25, "opt": 0.75, "other": 0.0}
     assert (result.start_up_s, result.end_s, result.wall_s) == (20.5, 16.0, 40.5)
 
 
