@@ -93,14 +93,15 @@ class PolicyValueNet(nn.Module):
 
 
 def _exactly(head: nn.Linear, features: Tensor) -> Tensor:
-    """Return what a head answers, in full precision even where the features have less.
+    """Return what a head answers, in full precision even where the network computes in less.
 
     Advantages are small differences of values, and bfloat16 tells 1 from 1.004 at best.
     """
-    if features.dtype == torch.float32:
+    kind = features.device.type
+    if features.dtype == torch.float32 and not torch.is_autocast_enabled(kind):
         answer: Tensor = head(features)
         return answer
-    with torch.autocast(features.device.type, enabled=False):
+    with torch.autocast(kind, enabled=False):
         return functional.linear(features.float(), head.weight, head.bias)
 
 

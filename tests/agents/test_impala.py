@@ -419,15 +419,18 @@ def test_learns_in_all_kinds_of_spaces(
     assert float(told["rho_mean"]) == pytest.approx(1.0, abs=0.1)
 
 
-def test_heads_answer_in_full_precision_beside_bfloat16() -> None:
-    config = IMPALAConfig(hidden=(8,), precision="bfloat16", device="cpu")
+@pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"hidden": ()}])
+def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]) -> None:
+    """Whatever their features come in: a memory's are never in less, nor is an observation."""
+    config = IMPALAConfig(**{"hidden": (8,), **settings}, precision="bfloat16", device="cpu")
     agent = config.build(CHOICES, CONTEXT)
     obs = torch.rand(4, 6, *OBSERVATION.shape)
     with config.precision_on(torch.device("cpu"))(), torch.no_grad():
         features = agent.net.torsos[0](obs.flatten(0, 1))
-        answers = agent.net.unroll(obs, torch.zeros(4, 0))
-    assert features.dtype == torch.bfloat16
+        answers = agent.net.unroll(obs, torch.zeros(4, agent.net.memory_size))
+    assert features.dtype == (torch.bfloat16 if config.hidden else torch.float32)
     for answer in answers:
+        assert answer.dtype == torch.float32
         assert not answer.bfloat16().float().equal(answer), "told apart no better than bfloat16 can"
 
 
