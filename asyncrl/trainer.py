@@ -142,7 +142,7 @@ class Trainer:
             while not self.interrupter.is_set:
                 self.run_step()
 
-        return _run(loop, self.books, self.interrupter, self.newest_record)
+        return _run(loop, self.books, self.interrupter, self.newest_record, self._record())
 
     def run_step(self) -> None:
         """Take one step in all environments, then optimise as often as is due.
@@ -268,7 +268,7 @@ def train_offline(
             keeper.turn(lambda: newest)
             keeper.watch.lap("other")
 
-    return _run(loop, keeper, interrupter, lambda: newest)
+    return _run(loop, keeper, interrupter, lambda: newest, {})
 
 
 def _run(
@@ -276,12 +276,15 @@ def _run(
     books: Bookkeeper,
     interrupter: Interrupter,
     newest_record: Callable[[], Mapping[str, SupportsFloat]],
+    told: Record,
 ) -> TrainResult:
     """Run a loop, close its books whatever became of it, and raise the first error.
 
-    A run that is resumed at its end has nothing to do, and leaves everything as it is.
+    A run that is resumed at its end, by what is `told` of where it is, has nothing to do, and
+    leaves everything as it is.
     """
-    if books.has_ended({}):
+    if books.has_ended(told):
+        books.close_saver()
         return books.result()
 
     def train() -> None:

@@ -202,6 +202,18 @@ def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
     other.unlock()
 
 
+@pytest.mark.fault("F21")
+def test_run_that_is_resumed_at_its_end_lets_others_write(tmp_path: Path) -> None:
+    build(checkpointer=Checkpointer(tmp_path)).train()
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.lock()
+    checkpoint = checkpointer.load_latest()
+    assert build(checkpointer=checkpointer, checkpoint=checkpoint).train().opt_steps == 80
+    other = Checkpointer(tmp_path)
+    other.lock()
+    other.unlock()
+
+
 class FailingRecorder(MemoryRecorder):
     def close(self, *, failed: bool) -> None:
         super().close(failed=failed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.segment import SegmentConfig
-from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.train import build_async_trainer, train_async
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
@@ -105,9 +107,20 @@ def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None
 
 
 @pytest.mark.fault("F21")
-def test_synchronous_run_at_its_limit_trains_no_step_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (partial(MaxOptSteps, 20), "20 optimisation steps are done"),
+        (partial(MaxEnvSteps, 80), "80 environment steps are done"),
+        (partial(MaxSamples, 70), "70 transitions are stored"),
+    ],
+)
+def test_synchronous_run_at_its_limit_trains_no_step_more(
+    limit: Callable[[], StopCondition], reason: str, tmp_path: Path
+) -> None:
     agent, env, replay = CASES["dqn"]
-    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60)
+    books = BookkeepingConfig(record_interval_opt_steps=5)
+    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
     config, make_env = SyncConfig(trainer=trainer, replay=replay), EnvConfig(id=env, n_envs=2).build
     steps = []
     for resume in (False, True):
@@ -115,14 +128,14 @@ def test_synchronous_run_at_its_limit_trains_no_step_more(tmp_path: Path) -> Non
             agent,
             make_env,
             config,
-            stop=MaxOptSteps(20),
+            stop=limit(),
             checkpoint_dir=tmp_path,
             resume=resume,
         )
-        assert result.stop_reason == "20 optimisation steps are done"
+        assert result.stop_reason == reason
         steps.append((result.opt_steps, result.env_steps, result.best_score))
     assert steps[1] == steps[0]
-    assert Checkpointer(tmp_path).latest() == "20"
+    assert Checkpointer(tmp_path).latest() == str(steps[0][0])
 
 
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
