@@ -10,14 +10,15 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.actor_table import ActorTable
 from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.errors import TransportError
+from asyncrl.errors import CheckpointError, TransportError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Balance, Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
@@ -39,6 +40,9 @@ _PART_BYTES = 256 << 10
 
 _KEPT_BYTES = 32 << 20
 """As much of what is overwritten while it is being saved is kept for that; no actor waits."""
+
+_HELD_S = 5.0
+"""A checkpoint waits so long for the buffer where the thread that may have it hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +128,11 @@ class ReplayBufferProxy:
         """Return what a resumed run needs of this part: arrays by group, and plain numbers.
 
         The limiter's counts are about the replay, so they go with it. A large replay is not copied
-        here: whoever saves takes it piece by piece, while all goes on.
+        here: whoever saves takes it piece by piece, while all goes on. Raises `CheckpointError` if
+        a receiving thread that hangs keeps the buffer.
         """
         counts: dict[str, int] = {}
-        with self._turnstile, self._changed:
+        with self._turnstile, self._buffer_to_save():
             groups = replay_groups(self.buffer, save=save_replay, room_bytes=_KEPT_BYTES)
             if groups:
                 counts = {"inserted": self._limiter.inserted, "sampled": self._limiter.sampled}
@@ -186,6 +191,18 @@ class ReplayBufferProxy:
             **{f"link/{reason}": float(n) for reason, n in self._link.counters.items() if n},
         }
         return record | ms_per_lap(self._watch.take(), ("recv", "push"))
+
+    @contextmanager
+    def _buffer_to_save(self) -> Iterator[None]:
+        if not self._changed.acquire(timeout=_HELD_S if self.hangs else -1):
+            raise CheckpointError(
+                "the last checkpoint was given up, since the thread that receives experience hangs "
+                "while it stores some; those that were saved before are whole"
+            )
+        try:
+            yield
+        finally:
+            self._changed.release()
 
     def _stands_in(self) -> str:
         # The one way to ask where another thread stands.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.errors import TransportError
+from asyncrl.errors import CheckpointError, TransportError
 from asyncrl.interrupter import Interrupter
 from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.metrics import describe
@@ -434,7 +434,7 @@ def test_close_without_start_is_harmless() -> None:
 
 
 @pytest.mark.fault("F10")
-def test_thread_that_does_not_end_is_told_with_where_it_hangs() -> None:
+def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     class Hangs(ListBuffer):
         """Takes nothing in until the test lets it."""
 
@@ -451,10 +451,14 @@ def test_thread_that_does_not_end_is_told_with_where_it_hangs() -> None:
     with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stands in \w+.*:\d+$"):
         station.proxy.close(0.05)
     assert station.proxy.hangs
+    monkeypatch.setattr("asyncrl.replay_buffer_proxy._HELD_S", 0.05)
+    with pytest.raises(CheckpointError, match="given up"):
+        station.proxy.state(save_replay=True)
     buffer.let_go.set()
     station.proxy.close()
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
+    assert station.proxy.state(save_replay=True)[1]["ledger"]["stored"] == PER_MESSAGE
 
 
 @pytest.mark.fault("F30")
