@@ -128,6 +128,17 @@ class BestModel:
             return
         self.score, self.opt_steps = score, opt_steps
 
+    def keep(self, kept: Checkpoint) -> None:
+        """Go on from the best model that is on disk, if that is a better one.
+
+        A run that was killed may have saved it after the checkpoint from which it goes on.
+        """
+        if kept.meta.get("best_by") != str(self.by):
+            return
+        score = kept.number("score")
+        if self.score is None or self.by.is_better(score, self.score):
+            self.score, self.opt_steps = score, kept.count("opt_steps")
+
 
 def _near(metric: str) -> str:
     """Suggest what may be meant."""

@@ -202,6 +202,8 @@ class Bookkeeper:
         self.counts.opt_steps = checkpoint.count("opt_steps")
         self._pace.go_on(checkpoint.number("wall_s"))
         self._best.restore(checkpoint)
+        if self._saver and (kept := self._saver.best()):
+            self._best.keep(kept)
         self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
 

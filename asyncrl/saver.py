@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from asyncrl.agent import Agent, ReusesMemory
 from asyncrl.array_file import Arrays
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.recorder import Record
@@ -91,6 +91,16 @@ class Saver:
         if not was_running:
             self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
             self._thread.start()
+
+    def best(self) -> Checkpoint | None:
+        """Return the best model that is on disk; None if there is none, or it is not whole."""
+        if "best" not in self._checkpointer.names():
+            return None
+        try:
+            return self._checkpointer.load("best", mapped=["model"])
+        except CheckpointError as error:
+            logger.warning("%s; the next model that is the best one replaces it", error)
+            return None
 
     def close(self, timeout_s: float) -> None:
         """Wait until all is on disk, and let others write there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,9 @@ class FakeCheckpointer(Checkpointer):
 
     def names(self) -> list[str]:
         return [name for name, _, _ in self.saved]
+
+    def load(self, name: str, *, mapped: Collection[str] = ()) -> Checkpoint:
+        return next(Checkpoint(g, meta) for n, g, meta in reversed(self.saved) if n == name)
 
 
 class Run:
@@ -404,6 +407,21 @@ def test_best_model_of_before_stays_until_a_better_one_comes(
     resumed.resume(saved_after(3, 7.0, 2.0, 3.0, eval_interval_opt_steps=1))
     resumed.turn()
     assert ("best" in resumed.checkpointer.names()) == (score > 7.0)
+    result = resumed.finish()
+    assert (result.best_score, result.best_opt_steps) == (best, steps)
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize(("score", "best", "steps"), [(8.0, 9.0, 5), (9.5, 9.5, 4)])
+def test_best_model_that_was_saved_after_the_checkpoint_stays_until_a_better_one_comes(
+    score: float, best: float, steps: int
+) -> None:
+    killed, resumed = Run(9.0, eval_interval_opt_steps=5), Run(score, eval_interval_opt_steps=4)
+    killed.turn(5)
+    resumed.checkpointer.saved += killed.checkpointer.saved
+    resumed.resume(saved_after(3, 7.0, eval_interval_opt_steps=1))
+    resumed.turn()
+    assert resumed.checkpointer.names() == ["best"] * (1 + (score > 9.0))
     result = resumed.finish()
     assert (result.best_score, result.best_opt_steps) == (best, steps)
 

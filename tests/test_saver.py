@@ -75,6 +75,22 @@ def test_checkpoint_is_whole_once_the_saver_is_closed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(checkpoint.groups["model"]["weight"], GROUPS["model"]["weight"])
 
 
+@pytest.mark.fault("F20")
+def test_best_model_is_found_if_it_is_there_and_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = Saver(Checkpointer(tmp_path), Interrupter())
+    assert saver.best() is None
+    saver.save("best", GROUPS, {"score": 7.0})
+    saver.close(20)
+    found = saver.best()
+    assert found is not None
+    assert found.meta == {"score": 7.0}
+    (tmp_path / "best" / "manifest.json").write_text("{}")
+    assert saver.best() is None
+    assert "damaged" in caplog.text
+
+
 @pytest.mark.fault("F36")
 def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None:
     checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
