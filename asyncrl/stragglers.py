@@ -43,7 +43,8 @@ class Stragglers:
         `steps` are those that each life has made so far; not what has become of them, since whole
         trajectories are held back until they are over. A life that had made none when the window
         began is not judged by it: it may have been starting. Of the time in which it was seen to be
-        `waiting`, for the learner or until it may make its environments anew, no steps are wanted.
+        `waiting`, for the learner or until it may make its environments anew, no steps are wanted,
+        and the one that may be under way behind a wait counts as made.
         """
         for peer in waiting:
             since_s = max(self._looked_s, self._since_s)
@@ -65,5 +66,6 @@ class Stragglers:
         return {
             peer: Slow(rate, middle)
             for peer, rate in rates.items()
-            if rate < self.min_share * middle * (1 - waited_s.get(peer, 0.0) / passed_s)
+            if rate * passed_s + (peer in waited_s)
+            < self.min_share * middle * (passed_s - waited_s.get(peer, 0.0))
         }
