@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import nn
 
 from asyncrl.env import EnvSpec
@@ -15,7 +17,7 @@ def shallow(spec: EnvSpec) -> nn.Module:
     It takes a third of the multiplications of that of Mnih et al. (2015), which here compute on a
     CPU.
     """
-    return nn.Sequential(
+    network = nn.Sequential(
         nn.Conv2d(spec.observation.shape[0], 16, kernel_size=8, stride=4),
         nn.ReLU(),
         nn.Conv2d(16, 32, kernel_size=4, stride=2),
@@ -24,3 +26,8 @@ def shallow(spec: EnvSpec) -> nn.Module:
         nn.Linear(32 * 9 * 9, 256),
         nn.ReLU(),
     )
+    for layer in network:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+            nn.init.zeros_(layer.get_parameter("bias"))
+    return network
