@@ -232,6 +232,7 @@ CASES: tuple[Case, ...] = (
             "trainer.books.eval_interval_opt_steps": 100,
         },
     ),
+    Case(algorithm="dqn", task="pong", preset="dqn-atari"),
 )
 """In the order in which they are run: what takes long comes last."""
 
