@@ -150,7 +150,10 @@ class ReusesMemory(Protocol):
     """
 
     spare: Params
-    """Arrays that `state` returned earlier and nobody needs; the next one may return them again."""
+    """Arrays that `state` returned earlier and nobody needs; the next one may return them again.
+
+    Another thread may put them here at any time: take them out at once, and leave nothing.
+    """
 
 
 @runtime_checkable

@@ -79,7 +79,10 @@ class Saver:
             self._agent.spare = self._agent.state()
 
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> None:
-        """Have a checkpoint written; arrays must not change any more, and streams are closed."""
+        """Have a checkpoint written; arrays must not change any more, and streams are closed.
+
+        The group `agent` goes back to the agent once nobody reads it, to be written over.
+        """
         job = _Job(name, groups, meta)
         with self._changed:
             overtaken = self._waiting.get(job.kind)
