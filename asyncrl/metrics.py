@@ -87,7 +87,9 @@ METRICS: dict[str, Metric] = {
     "share/actor_env": Metric("1", "stepping environments"),
     "share/actor_policy": Metric("1", "choosing actions"),
     "share/actor_send": Metric("1", "turning steps into segments and sending them"),
-    "share/actor_wait": Metric("1", "waiting for the learner: for credit or for a model"),
+    "share/actor_wait": Metric(
+        "1", "waiting for credit, for a model, or until it may make its environments anew"
+    ),
     # Milliseconds for one call, mean since the record before; absent if there was none.
     "ms/recv": Metric("ms", "taking messages off the socket, in the receiving thread"),
     "ms/push": Metric("ms", "copying one message into replay, in the receiving thread"),
