@@ -50,7 +50,6 @@ from benchmarks.common import (
     settings_of,
     show,
 )
-from benchmarks.peers.interface import REPLAY_ROWS
 
 __all__ = [
     "MOVING",
@@ -77,10 +76,15 @@ MOVING = ("sampled and moved", "replay on the device")
 ENVS = {"sac": "Pendulum-v1", "dqn": "CartPole-v1", "dqn-256": "CartPole-v1"}
 
 
-def full_replay(case: Case, rows: int = REPLAY_ROWS, device: str = "host") -> ReplayBuffer:
-    """Return a replay full of made-up experience, in the host's memory or on a device."""
+def full_replay(case: Case, rows: int = 0, device: str = "host") -> ReplayBuffer:
+    """Return a replay full of made-up experience, in the host's memory or on a device.
+
+    It has so many rows, or those of the case where that is 0.
+    """
     schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
-    replay = UniformReplayConfig(capacity=rows, device=device).build(schema, seed=0)
+    replay = UniformReplayConfig(capacity=rows or case.replay_rows, device=device).build(
+        schema, seed=0
+    )
     fill(replay, schema, case.spec)
     return replay
 

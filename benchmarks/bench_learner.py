@@ -3,12 +3,13 @@
 Each optimisation step takes a batch out of a full replay of made-up experience. All agents have one
 torch thread. The settings that may make a step faster are compared with the step without them.
 
-    python -m benchmarks.bench_learner [--cases sac dqn dqn-256]
+    python -m benchmarks.bench_learner [--cases sac dqn dqn-256 dqn-images]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,17 +61,27 @@ class Case:
     stage: str = ""
     """Of `peers/sb3.py` that measures the same; empty if none does."""
 
+    image: tuple[int, ...] = ()
+    """Shape of `sizes.obs` bytes to observe; numbers are observed where it is empty."""
+
+    replay_rows: int = REPLAY_ROWS
+    """In the replay that updates are measured from."""
+
     @property
     def spec(self) -> EnvSpec:
         """Return observations and actions of the sizes asked for."""
         sizes = self.sizes
         discrete = isinstance(self.agent, DQNConfig)
         return EnvSpec(
-            _box(sizes.obs), DiscreteSpec(sizes.actions) if discrete else _box(sizes.actions)
+            _image(self.image) if self.image else _box(sizes.obs),
+            DiscreteSpec(sizes.actions) if discrete else _box(sizes.actions),
         )
 
 
 _SAC, _DQN = SIZES["updates-sac"], SIZES["updates-dqn"]
+
+_FRAMES = (4, 84, 84)
+"""What Atari's games are observed as: the newest frames, in grey."""
 
 PEERS_DQN = DQNConfig(
     hidden=_DQN.hidden,
@@ -101,6 +112,13 @@ CASES: Mapping[str, Case] = {
         agent=DQNConfig(hidden=(256, 256), device="cpu", threads=1),
         sizes=_DQN,
     ),
+    "dqn-images": Case(
+        words="DQN on 4x84x84 bytes, 512 units behind convolutions, batches of 32",
+        agent=DQNConfig(hidden=(512,), device="cpu", threads=1),
+        sizes=Sizes(obs=math.prod(_FRAMES), actions=6, hidden=(512,), batch=32),
+        image=_FRAMES,
+        replay_rows=5_000,
+    ),
 }
 VARIANTS: Mapping[str, dict[str, str | bool]] = {
     "bfloat16": {"precision": "bfloat16"},
@@ -115,7 +133,7 @@ def measures_of(
     """Return what is measured of a case, by name; the peer only where it is installed."""
     columns = OneStep().columns(case.spec, ())
     schema = make_schema(columns, length=64, lookahead=1)
-    replay = UniformReplayConfig(capacity=REPLAY_ROWS).build(schema, seed=0)
+    replay = UniformReplayConfig(capacity=case.replay_rows).build(schema, seed=0)
     fill(replay, schema, case.spec)
     batch = replay.sample(case.sizes.batch)
     at_once = AsyncTrainerConfig().draw_at_once(batch)
@@ -156,6 +174,10 @@ def compare_all(case: Case, rounds: Rounds) -> list[Comparison]:
 
 def _box(n: int) -> BoxSpec:
     return BoxSpec((n,), "float32", np.full(n, -1, np.float32), np.full(n, 1, np.float32))
+
+
+def _image(shape: tuple[int, ...]) -> BoxSpec:
+    return BoxSpec(shape, "uint8", np.zeros(shape, np.uint8), np.full(shape, 255, np.uint8))
 
 
 def _rate(turn: Callable[[], None], seconds: float) -> float:

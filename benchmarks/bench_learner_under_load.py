@@ -37,6 +37,7 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.train import build_async_trainer
+from asyncrl.types import Array
 from benchmarks.common import (
     Rounds,
     compare,
@@ -168,7 +169,7 @@ def fill(buffer: ReplayBuffer, schema: SegmentSchema, spec: EnvSpec) -> None:
     while True:
         columns = {c.name: np.zeros((*shape, *c.shape), c.dtype) for c in schema.columns}
         for name in ("obs", "reward"):
-            columns[name][:] = random.standard_normal(columns[name].shape)
+            columns[name][:] = _drawn(random, columns[name])
         if isinstance(spec.action, DiscreteSpec):
             columns["action"][:] = random.integers(spec.action.n, size=shape)
         else:
@@ -178,6 +179,12 @@ def fill(buffer: ReplayBuffer, schema: SegmentSchema, spec: EnvSpec) -> None:
         buffer.push(columns, np.full(segments, schema.rows, np.int64))
         if len(buffer) - before < segments * schema.length:
             return
+
+
+def _drawn(random: np.random.Generator, like: Array) -> Array:
+    if like.dtype == np.uint8:
+        return random.integers(0, 256, like.shape, np.uint8)
+    return random.standard_normal(like.shape)
 
 
 def _keep_apart() -> None:

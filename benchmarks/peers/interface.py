@@ -81,7 +81,7 @@ class Sizes:
     actions: int
     """How many to choose from, or how many numbers an action has."""
 
-    hidden: tuple[int, int]
+    hidden: tuple[int, ...]
     batch: int
 
 
