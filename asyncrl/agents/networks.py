@@ -50,7 +50,8 @@ _MIN_IMAGE_SIDE = 36
 
 def as_float(obs: Tensor) -> Tensor:
     """Return observations as networks want them: float32, and bytes (images) within [0, 1]."""
-    return obs.float() / 255.0 if obs.dtype == torch.uint8 else obs.float()
+    # In place, since another tensor as large would often be pages that the system has to clear.
+    return obs.float().div_(255.0) if obs.dtype == torch.uint8 else obs.float()
 
 
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:

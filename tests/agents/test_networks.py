@@ -278,8 +278,10 @@ def test_field_with_an_image_that_does_not_fit_is_refused() -> None:
 
 
 def test_bytes_are_scaled_and_nothing_else_is() -> None:
-    scaled = as_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
-    assert scaled.tolist() == pytest.approx([0.0, 0.2, 1.0])
+    pixels = torch.arange(256, dtype=torch.uint8)
+    scaled = as_float(pixels)
+    assert torch.equal(scaled, torch.arange(256) / 255.0)
+    assert pixels.tolist() == list(range(256)), "what is stored stays as it is"
     for dtype in (torch.float32, torch.float64, torch.int64):
         kept = as_float(torch.tensor([0, 51, 255], dtype=dtype))
         assert kept.dtype == torch.float32
