@@ -6,18 +6,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import nn
 
 __all__ = ["pick_matmul"]
 
 _WIDE = 128  # narrower matrices are done before oneDNN has begun
+_LARGE = 2**17  # as large as this, a batch of 32 suffices, and other layers may be narrow
 
 
-def pick_matmul(device: torch.device, width: int) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context in which to multiply float32 matrices of that width on that device."""
+def pick_matmul(
+    device: torch.device, width: int, *networks: nn.Module
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return the context in which to multiply float32 matrices on that device.
+
+    They are of that width, in batches of some hundred rows, or those of networks, in batches of any
+    size; a `width` of 0 leaves it to these.
+    """
     # Older torch cannot tell what the CPU is capable of.
     cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
-    return _onednn if device.type == "cpu" and width >= _WIDE and amd else nullcontext
+    pays = width >= _WIDE or any(map(_is_large, networks))
+    return _onednn if device.type == "cpu" and pays and amd else nullcontext
+
+
+def _is_large(network: nn.Module) -> bool:
+    """Tell whether a matrix is worth it, such as the one behind convolutions."""
+    matrices = (p for p in network.parameters() if p.ndim in {2, 3})  # one, or one a critic
+    return any(p.shape[-2] * p.shape[-1] >= _LARGE for p in matrices)
 
 
 @contextmanager

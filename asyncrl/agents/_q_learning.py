@@ -23,6 +23,7 @@ from asyncrl.agents._checks import (
     check_probability,
     check_widths,
 )
+from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
 from asyncrl.agents.fused_adam import FusedAdam
@@ -195,6 +196,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
             self.parts["draws"] = self.draws
         self._tau, self._max_grad_norm = config.tau, config.max_grad_norm
         self._interval = config.target_interval_opt_steps
+        self._matmul = pick_matmul(device, 0, self.net)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
@@ -227,7 +229,8 @@ class QAgent(QPolicy, TorchAgent, ABC):
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
         self.optimizer.follow(self.env_steps)
-        told = self._updates.step(batch, self._draw(len(batch["reward"])))
+        with self._matmul():
+            told = self._updates.step(batch, self._draw(len(batch["reward"])))
         told |= self.optimizer.tell("learning_rate")
         self._priorities = told.pop("priority", None)
         self.version = ModelVersion(self.version + 1)

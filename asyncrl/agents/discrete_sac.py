@@ -50,6 +50,7 @@ from asyncrl.agents._checks import (
     check_probability,
     check_widths,
 )
+from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents._temperature import Temperature, check_temperature
 from asyncrl.agents.accumulation import InParts
@@ -231,6 +232,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
         target_entropy = config.target_entropy_share * math.log(self.n_actions)
         self._temperature = Temperature(config, target_entropy, device)
+        self._matmul = pick_matmul(device, 0, self._actor, self.critics)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
@@ -250,7 +252,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         """Improve critics, actor and temperature by one step each."""
         self._actor_adam.follow(self.env_steps)
         self._critic_adam.follow(self.env_steps)
-        told = self._updates.step(batch)
+        with self._matmul():
+            told = self._updates.step(batch)
         self.version = ModelVersion(self.version + 1)
         told |= self._actor_adam.tell("actor_learning_rate")
         return told | self._critic_adam.tell("critic_learning_rate")

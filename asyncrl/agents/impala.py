@@ -206,7 +206,8 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         self.optimizer = _optimizer(config, self._params)
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
         standard = config.network is None
-        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        width = max(config.hidden, default=0) if standard else 0
+        self._matmul = pick_matmul(device, width, self.net)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(

@@ -110,7 +110,8 @@ class PPOAgent(PPOPolicy, TorchAgent):
         self._adam = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self._order = torch.Generator(device).manual_seed(context.seed)
         standard = config.network is None
-        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        width = max(config.hidden, default=0) if standard else 0
+        self._matmul = pick_matmul(device, width, self.net)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from asyncrl.agent import PolicyContext
+from asyncrl.agents._critics import BatchedCritics
+from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
 from asyncrl.agents.networks import DuelingHead
@@ -27,6 +29,8 @@ from tests.agents.chain import (
     random_batch,
     spec,
 )
+
+CPU = torch.device("cpu")
 
 
 def table(of: EnvSpec) -> nn.Module:
@@ -237,6 +241,50 @@ def test_images_are_learned_from_as_bytes(exploration: Exploration) -> None:
     assert np.isfinite(float(agent.opt(batch)["loss"]))
     assert not np.array_equal(weights(agent), before)
     assert agent.act(batch["obs"][:2]).action.shape == (2,)
+
+
+@pytest.fixture
+def amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let torch tell of a CPU on which oneDNN multiplies faster than MKL."""
+    known = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+
+
+@pytest.mark.usefixtures("amd")
+def test_large_matrices_of_any_layer_are_multiplied_by_onednn() -> None:
+    wide, none = pick_matmul(CPU, 128), pick_matmul(CPU, 0)
+    assert wide is not none
+    assert pick_matmul(CPU, 0, nn.Linear(3136, 64)) is wide
+    assert pick_matmul(CPU, 0, nn.Linear(4, 4), BatchedCritics(2, 3136, (64,))) is wide
+    assert pick_matmul(CPU, 0, nn.Linear(256, 256), nn.Conv2d(64, 64, 8)) is none
+    assert pick_matmul(torch.device("cuda"), 0, nn.Linear(3136, 64)) is none
+
+
+@pytest.mark.usefixtures("amd")
+@pytest.mark.parametrize(("width", "precision"), [(8, "none"), (32_768, "bf16")])
+def test_only_updates_of_large_networks_change_who_multiplies(width: int, precision: str) -> None:
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
+    seen: list[str] = []
+
+    class Own(nn.Module):
+        def __init__(self, of: EnvSpec) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(2, width), nn.Linear(width, 4))
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            seen.append(settings.fp32_precision)
+            return self.layers(obs)
+
+    agent = DQNConfig(network=Own, device="cpu").build(spec((2,), 4), PolicyContext(seed=0))
+    batch = random_batch(spec((2,), 4))
+    before = settings.fp32_precision
+    seen.clear()
+    agent.opt(batch)
+    assert set(seen) == {before if precision == "none" else precision}
+    assert settings.fp32_precision == before
+    seen.clear()
+    agent.act(batch["obs"])
+    assert seen == [before]
 
 
 def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
