@@ -19,6 +19,7 @@ __all__ = [
     "MLP",
     "DuelingHead",
     "FieldsEncoder",
+    "ImageConv2d",
     "MakeNetwork",
     "NetworkInput",
     "OneHot",
@@ -97,10 +98,26 @@ class MLP(nn.Sequential):
         return functional.linear(x, last.weight, last.bias)
 
 
+class ImageConv2d(nn.Conv2d):
+    """A convolution of images, which have few channels.
+
+    To learn its weights from images that lie channel by channel takes oneDNN four times as long as
+    from ones that have the channels of each pixel side by side. So they are copied first, where
+    that pays: not where nothing is learned, not for bfloat16, and not on a GPU.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (B, channels, height, width), which lie in memory as the images were seen."""
+        learns = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        if learns and x.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
+
+
 def nature_cnn(n_channels: int) -> nn.Sequential:
     """Make the convolutions of Mnih et al. (2015), and flatten what comes out of them."""
     return nn.Sequential(
-        nn.Conv2d(n_channels, 32, kernel_size=8, stride=4),
+        ImageConv2d(n_channels, 32, kernel_size=8, stride=4),
         nn.ReLU(),
         nn.Conv2d(32, 64, kernel_size=4, stride=2),
         nn.ReLU(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.agents._critics import standard_critics
+from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.networks import (
     MLP,
     DuelingHead,
+    ImageConv2d,
     OneHot,
     as_float,
     encoder_layers,
     n_features,
+    nature_cnn,
     no_observations,
     observation_reader,
     q_head,
@@ -117,6 +121,54 @@ def test_images_go_through_the_convolutions_of_2015() -> None:
     network = q_network(box((4, 84, 84), "uint8"), (512,), 6)
     assert [m.out_channels for m in network if isinstance(m, nn.Conv2d)] == [32, 64, 64]
     assert linear_sizes(network) == [(7 * 7 * 64, 512), (512, 6)]
+
+
+def plain(network: nn.Sequential) -> nn.Sequential:
+    """Return the same layers, the convolutions among them as torch has them."""
+    layers: list[nn.Module] = []
+    for layer in network:
+        if isinstance(layer, nn.Conv2d):
+            conv = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride)
+            conv.load_state_dict(layer.state_dict())
+            layers.append(conv)
+        else:
+            layers.append(layer)
+    return nn.Sequential(*layers)
+
+
+def learned(network: nn.Module, images: torch.Tensor, parts: int, dtype: torch.dtype) -> list[Any]:
+    """Return what a network answers, and its gradients."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        features: torch.Tensor = InParts(parts)(network, images)
+    features.float().square().mean().backward()
+    return [features, *(p.grad for p in network.parameters())]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize(("n_channels", "rows"), [(4, 8), (3, 1), (1, 5)])
+def test_images_are_learned_from_as_by_plain_convolutions(
+    n_channels: int, rows: int, parts: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    network, images = nature_cnn(n_channels), torch.rand(rows, n_channels, 44, 40)
+    right = learned(plain(network), images, parts, dtype)
+    torch.testing.assert_close(learned(network, images, parts, dtype), right)
+
+
+def test_images_are_learned_from_with_the_channels_of_a_pixel_side_by_side() -> None:
+    conv, images = ImageConv2d(4, 32, kernel_size=8, stride=4), torch.rand(2, 4, 36, 44)
+    assert conv(images).is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        assert conv(images).is_contiguous()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert conv(images).is_contiguous()
+
+
+def test_parameters_of_the_convolutions_are_named_as_those_of_plain_ones() -> None:
+    network = nature_cnn(4)
+    shapes = {name: value.shape for name, value in network.state_dict().items()}
+    assert shapes == {name: value.shape for name, value in plain(network).state_dict().items()}
 
 
 @pytest.mark.parametrize("shape", [(84, 84, 3), (36, 36, 1)])
