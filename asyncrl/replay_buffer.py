@@ -202,5 +202,10 @@ def pass_priorities_on(agent: object, batch: Columns, buffer: object) -> None:
     Does nothing with batches of other buffers, which have no column `index`.
     """
     if "index" in batch and isinstance(agent, TellsPriorities):
-        assert isinstance(buffer, TakesPriorities)  # noqa: S101  # it has given out an index
+        if not isinstance(buffer, TakesPriorities):
+            raise ConfigError(
+                f"batches of {type(buffer).__name__} have the column 'index', so it must take "
+                "priorities, and its class has no method `update_priorities(index, td_error)`; "
+                "define it there (what `__getattr__` finds does not count), or leave the column out"
+            )
         buffer.update_priorities(batch["index"], agent.priorities())

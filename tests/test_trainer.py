@@ -17,6 +17,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import Evaluation
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay_buffer import pass_priorities_on
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.segment import SegmentConfig, make_schema
@@ -24,7 +25,7 @@ from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
-from asyncrl.types import Columns
+from asyncrl.types import Array, Columns
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play
 
@@ -324,3 +325,16 @@ def test_every_record_of_an_evaluation_carries_its_model() -> None:
     ]
     assert seen == [(10, 1.0, 1.0), (20, 3.0, 3.0), (30, 2.0, 3.0)]
     np.testing.assert_array_equal([v for v, *_ in seen], [10, 20, 30])
+
+
+class TellsOnes:
+    """An agent that tells priorities."""
+
+    def priorities(self) -> Array:
+        return np.ones(1)
+
+
+def test_a_buffer_that_hands_out_an_index_must_take_priorities() -> None:
+    batch = {"index": np.zeros(1, np.int64)}
+    with pytest.raises(ConfigError, match=r"batches of dict .* no method `update_priorities"):
+        pass_priorities_on(TellsOnes(), batch, {})

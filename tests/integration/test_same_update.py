@@ -13,7 +13,7 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.replay_buffer import ReplayBuffer
+from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
@@ -64,6 +64,13 @@ class Recording:
         return getattr(self.buffer, name)
 
 
+class RecordingPriorities(Recording):
+    """Has the method itself: Python 3.12 does not count what `__getattr__` finds for a protocol."""
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.buffer.update_priorities(index, td_error)
+
+
 class Replaying:
     """Hands out what was recorded, in the same order."""
 
@@ -101,7 +108,10 @@ def build(agent_config: Any, replay: Any, env_id: str, buffer: ReplayBuffer | No
     config = TrainerConfig(batch_size=32, warmup_env_steps=64, **(ONCE if replay.once else {}))
     processor = make_one_step(config.segment, extras)
     schema = schema_of(processor, env.spec, extras, config.segment, lookahead=replay.lookahead)
-    recording: Any = Recording(replay.build(schema, SEED))
+    made = replay.build(schema, SEED)
+    recording: Any = (
+        RecordingPriorities(made) if isinstance(made, TakesPriorities) else Recording(made)
+    )
     return Trainer(
         agent_config.build(env.spec, PolicyContext(seed=SEED, n_envs=4)),
         env,
