@@ -1,4 +1,4 @@
-"""Environments stepped by a bare loop: what every measurement with environments is bounded by.
+"""Environments stepped by a bare loop: what measurements with environments are compared with.
 
 `turn_plain` and `turn_native` step with given actions; `play_plain` and `play_native` have a
 policy choose them and write columns, as a script by hand would.
