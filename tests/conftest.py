@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -30,6 +31,15 @@ settings.load_profile("asyncrl")
 # Runs of this suite beside this one, and anything else, have temporary files of their own.
 _SCRATCH = tempfile.mkdtemp(prefix="tests-")
 os.environ["TMPDIR"] = tempfile.tempdir = _SCRATCH
+
+# `nohup` and a script's `&` have these ignored, which a command rightly leaves as it is; tests send
+# them, to themselves and to what they start.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 _WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
 _LEFTOVERS_DEADLINE_S = 15.0
