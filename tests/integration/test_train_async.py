@@ -141,7 +141,8 @@ def test_evaluation_in_the_background_scores_models_and_keeps_the_best(tmp_path:
     assert result.best_score == max(scores.values())
     best = Checkpointer(tmp_path).load("best")
     assert int(best.groups["model"]["action"]) == int(result.best_opt_steps or 0) % 10
-    assert {path.name for path in tmp_path.iterdir()} >= {"best", "100", "200"}
+    # That of step 100 is there as well unless the last one overtook it on its way to the disk.
+    assert {path.name for path in tmp_path.iterdir()} >= {"best", "200"}
     assert max(scores) == 200, "the last model is evaluated too"
 
 
