@@ -31,13 +31,10 @@ from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer import ReplayBuffer, in_batches
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import make_schema
-from asyncrl.step_processor import OneStep
 from asyncrl.types import Params
-from benchmarks.bench_learner import CASES, Case
+from benchmarks.bench_learner import CASES, Case, full_replay
 from benchmarks.bench_learner_under_load import Case as Run
-from benchmarks.bench_learner_under_load import fill, in_own_process, measure_loaded
+from benchmarks.bench_learner_under_load import in_own_process, measure_loaded
 from benchmarks.common import (
     Comparison,
     Rounds,
@@ -55,7 +52,6 @@ __all__ = [
     "MOVING",
     "VARIANTS",
     "compare_updates",
-    "full_replay",
     "largest_difference",
     "measure_moving",
     "measure_parity",
@@ -74,19 +70,6 @@ VARIANTS: Mapping[str, dict[str, str]] = {
 }
 MOVING = ("sampled and moved", "replay on the device")
 ENVS = {"sac": "Pendulum-v1", "dqn": "CartPole-v1", "dqn-256": "CartPole-v1"}
-
-
-def full_replay(case: Case, rows: int = 0, device: str = "host") -> ReplayBuffer:
-    """Return a replay full of made-up experience, in the host's memory or on a device.
-
-    It has so many rows, or those of the case where that is 0.
-    """
-    schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
-    replay = UniformReplayConfig(capacity=rows or case.replay_rows, device=device).build(
-        schema, seed=0
-    )
-    fill(replay, schema, case.spec)
-    return replay
 
 
 def on(device: str, config: Config, variant: str) -> Config:

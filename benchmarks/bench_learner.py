@@ -23,7 +23,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.replay_buffer import in_batches
+from asyncrl.replay_buffer import ReplayBuffer, in_batches
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import make_schema
 from asyncrl.step_processor import OneStep
@@ -45,7 +45,7 @@ from benchmarks.common import (
 )
 from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
 
-__all__ = ["CASES", "Case", "compare_all", "measures_of"]
+__all__ = ["CASES", "Case", "compare_all", "full_replay", "measures_of"]
 
 UNIT = "opt steps/s"
 SAMPLED, FIXED, PEER = "from the replay", "one fixed batch", "Stable-Baselines3"
@@ -127,14 +127,20 @@ VARIANTS: Mapping[str, dict[str, str | bool]] = {
 }
 
 
+def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
+    """Return a replay full of made-up experience, in the host's memory or on a device."""
+    schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
+    config = UniformReplayConfig(capacity=case.replay_rows, device=device)
+    replay = config.build(schema, seed=0)
+    fill(replay, schema, case.spec)
+    return replay
+
+
 def measures_of(
     case: Case, seconds: float, variants: Sequence[str], python: Path | None
 ) -> dict[str, Callable[[], float]]:
     """Return what is measured of a case, by name; the peer only where it is installed."""
-    columns = OneStep().columns(case.spec, ())
-    schema = make_schema(columns, length=64, lookahead=1)
-    replay = UniformReplayConfig(capacity=case.replay_rows).build(schema, seed=0)
-    fill(replay, schema, case.spec)
+    replay = full_replay(case)
     batch = replay.sample(case.sizes.batch)
     at_once = AsyncTrainerConfig().draw_at_once(batch)
 

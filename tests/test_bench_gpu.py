@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,35 +15,36 @@ import torch
 from benchmarks.bench_gpu import (
     MOVING,
     compare_updates,
-    full_replay,
     largest_difference,
     measure_moving,
     measure_parity,
     updates_of,
 )
-from benchmarks.bench_learner import CASES
+from benchmarks.bench_learner import CASES, Case, full_replay
 from benchmarks.common import ROOT
 
 ON_CPU = ["eager", "eager, bfloat16"]
 DEADLINE_S = 500
 
 
+def small(name: str) -> Case:
+    return replace(CASES[name], replay_rows=2000)
+
+
 @pytest.mark.parametrize("name", ["sac", "dqn"])
 def test_all_sides_are_rates(name: str) -> None:
-    case = CASES[name]
-    replay = full_replay(case, rows=2000)
+    case = small(name)
+    replay = full_replay(case)
     measures = updates_of(case, replay, ON_CPU, "cpu", 0.01)
-    pair = replay, full_replay(case, rows=2000, device="cpu")
+    pair = replay, full_replay(case, device="cpu")
     measures |= measure_moving(case, pair, "cpu", 0.01)
     assert list(measures)[-2:] == list(MOVING)
     assert all(measure() > 0.0 for measure in measures.values())
 
 
 def test_both_replays_give_the_same_batches() -> None:
-    case = CASES["dqn"]
-    here, there = (
-        full_replay(case, rows=2000, device=device).sample(8) for device in ("host", "cpu")
-    )
+    case = small("dqn")
+    here, there = (full_replay(case, device=device).sample(8) for device in ("host", "cpu"))
     assert isinstance(there["obs"], torch.Tensor)
     assert all(np.array_equal(here[name], there[name]) for name in here)
 
@@ -63,8 +65,8 @@ def test_variants_are_compared_with_eager_and_with_their_limits() -> None:
 
 
 def test_parity_is_nothing_between_the_same_and_something_between_precisions() -> None:
-    case = CASES["dqn"]
-    replay = full_replay(case, rows=2000)
+    case = small("dqn")
+    replay = full_replay(case)
     assert measure_parity(case, replay, ("eager", "eager"), "cpu", 3) == 0.0
     assert measure_parity(case, replay, ("eager", "eager, bfloat16"), "cpu", 3) > 0.0
 
