@@ -21,6 +21,7 @@ from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
+    make_orthogonal,
     n_features,
 )
 from asyncrl.agents.recurrent import CoreKind, RecurrentCore, each_row
@@ -55,10 +56,10 @@ class PolicyValueNet(nn.Module):
         self.head = head
         self.policy = nn.Linear(n_inputs, head.n_outputs)
         self.value = nn.Linear(n_inputs, 1)
-        _make_orthogonal(self.policy, _POLICY_GAIN)
-        _make_orthogonal(self.value, 1.0)
+        make_orthogonal(self.policy, _POLICY_GAIN)
+        make_orthogonal(self.value, 1.0)
         if self.core is not None:
-            _make_orthogonal(self.core, 1.0)
+            make_orthogonal(self.core, 1.0)
 
     @property
     def memory_size(self) -> int:
@@ -112,7 +113,7 @@ def make_torso(
     if own is not None:
         return own_encoder(own, spec)
     torso = _Torso(spec.observation, hidden, activation)
-    _make_orthogonal(torso, _HIDDEN_GAIN)
+    make_orthogonal(torso, _HIDDEN_GAIN)
     return torso, torso.n_outputs
 
 
@@ -136,11 +137,3 @@ class _Torso(nn.Module):
         for layer in self._layers:
             x = self._activate(functional.linear(x, layer.weight, layer.bias))
         return x
-
-
-def _make_orthogonal(module: nn.Module, gain: float) -> None:
-    for param in module.parameters():
-        if param.ndim > 1:
-            nn.init.orthogonal_(param, gain)
-        else:
-            nn.init.zeros_(param)

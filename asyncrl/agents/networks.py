@@ -26,6 +26,7 @@ __all__ = [
     "as_float",
     "encoded_mlp",
     "encoder_layers",
+    "make_orthogonal",
     "n_features",
     "nature_cnn",
     "no_observations",
@@ -274,6 +275,15 @@ def n_features(layers: Sequence[nn.Module], observation: BoxSpec | PackedSpec) -
     with torch.no_grad():
         features: Tensor = nn.Sequential(*layers)(no_observations(observation, 1))
     return features.shape[1]
+
+
+def make_orthogonal(module: nn.Module, gain: float) -> None:
+    """Start all weights of a module as orthogonal matrices of this gain, and its biases as 0."""
+    for param in module.parameters():
+        if param.ndim > 1:
+            nn.init.orthogonal_(param, gain)
+        else:
+            nn.init.zeros_(param)
 
 
 def _few_choices(spec: BoxSpec) -> bool:

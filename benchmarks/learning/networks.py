@@ -6,6 +6,7 @@ import math
 
 from torch import nn
 
+from asyncrl.agents.networks import make_orthogonal
 from asyncrl.env import EnvSpec
 
 __all__ = ["shallow"]
@@ -26,8 +27,5 @@ def shallow(spec: EnvSpec) -> nn.Module:
         nn.Linear(32 * 9 * 9, 256),
         nn.ReLU(),
     )
-    for layer in network:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-            nn.init.zeros_(layer.get_parameter("bias"))
+    make_orthogonal(network, math.sqrt(2.0))
     return network
