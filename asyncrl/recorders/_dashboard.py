@@ -264,13 +264,13 @@ def _actor_table(
     policy = [name for row in actors.values() for name in row if name not in shown]
     extra = list(dict.fromkeys(policy))[: _MOST_POLICY_COLUMNS if width >= 76 else 1]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
-    lag = ["behind"] if any("model_version" in row for row in actors.values()) else []
-    for title in ("actor", "env steps", "steps/s", "episodes", "restarts", *lag):
+    behind = ["behind"] if any("model_version" in row for row in actors.values()) else []
+    for title in ("actor", "env steps", "steps/s", "episodes", "restarts", *behind):
         table.add_column(title, justify="right", no_wrap=True)
     for title in extra:  # these may be cut where the window is narrow
         table.add_column(Text(title), justify="right", overflow="ellipsis", min_width=7)
     for slot in slots:
-        late = [Text(_actor_lag(state, actors[slot]))] if lag else []
+        late = [Text(_actor_lag(state, actors[slot]))] if behind else []
         policy_cells = [_policy_cell(actors[slot], name) for name in extra]
         table.add_row(*_actor_cells(state, slot, actors[slot]), *late, *policy_cells)
     hidden = len(actors) - len(slots)
