@@ -51,7 +51,8 @@ DQN_SETTINGS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch": 64,
     "hidden": [256, 256],
-    "target_every": 10,
+    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
+    "target_every": 128,
     "double": False,
     "n_step": 1,
     "gamma": 0.99,

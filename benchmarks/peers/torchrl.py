@@ -150,7 +150,8 @@ DQN_SETTINGS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch": 64,
     "hidden": [256, 256],
-    "target_every": 10,
+    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
+    "target_every": 128,
     "learning_starts": 1000,
     "env_steps": 256,
     "opt_steps": 128,
