@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.messages import ActorReport, Experience, Hello, ModelInfo, Peer
 from asyncrl.segment import ColumnSpec, make_schema
-from asyncrl.types import ActorId, ModelVersion
+from asyncrl.types import ActorId, Array, ModelVersion
 
 SCHEMA = make_schema(
     [
@@ -66,14 +66,17 @@ def make_report(peer: Peer = PEER, produced: int = 5, seq: int = 1) -> ActorRepo
 
 
 def make_model(version: int, value: float = 0.0) -> ModelInfo:
-    params = {"w": np.full((3, 2), value, np.float32), "b": np.full(3, value, np.float64)}
+    params: dict[str, Array] = {
+        "w": np.full((3, 2), value, np.float32),
+        "b": np.full(3, value, np.float64),
+    }
     return ModelInfo(version=ModelVersion(version), params=params, env_steps=10 * version)
 
 
 def same(a: Any, b: Any) -> bool:
     """Whether two messages say the same, down to dtypes and shapes of their arrays."""
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, dict):
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if hasattr(a, "__dataclass_fields__"):
