@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.chaos import suite
-from benchmarks.chaos.suite import Run, read_run
+from benchmarks.chaos.suite import Run, kept_runs, read_run
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="test_good"/>
@@ -34,9 +34,25 @@ def test_one_flake_in_many_runs_breaks_the_promise() -> None:
     assert "tests.a.test_bad failed 1 times" in in_a_row.measured
     assert longest.measured == "1.5 minutes"
     assert longest.passed
-    in_a_row, longest = suite._judged([made(901.0)])
+    in_a_row, longest = suite._judged([made(901.0)] * 50)
     assert in_a_row.verdict == "kept"
     assert longest.verdict == "missed"
+
+
+def test_few_runs_prove_nothing_yet() -> None:
+    in_a_row = suite._judged([made(60.0)] * 49)[0]
+    assert in_a_row.verdict == "not run"
+    assert "49 of 49 clean" in in_a_row.measured
+
+
+def test_runs_of_the_same_code_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    assert kept_runs(path, "now") == []
+    suite._keep(path, "then", made(1.0))
+    suite._keep(path, "now", made(2.0, "tests.a.test_bad"))
+    suite._keep(path, "now", made(3.0))
+    assert [run.seconds for run in kept_runs(path, "now")] == [2.0, 3.0]
+    assert suite._judged(kept_runs(path, "now"))[0].verdict == "broken"
 
 
 def test_a_run_without_tests_proves_nothing() -> None:
