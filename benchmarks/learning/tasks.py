@@ -232,6 +232,24 @@ CASES: tuple[Case, ...] = (
             "trainer.books.eval_interval_opt_steps": 100,
         },
     ),
+    Case(
+        algorithm="impala",
+        task="pong",
+        settings={
+            "agent.network": shallow,
+            "agent.precision": "bfloat16",
+            "agent.learning_rate": 4e-4,
+            "agent.lambda_": 0.95,
+            "agent.normalize_advantages": True,
+            "agent.normalize_obs": False,
+            "agent.normalize_reward": False,
+            "segment.length": 16,
+            "segment.frame_stack": 4,
+            "trainer.batch_size": 128,
+            "trainer.sync_interval_opt_steps": 4,
+            "trainer.books.eval_interval_opt_steps": 1500,
+        },
+    ),
     Case(algorithm="dqn", task="pong", preset="dqn-atari"),
 )
 """In the order in which they are run: what takes long comes last."""
