@@ -3,6 +3,7 @@
     from policy_numpy import Policy
 
     policy = Policy("policy.npz")
+    policy.reset()                 # where an episode begins, if the policy has a memory
     action = policy.act(obs)       # one observation, or a batch of them; a dict if it has fields
 
 `asyncrl export` writes the file: arrays, and under `description` JSON that says what observations
@@ -23,13 +24,20 @@ import numpy as np
 
 __all__ = ["FORMAT", "OPERATIONS", "Policy"]
 
-FORMAT = 1
+FORMAT = 2
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Policy:
-    """A greedy policy: the same observation always leads to the same action."""
+    """A greedy policy: the same observations always lead to the same action.
+
+    One that was trained with a memory keeps it from one `act` to the next; tell it by `reset` where
+    episodes begin. Any other one needs no `reset`.
+    """
+
+    memory: Array | None
+    """What is remembered, a row for each environment; None if that is nothing yet."""
 
     def __init__(self, path: str | Path | BinaryIO) -> None:
         with np.load(path) as file:
@@ -40,11 +48,25 @@ class Policy:
                 f"{path} has format {self.description.get('format')}, and this file reads format "
                 f"{FORMAT}; take the policy_numpy.py of the asyncrl that wrote it"
             )
+        self.memory = None
         self._arrays = arrays
         self._fields: dict[str, dict[str, Any]] = self.description["observation"]
 
+    def reset(self, begins: Any = True) -> None:
+        """Forget what went before: in all environments, or in those (B,) where an episode begins.
+
+        After all have begun, their number may be another one.
+        """
+        if self.memory is not None:
+            where = np.broadcast_to(np.asarray(begins, np.bool_), len(self.memory))
+            empty = np.zeros_like(self.memory)
+            self.memory = None if where.all() else np.where(where[:, None], empty, self.memory)
+
     def act(self, obs: Any) -> Array:
-        """Return the action for one observation, or the actions for a batch."""
+        """Return the action for one observation, or the actions for a batch.
+
+        A batch is of as many environments each time, each in its row.
+        """
         fields = obs if isinstance(obs, Mapping) else {"": obs}
         arrays = {name: np.asarray(fields[name]) for name in self._fields}
         name, field = next(iter(self._fields.items()))
@@ -55,26 +77,45 @@ class Policy:
         return action if is_batch else np.asarray(action[0])
 
     def answer(self, fields: Mapping[str, Array]) -> Array:
-        """Return what the network answers to a batch of observations, given by field."""
+        """Return what the network answers to a batch of observations, given by field.
+
+        What it remembers is then what it remembers after them.
+        """
         inputs: dict[str, Array] = {}
         for name, field in self._fields.items():
             array = np.asarray(fields[name], field["dtype"]).reshape(-1, *field["shape"])
             scale = np.float32(255.0 if field["dtype"] == "uint8" else 1.0)
             inputs[field["input"]] = array.astype(np.float32) / scale
-        if self.description["any_batch"]:
-            return self._run(inputs)
-        rows = range(len(next(iter(inputs.values()))))
-        return np.concatenate(
-            [self._run({name: array[i : i + 1] for name, array in inputs.items()}) for i in rows]
-        )
+        count = len(next(iter(inputs.values())))
+        remembered = self.description["memory"]
+        if remembered:
+            inputs[remembered["input"]] = self._recall(count, remembered["size"])
+        one_by_one = [slice(i, i + 1) for i in range(count)]
+        runs = [
+            self._run({name: array[rows] for name, array in inputs.items()})
+            for rows in ([slice(None)] if self.description["any_batch"] else one_by_one)
+        ]
+        if remembered:
+            self.memory = np.concatenate([values[remembered["after"]] for values in runs])
+        return np.concatenate([values[self.description["answer"]] for values in runs])
 
-    def _run(self, inputs: Mapping[str, Array]) -> Array:
+    def _recall(self, count: int, size: int) -> Array:
+        """Return what is remembered before these rows."""
+        if self.memory is None:
+            return np.zeros((count, size), np.float32)
+        if len(self.memory) != count:
+            raise ValueError(
+                f"{count} observations came behind {len(self.memory)}; give as many as there are "
+                "environments each time, or call reset() where episodes begin with another number"
+            )
+        return self.memory
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         values: dict[str, Any] = {**self._arrays, **inputs}
         for out, name, args, kwargs in self.description["operations"]:
             known = {key: _value(arg, values) for key, arg in kwargs.items()}
             values[out] = OPERATIONS[name](*(_value(arg, values) for arg in args), **known)
-        answer: Array = values[self.description["answer"]]
-        return answer
+        return values
 
     def _action(self, answer: Array) -> Array:
         said = self.description["action"]
@@ -139,8 +180,7 @@ def _layer_norm(
     centered = x - x.mean(axis=axes, keepdims=True)
     out = centered / np.sqrt((centered**2).mean(axis=axes, keepdims=True) + eps)
     out = out if weight is None else out * weight
-    out = out if bias is None else out + bias
-    normed: Array = out.astype(x.dtype)
+    normed: Array = (out if bias is None else out + bias).astype(x.dtype)
     return normed
 
 
@@ -150,8 +190,32 @@ def _batch_norm(
     shape = (1, -1, *(1 for _ in x.shape[2:]))
     out = (x - mean.reshape(shape)) / np.sqrt(var.reshape(shape) + momentum_eps[-1])
     out = out if weight is None else out * weight.reshape(shape)
-    out = out if bias is None else out + bias.reshape(shape)
-    return (out.astype(x.dtype),)
+    return ((out if bias is None else out + bias.reshape(shape)).astype(x.dtype),)
+
+
+def _sigmoid(x: Array) -> Array:
+    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5  # exp(-x) would be too large for some x
+    return answer
+
+
+def _gru_cell(
+    x: Array, memory: Array, w_x: Array, w_memory: Array, b_x: Any = None, b_memory: Any = None
+) -> Array:
+    reset_x, update_x, new_x = np.split(_linear(x, w_x, b_x), 3, axis=1)
+    reset, update, new = np.split(_linear(memory, w_memory, b_memory), 3, axis=1)
+    fresh = np.tanh(new_x + _sigmoid(reset_x + reset) * new)
+    after: Array = fresh + _sigmoid(update_x + update) * (memory - fresh)
+    return after
+
+
+def _lstm_cell(
+    x: Array, memory: list[Array], w_x: Array, w_out: Array, b_x: Any = None, b_out: Any = None
+) -> tuple[Array, Array]:
+    out, cell = memory
+    gates = _linear(x, w_x, b_x) + _linear(out, w_out, b_out)
+    enter, keep, new, leave = np.split(gates, 4, axis=1)
+    cell = _sigmoid(keep) * cell + _sigmoid(enter) * np.tanh(new)
+    return _sigmoid(leave) * np.tanh(cell), cell
 
 
 def _softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
@@ -233,28 +297,22 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "conv2d": _conv2d,
     "layer_norm": _layer_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
-    "matmul": operator.matmul,
-    "mm": operator.matmul,
-    "bmm": operator.matmul,
+    "gru_cell": _gru_cell,
+    "lstm_cell": _lstm_cell,
+    **dict.fromkeys(("matmul", "mm", "bmm"), operator.matmul),
     "addmm": lambda bias, a, b: bias + a @ b,
     "relu": lambda x: np.maximum(x, 0),
     "elu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
     "leaky_relu": lambda x, slope=0.01: np.where(x > 0, x, slope * x),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "silu": lambda x: x / (1 + np.exp(-x)),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
     "softplus": lambda x: np.logaddexp(x, 0),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
-    "exp": np.exp,
-    "log": np.log,
-    "cos": np.cos,
-    "sin": np.sin,
-    "sqrt": np.sqrt,
+    **{name: getattr(np, name) for name in ("tanh", "exp", "log", "cos", "sin", "sqrt", "square")},
+    **{name: getattr(np, name) for name in ("abs", "maximum", "minimum")},
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "square": np.square,
     "pow": np.power,
-    "abs": np.abs,
     "neg": np.negative,
     "add": _scaled(operator.add),
     "sub": _scaled(operator.sub),
@@ -262,8 +320,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "div": operator.truediv,
     "floordiv": operator.floordiv,
     "eq": operator.eq,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
     "clamp": _clamp,
     "mean": _reduced(np.mean),
     "sum": _reduced(np.sum),
@@ -271,30 +327,22 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "amin": _reduced(np.min),
     "cat": lambda xs, dim=0: np.concatenate(xs, axis=dim),
     "stack": lambda xs, dim=0: np.stack(xs, axis=dim),
-    "view": lambda x, shape: x.reshape(shape),
-    "reshape": lambda x, shape: x.reshape(shape),
+    **dict.fromkeys(("view", "reshape"), np.reshape),
     "flatten": _flatten,
     "unflatten": _unflatten,
     "unsqueeze": np.expand_dims,
     "squeeze": lambda x, dim: x.squeeze(dim),
-    "permute": np.transpose,
+    **dict.fromkeys(("permute", "t"), np.transpose),
     "transpose": np.swapaxes,
-    "t": np.transpose,
     "expand": _expand,
     "index": _index,
     "select": lambda x, dim, index: np.take(x, index, axis=dim),
     "slice": _slice,
-    "split": _split,
-    "split_with_sizes": _split,
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
     "chunk": _chunk,
     "getitem": operator.getitem,
     "sym_size": lambda x, dim: x.shape[dim],
-    "to": _cast,
-    "_to_copy": _cast,
-    "clone": _same,
-    "contiguous": _same,
-    "alias": _same,
-    "detach": _same,
-    "dropout": _same,
+    **dict.fromkeys(("to", "_to_copy"), _cast),
+    **dict.fromkeys(("clone", "contiguous", "alias", "detach", "dropout"), _same),
 }
 """What is done to arrays; where torch has several kinds of an operation, one serves them all."""

@@ -108,6 +108,83 @@ def test_batch_norm_is_torchs() -> None:
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_cells_of_memories_are_torchs() -> None:
+    memory, cell = torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(2, -2, 12).reshape(4, 3)
+    for kind, cells, expected_of in (("gru", 3, torch.gru_cell), ("lstm", 4, torch.lstm_cell)):
+        n = cells * 3
+        of_x = torch.linspace(-1, 1, n * 6).reshape(n, 6)
+        of_memory = torch.linspace(1, -2, n * 3).reshape(n, 3)
+        biases = torch.linspace(-1, 1, n), torch.linspace(0, 1, n)
+        before: Any = memory if kind == "gru" else [memory, cell]
+        for weights in ((of_x, of_memory), (of_x, of_memory, *biases)):
+            expected: Any = expected_of(X, before, *weights)
+            found = OPERATIONS[f"{kind}_cell"](*map(plain, (X, before, *weights)))
+            torch.testing.assert_close(
+                torch.from_numpy(np.stack([*found])), torch.stack([*expected])
+            )
+
+
+def test_large_numbers_are_squashed_in_silence() -> None:
+    large = np.array([-1e4, 1e4], np.float32)
+    assert OPERATIONS["sigmoid"](large).tolist() == [0.0, 1.0]
+    assert OPERATIONS["silu"](large).tolist() == [0.0, 1e4]
+
+
+def remembering(path: Path, *, any_batch: bool = True) -> Policy:
+    """Return a policy that remembers the sum of all observations, and acts by it."""
+    box = {"dtype": "float32", "shape": [1], "input": "input 0"}
+    description = {
+        "format": FORMAT,
+        "any_batch": any_batch,
+        "observation": {"": box},
+        "action": {
+            "dtype": "float32",
+            "shape": [1],
+            "kind": "quantities",
+            "low": [-100.0],
+            "high": [float("inf")],
+            "squashed": False,
+        },
+        "operations": [["sum", "add", [{"name": "input 0"}, {"name": "input 1"}], {}]],
+        "answer": "sum",
+        "memory": {"size": 1, "input": "input 1", "after": "sum"},
+    }
+    np.savez(path, description=np.frombuffer(json.dumps(description).encode(), np.uint8))
+    return Policy(path)
+
+
+@pytest.mark.parametrize("any_batch", [True, False])
+def test_memory_goes_on_until_an_episode_begins(tmp_path: Path, any_batch: bool) -> None:
+    policy = remembering(tmp_path / "p.npz", any_batch=any_batch)
+    obs = np.array([[1.0], [10.0]], np.float32)
+    assert policy.act(obs).ravel().tolist() == [1, 10]
+    assert policy.act(obs).ravel().tolist() == [2, 20]
+    policy.reset([False, True])
+    assert policy.act(obs).ravel().tolist() == [3, 10]
+    policy.reset()
+    assert policy.memory is None
+    assert policy.act(obs[0]).tolist() == [1]
+    assert policy.act(obs[0]).tolist() == [2]
+
+
+def test_memory_may_be_kept_and_given_back(tmp_path: Path) -> None:
+    policy = remembering(tmp_path / "p.npz")
+    policy.act(np.ones((2, 1)))
+    kept = policy.memory
+    policy.act(np.ones((2, 1)))
+    policy.memory = kept
+    assert policy.act(np.ones((2, 1))).ravel().tolist() == [2, 2]
+
+
+def test_another_number_of_environments_is_refused_within_episodes(tmp_path: Path) -> None:
+    policy = remembering(tmp_path / "p.npz")
+    policy.act(np.ones((2, 1)))
+    with pytest.raises(ValueError, match="3 observations came behind 2; give as many as there are"):
+        policy.act(np.ones((3, 1)))
+    policy.reset(np.ones(2))
+    assert policy.act(np.ones((3, 1))).shape == (3, 1)
+
+
 def test_convolutions_that_it_cannot_do_are_refused() -> None:
     with pytest.raises(ValueError, match="groups or dilation are not supported"):
         OPERATIONS["conv2d"](IMAGE.numpy(), KERNEL.numpy(), None, 1, 0, 2)

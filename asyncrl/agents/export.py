@@ -2,7 +2,8 @@
 
 The network is traced: what it does to a batch of observations becomes a list of operations. So
 networks of the user's own can be exported, too, as far as they consist of operations that
-`policy_numpy.OPERATIONS` lists, and remember nothing.
+`policy_numpy.OPERATIONS` lists. Where there is a memory, it goes in beside the observations and
+comes out beside the answer.
 """
 
 from __future__ import annotations
@@ -12,47 +13,55 @@ import io
 import json
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from asyncrl.agent import evaluation_mode
-from asyncrl.agents.networks import NetworkInput
+from asyncrl.agent import Policy as ActingPolicy
+from asyncrl.agent import evaluation_mode, forget
+from asyncrl.agents.networks import NetworkInput, observation_reader
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy
-from asyncrl.types import Array
+from asyncrl.types import Array, BoolArray
 
 __all__ = ["export_policy"]
 
 _ATOL = 1e-5
-_CHECKED_ROWS = 64
+_CHECKED = (1, 64)  # steps and rows
+_CHECKED_REMEMBERING = (16, 16)
+_BEGIN_SHARE = 0.2
 _TRACED_ROWS = 3
 
-Fields = dict[str, Array]
+
+class _Play(NamedTuple):
+    """What a policy is shown, step after step, and what it does."""
+
+    obs: list[Array]
+    begins: list[BoolArray]
+    """Where an episode begins; everywhere in the first step."""
+    actions: list[Array]
 
 
 def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     """Write what a policy does without exploring, once it is seen that the file does the same.
 
-    Raises `ConfigError` for policies that remember, and for networks that do what numpy is not
-    told how to. Actions of a `DiscreteSpec` count from 0.
+    What the policy remembers of its evaluation is lost. Raises `ConfigError` for networks that do
+    what numpy is not told how to. Actions of a `DiscreteSpec` count from 0.
     """
-    if any(isinstance(module, RecurrentCore) for module in policy.model.modules()):
-        raise ConfigError("a policy that remembers cannot be exported; train one without a memory")
-    obs = _some_observations(spec.observation)
-    acting: Any = policy
-    with evaluation_mode(acting):
-        expected = acting.act(obs).action
-    fields = spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else {"": obs}
+    memory_size = _memory_size(policy.model)
+    size = _CHECKED_REMEMBERING if memory_size else _CHECKED
+    play = _played(policy, spec.observation, *size)
     network = copy.deepcopy(policy.model).cpu().eval()
-    inputs = acting.read_obs(torch.from_numpy(obs))
+    read_obs = observation_reader(spec.observation)
     for rows in (_TRACED_ROWS, 1):  # a network that looks at how many rows there are gets only one
-        description, arrays = _trace(network, _rows(inputs, rows))
+        inputs = read_obs(torch.from_numpy(play.obs[0][:rows]))
+        description, arrays = _trace(network, inputs, memory_size)
         description |= {
             "format": FORMAT,
             "any_batch": rows > 1,
@@ -62,7 +71,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
         arrays["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
         file = io.BytesIO()
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # none is an option
-        if _acts_so(file, fields, expected):
+        if _acts_so(file, spec.observation, play):
             path.write_bytes(file.getvalue())
             return
     raise ConfigError(
@@ -71,26 +80,53 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     )
 
 
-def _acts_so(file: io.BytesIO, fields: Fields, expected: Array) -> bool:
-    """Say whether an exported policy does what the policy does."""
+def _acts_so(file: io.BytesIO, observation: BoxSpec | PackedSpec, play: _Play) -> bool:
+    """Say whether an exported policy does what the policy has done."""
     file.seek(0)
-    try:
-        action = Policy(file).act(fields.get("", fields))
-    except ValueError:  # shapes that do not fit: the network has looked at how many rows there are
-        return False
-    return action.shape == expected.shape and np.allclose(action, expected, _ATOL, _ATOL)
+    exported = Policy(file)
+    for obs, begins, expected in zip(*play, strict=True):
+        exported.reset(begins)
+        try:
+            action = exported.act(
+                observation.unpack(obs) if isinstance(observation, PackedSpec) else obs
+            )
+        except ValueError:  # shapes that do not fit: the network has looked at how many rows
+            return False
+        if action.shape != expected.shape or not np.allclose(action, expected, _ATOL, _ATOL):
+            return False
+    return True
 
 
-def _some_observations(observation: BoxSpec | PackedSpec) -> Array:
-    """Draw observations of a space."""
+def _played(
+    policy: TorchPolicy, observation: BoxSpec | PackedSpec, n_steps: int, n_rows: int
+) -> _Play:
+    """Let a policy act on observations of a space, through several episodes."""
     random = np.random.default_rng(0)
+    begins = [random.random(n_rows) < _BEGIN_SHARE for _ in range(n_steps)]
+    begins[0][:] = True
+    obs = [_some_observations(observation, n_rows, random) for _ in begins]
+    actions = []
+    acting = cast(ActingPolicy, policy)
+    with evaluation_mode(acting):
+        for seen, where in zip(obs, begins, strict=True):
+            forget(acting, where)
+            actions.append(acting.act(seen).action)
+        forget(acting, np.ones_like(begins[0]))
+    return _Play(obs, begins, actions)
+
+
+def _some_observations(
+    observation: BoxSpec | PackedSpec, count: int, random: np.random.Generator
+) -> Array:
+    """Draw observations of a space."""
     if isinstance(observation, PackedSpec):
-        return observation.pack({name: _draw(box, random) for name, box in observation.fields})
-    return _draw(observation, random)
+        fields = {name: _draw(box, count, random) for name, box in observation.fields}
+        return observation.pack(fields)
+    return _draw(observation, count, random)
 
 
-def _draw(box: BoxSpec, random: np.random.Generator) -> Array:
-    shape = (_CHECKED_ROWS, *box.shape)
+def _draw(box: BoxSpec, count: int, random: np.random.Generator) -> Array:
+    shape = (count, *box.shape)
     if np.dtype(box.dtype).kind in "iub":
         low, high = box.low.astype(np.int64), box.high.astype(np.int64)
         return random.integers(low, high, shape, endpoint=True).astype(box.dtype)
@@ -118,36 +154,58 @@ def _action(action: BoxSpec | DiscreteSpec, *, squashed: bool) -> dict[str, Any]
 # --- what a network does -------------------------------------------------------------------------
 
 
-def _rows(inputs: NetworkInput, count: int) -> NetworkInput:
-    if isinstance(inputs, Tensor):
-        return inputs[:count]
-    return {name: field[:count] for name, field in inputs.items()}
+def _memory_size(model: nn.Module) -> int:
+    """Return how many numbers a network remembers of each environment."""
+    cores = [module for module in model.modules() if isinstance(module, RecurrentCore)]
+    if len(cores) > 1 or (cores and not hasattr(_within(model), "step")):
+        raise ConfigError(
+            f"{type(model).__name__} remembers, but not by one RecurrentCore that its method "
+            "step(obs, memory) takes further; it cannot be exported"
+        )
+    return sum(core.memory_size for core in cores)
+
+
+def _within(model: nn.Module) -> nn.Module:
+    """Return the network behind the normalisation of what it sees."""
+    return model.network if isinstance(model, Normalized) else model
 
 
 class _Traced(nn.Module):
-    """A network whose inputs are tensors without names."""
+    """A network whose inputs are tensors without names, the memory behind the others."""
 
-    def __init__(self, network: nn.Module, names: list[str] | None) -> None:
+    def __init__(self, network: nn.Module, names: list[str] | None, *, remembers: bool) -> None:
         super().__init__()
         self.network = network
         self._names = names
+        self._remembers = remembers
 
-    def forward(self, *fields: Tensor) -> object:
-        return self.network(
-            fields[0] if self._names is None else dict(zip(self._names, fields, strict=True))
-        )
+    def forward(self, *inputs: Tensor) -> object:
+        fields = inputs[:-1] if self._remembers else inputs
+        obs = fields[0] if self._names is None else dict(zip(self._names, fields, strict=True))
+        if not self._remembers:
+            return self.network(obs)
+        seen = self.network.see(obs) if isinstance(self.network, Normalized) else obs
+        step: Any = _within(self.network).step
+        return step(seen, inputs[-1])
 
 
-def _trace(network: nn.Module, inputs: NetworkInput) -> tuple[dict[str, Any], dict[str, Array]]:
+def _trace(
+    network: nn.Module, obs: NetworkInput, memory_size: int
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the operations that lead from inputs to the answer, and the arrays in them."""
-    names = None if isinstance(inputs, Tensor) else list(inputs)
-    tensors = [inputs] if isinstance(inputs, Tensor) else inputs.values()
-    fields = tuple(tensor.contiguous() for tensor in tensors)
-    any_rows = {0: torch.export.Dim.AUTO} if len(fields[0]) > 1 else None
+    names = None if isinstance(obs, Tensor) else list(obs)
+    fields = [obs] if isinstance(obs, Tensor) else obs.values()
+    inputs = [tensor.contiguous() for tensor in fields]
+    rows = len(inputs[0])
+    if memory_size:
+        inputs.append(torch.zeros(rows, memory_size))
+    any_rows = {0: torch.export.Dim.AUTO} if rows > 1 else None
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own
         program = torch.export.export(
-            _Traced(network, names), fields, dynamic_shapes=((any_rows,) * len(fields),)
+            _Traced(network, names, remembers=memory_size > 0),
+            tuple(inputs),
+            dynamic_shapes=((any_rows,) * len(inputs),),
         )
         program = program.run_decompositions({})
     signature = program.graph_signature
@@ -162,8 +220,12 @@ def _trace(network: nn.Module, inputs: NetworkInput) -> tuple[dict[str, Any], di
     ]
     used = {argument.name for node in program.graph.nodes for argument in node.all_input_nodes}
     arrays = {name: known[path].detach().numpy() for name, path in own.items() if name in used}
-    answer = places.get(signature.user_outputs[0], signature.user_outputs[0])
-    return {"operations": operations, "answer": answer}, arrays
+    answer, *others = (places.get(name, name) for name in signature.user_outputs)
+    description = {"operations": operations, "answer": answer, "memory": None}
+    if memory_size:
+        at = {"input": f"input {len(inputs) - 1}", "after": others[0]}
+        description["memory"] = {"size": memory_size, **at}
+    return description, arrays
 
 
 def _operation(node: fx.Node) -> str:

@@ -26,7 +26,8 @@ class ExportArguments:
     """Directory of the run, or of one of its checkpoints."""
 
     to: Path = Path("policy.npz")
-    """File to write. Beside it comes `policy_numpy.py`, which reads it and acts."""
+    """File to write. Beside it comes `policy_numpy.py`, which reads it and acts; one that was
+    trained with a memory is to be told where episodes begin."""
 
     checkpoint: str = "best"
     """`best`, or the number of optimisation steps of a checkpoint."""
@@ -56,8 +57,10 @@ def run(arguments: ExportArguments) -> int:
         arguments.to.parent.mkdir(parents=True, exist_ok=True)
         export_policy(policy, env.spec, arguments.to)
     shutil.copyfile(policy_numpy.__file__, loader)
+    remembers = policy_numpy.Policy(arguments.to).description["memory"]
     print(
         f"{arguments.to} holds the model after {steps} optimisation steps; {loader} acts by it: "
-        f'Policy("{arguments.to.name}").act(obs)'
+        f'policy = Policy("{arguments.to.name}"); '
+        f"{'policy.reset() where an episode begins; ' if remembers else ''}policy.act(obs)"
     )
     return 0

@@ -20,7 +20,10 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.export import export_policy
+from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
@@ -29,6 +32,7 @@ from asyncrl.policy_numpy import Policy
 from asyncrl.types import Array
 
 ROWS = 50
+STEPS = 60
 
 
 def box(low: Any, high: Any, dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:
@@ -61,12 +65,31 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "ppo, several choices": (PPOConfig(), EnvSpec(VECTOR, CHOICES)),
 }
 
+PLAIN = BoxSpec((3,), "float32", VECTOR.low[:3], VECTOR.high[:3])
+PARTS = PackedSpec((("place", PLAIN), ("gear", CHOICES)))
+GRU: Any = {"memory": "gru", "hidden": (16,)}
+LSTM: Any = {"memory": "lstm", "hidden": (16,)}
+R2D2: Any = {"hidden": (16,), "encoder_hidden": (16,), "memory_units": 12}
 
-def observations(space: BoxSpec | PackedSpec) -> Array:
+REMEMBERING: dict[str, tuple[Any, EnvSpec]] = {
+    "ppo gru": (PPOConfig(shared_torso=True, **GRU), EnvSpec(VECTOR, FOUR)),
+    "ppo lstm, quantities": (
+        PPOConfig(shared_torso=True, normalize_obs=True, **LSTM),
+        EnvSpec(VECTOR, BOUNDED),
+    ),
+    "ppo gru, several choices": (PPOConfig(shared_torso=True, **GRU), EnvSpec(VECTOR, CHOICES)),
+    "impala gru": (IMPALAConfig(**GRU), EnvSpec(VECTOR, BOUNDED)),
+    "impala lstm, fields": (IMPALAConfig(normalize_obs=True, **LSTM), EnvSpec(PARTS, FOUR)),
+    "r2d2 lstm": (R2D2Config(normalize_obs=True, **R2D2), EnvSpec(VECTOR, FOUR)),
+    "r2d2 gru, noisy": (R2D2Config(memory="gru", noisy=True, **R2D2), EnvSpec(VECTOR, FOUR)),
+}
+
+
+def observations(space: BoxSpec | PackedSpec, seed: int = 77) -> Array:
     """Return other observations than those that an export is checked with."""
-    random = np.random.default_rng(77)
+    random = np.random.default_rng(seed)
     if isinstance(space, PackedSpec):
-        return space.pack({name: observations(field) for name, field in space.fields})
+        return space.pack({name: observations(field, seed) for name, field in space.fields})
     if space.dtype == "float32":
         return 3 * random.standard_normal((ROWS, *space.shape), np.float32)
     low, high = space.low.astype(int), space.high.astype(int)
@@ -103,6 +126,53 @@ def test_actions_and_answers_are_those_of_torch(case: str, tmp_path: Path) -> No
     np.testing.assert_allclose(exported.answer(fields), answer, rtol=1e-4, atol=1e-5)
     one = {name: field[7] for name, field in fields.items()} if isinstance(given, dict) else obs[7]
     np.testing.assert_allclose(exported.act(one), action[7], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", REMEMBERING)
+def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path: Path) -> None:
+    config, spec = REMEMBERING[case]
+    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
+    export_policy(policy, spec, tmp_path / "p.npz")
+    exported = Policy(tmp_path / "p.npz")
+    random = np.random.default_rng(5)
+    begins = np.ones(ROWS, np.bool_)
+    for step in range(STEPS):
+        obs = observations(spec.observation, seed=step)
+        given: Any = (
+            spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else obs
+        )
+        policy.forget(begins)
+        exported.reset(begins)
+        action, expected = exported.act(given), policy.act(obs).action
+        assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
+        memory = policy._memories.recall(ROWS, training=False)
+        np.testing.assert_allclose(exported.memory, memory.numpy(), rtol=1e-4, atol=1e-5)
+        begins = random.random(ROWS) < 0.1
+
+
+def test_one_environment_acts_as_its_row_of_many_does(tmp_path: Path) -> None:
+    config, spec = REMEMBERING["ppo lstm, quantities"]
+    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
+    export_policy(policy, spec, tmp_path / "p.npz")
+    many, one = Policy(tmp_path / "p.npz"), Policy(tmp_path / "p.npz")
+    for step in range(10):
+        if step in {0, 6}:
+            many.reset(np.arange(ROWS) == 7)
+            one.reset()
+        obs = observations(VECTOR, seed=step)
+        np.testing.assert_allclose(one.act(obs[7]), many.act(obs)[7], rtol=1e-4, atol=1e-5)
+
+
+def test_network_that_counts_rows_remembers_row_by_row(tmp_path: Path) -> None:
+    config, spec = IMPALAConfig(network=counting_network, **GRU), EnvSpec(VECTOR, BOUNDED)
+    policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
+    export_policy(policy, spec, tmp_path / "p.npz")
+    exported = Policy(tmp_path / "p.npz")
+    assert not exported.description["any_batch"]
+    for step in range(5):
+        obs = observations(VECTOR, seed=step)
+        np.testing.assert_allclose(exported.act(obs), policy.act(obs).action, 1e-5, 1e-5)
 
 
 WITHOUT = """
@@ -149,6 +219,15 @@ class Fourier(nn.Linear):
         return super().forward(torch.fft.fft(x).real)
 
 
+class Counting(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([super(Counting, self).forward(x[i]) for i in range(x.shape[0])])
+
+
+def counting_network(_: EnvSpec) -> nn.Module:
+    return Counting(5, 8)
+
+
 def unknown_network(_: EnvSpec) -> nn.Module:
     return Fourier(5, 4)
 
@@ -178,10 +257,19 @@ def test_policy_that_acts_in_another_way_is_refused(tmp_path: Path) -> None:
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
-def test_policy_that_remembers_is_refused(tmp_path: Path) -> None:
-    spec = EnvSpec(VECTOR, FOUR)
-    policy = PPOConfig(memory="gru", shared_torso=True).build_policy(spec, PolicyContext(seed=0))
-    with pytest.raises(ConfigError, match="a policy that remembers cannot be exported"):
+def test_policy_that_remembers_more_than_an_episode_is_refused(tmp_path: Path) -> None:
+    config, spec = REMEMBERING["ppo gru"]
+    policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
+    policy.forget = lambda _: None
+    with pytest.raises(ConfigError, match="PPOPolicy does not act on what its network answers as"):
+        export_policy(policy, spec, tmp_path / "p.npz")
+
+
+def test_policy_that_remembers_in_another_way_is_refused(tmp_path: Path) -> None:
+    config, spec = REMEMBERING["ppo gru"]
+    policy: Any = config.build_policy(spec, PolicyContext(seed=0))
+    policy.net.other = RecurrentCore("gru", 5, 4)
+    with pytest.raises(ConfigError, match="remembers, but not by one RecurrentCore that its"):
         export_policy(policy, spec, tmp_path / "p.npz")
 
 

@@ -12,6 +12,7 @@ import pytest
 from asyncrl import policy_numpy
 from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig
@@ -67,6 +68,27 @@ def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
     assert main(["export", f"{run_dir}/checkpoints/300", "--to", str(by_path)]) == 0
     for path in (by_flag, by_path):
         assert np.array_equal(Policy(path).act(OBS), expected)
+
+
+def test_what_remembers_is_exported_and_said_to_be_reset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RunConfig(agent=R2D2Config(memory_units=8), env="CartPole-v1")
+    save_yaml(config, tmp_path / "config.yaml")
+    env = config.env_config().build()
+    policy = config.agent.build_policy(env.spec, PolicyContext(seed=3)).train(False)
+    env.close()
+    saved = {"model": policy.model_info().params}
+    Checkpointer(tmp_path / "checkpoints").save("best", saved, {"opt_steps": 20, "env_steps": 0})
+    to = tmp_path / "policy.npz"
+    assert main(["export", str(tmp_path), "--to", str(to)]) == 0
+    advice = (
+        'policy = Policy("policy.npz"); policy.reset() where an episode begins; policy.act(obs)'
+    )
+    assert advice in capsys.readouterr().out
+    exported = Policy(to)
+    for _ in range(4):
+        assert np.array_equal(exported.act(OBS), policy.act(OBS).action)
 
 
 @pytest.mark.parametrize(
