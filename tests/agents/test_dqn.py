@@ -17,7 +17,7 @@ from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
 from asyncrl.agents.networks import DuelingHead
 from asyncrl.agents.schedules import Schedule
-from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, Columns
 from tests.agents.chain import (
@@ -323,6 +323,42 @@ def test_network_with_other_outputs_than_actions_is_refused() -> None:
 def test_network_that_is_none_or_answers_with_no_tensor_is_refused(made: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         DQNConfig(network=lambda _: made).build(TWO_STATES, PolicyContext(seed=0))
+
+
+def scale_field(fields: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Put another field in the place of the one that was given."""
+    fields["state"] = fields["state"] * 2
+    return fields["state"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "careless"),
+    [
+        (False, nn.ReLU(inplace=True)),
+        (False, lambda obs: obs.flatten(1).mul_(1.0)),
+        (True, lambda obs: obs["state"].mul_(2.0)),
+        (True, scale_field),
+        (True, lambda obs: obs.pop("state")),
+    ],
+)
+def test_network_that_writes_to_what_it_is_given_is_refused(fields: bool, careless: Any) -> None:
+    """The target network is given the same, and what an actor acted on is stored after that."""
+
+    class Own(nn.Module):
+        def __init__(self, _: EnvSpec) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, obs: Any) -> torch.Tensor:
+            answer: torch.Tensor = self.layer(careless(obs))
+            return answer
+
+    box = TWO_STATES.observation
+    assert isinstance(box, BoxSpec)
+    of = EnvSpec(PackedSpec((("state", box),)) if fields else box, TWO_STATES.action)
+    config = DQNConfig(network=Own, device="cpu")
+    with pytest.raises(ConfigError, match=r"agent\.network must leave what it is given as it is"):
+        config.build(of, PolicyContext(seed=0))
 
 
 def test_error_of_a_network_says_whose_it_was_and_what_it_was_given() -> None:
