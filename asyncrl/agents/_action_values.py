@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents._critics import make_critics
-from asyncrl.agents._own_networks import own_network
+from asyncrl.agents._own_networks import own_network, own_networks
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
@@ -51,8 +51,7 @@ def make_action_values(
     if own is None:
         makes = range(n_critics)
         return ChoiceValues([encoded_mlp(spec.observation, hidden, action.n) for _ in makes])
-    first = own_network("critic_network", own, spec, [(2, action.n)])
-    return ChoiceValues([first, *(own(spec) for _ in range(n_critics - 1))])
+    return ChoiceValues(own_networks("critic_network", own, spec, n_critics, [(2, action.n)]))
 
 
 def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None) -> nn.Module:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_network
+from asyncrl.agents._own_networks import own_networks
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
@@ -99,5 +99,5 @@ def make_critics(
     if own is None:
         return standard_critics(spec.observation, n_actions, n_critics, hidden)
     action = torch.zeros(2, n_actions)
-    first = own_network("critic_network", own, spec, [(2, 1), (2,)], action)
-    return SeparateCritics([first, *(own(spec) for _ in range(n_critics - 1))])
+    expected = [(2, 1), (2,)]
+    return SeparateCritics(own_networks("critic_network", own, spec, n_critics, expected, action))

@@ -11,7 +11,7 @@ from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["own_encoder", "own_network"]
+__all__ = ["own_encoder", "own_network", "own_networks"]
 
 
 def own_network(
@@ -29,6 +29,27 @@ def own_network(
             f"{' or '.join(map(str, expected))}, got {shape}"
         )
     return network
+
+
+def own_networks(
+    name: str,
+    make: MakeNetwork,
+    spec: EnvSpec,
+    count: int,
+    expected: Sequence[tuple[int, ...]],
+    *others: Tensor,
+) -> list[nn.Module]:
+    """Make so many networks, as `own_network` makes one, that have nothing to do with each other.
+
+    Each is asked for an answer, since layers that are lazy have no parameters before.
+    """
+    networks = [own_network(name, make, spec, expected, *others) for _ in range(count)]
+    if len(set(networks)) < count:
+        raise ConfigError(
+            f"agent.{name} is called {count} times and must make another network each time, but "
+            "it returned the same one again; make the network inside of it"
+        )
+    return networks
 
 
 def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:

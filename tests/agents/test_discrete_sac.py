@@ -375,6 +375,12 @@ def test_own_networks_learn_and_travel() -> None:
         assert torch.equal(slow, fast)
 
 
+def test_critics_that_are_one_and_the_same_are_refused() -> None:
+    one = Own(SPEC)
+    with pytest.raises(ConfigError, match=r"agent\.critic_network is called 2 times and must make"):
+        small(critic_network=lambda _: one).build(SPEC, CONTEXT)
+
+
 def make_wrong(spec: EnvSpec) -> nn.Module:
     return MLP(spec.observation.shape[0], (4,), 2)
 

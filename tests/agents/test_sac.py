@@ -561,6 +561,24 @@ def test_own_networks_learn_and_travel(critic: Callable[[EnvSpec], nn.Module]) -
     assert set(policy.model_info().params) == set(OwnActor(SPEC).state_dict())
 
 
+class LazyCritic(OwnCritic):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__(spec)
+        self.net = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(1))
+
+
+def test_critics_may_find_out_how_many_inputs_they_have() -> None:
+    agent = small(critic_network=LazyCritic, n_critics=3).build(SPEC, CONTEXT)
+    losses = [agent.opt(batch_of())["critic_loss"].item() for _ in range(50)]
+    assert losses[-1] < losses[0]
+
+
+def test_critics_that_are_one_and_the_same_are_refused() -> None:
+    one = OwnCritic(SPEC)
+    with pytest.raises(ConfigError, match=r"agent\.critic_network is called 2 times and must make"):
+        small(critic_network=lambda _: one).build(SPEC, CONTEXT)
+
+
 def make_normalizing_actor(_: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))
 
