@@ -32,6 +32,7 @@ from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
+    buffer_copier,
     clip_gradients,
     learning_parameters,
 )
@@ -259,12 +260,11 @@ class SlowCopy:
         self._tau = tau
         self._fast: list[Tensor] = [*fast.parameters()]
         self._slow: list[Tensor] = [*self.network.parameters()]
-        self._buffers = list(zip(self.network.buffers(), fast.buffers(), strict=True))
+        self._copy_buffers = buffer_copier(fast, self.network)
 
     @torch.no_grad()
     def follow(self) -> None:
         """Move, and take the network's buffers as they are."""
         # theta' <- theta' + tau * (theta - theta')
         torch._foreach_lerp_(self._slow, self._fast, self._tau)
-        for slow, buffer in self._buffers:
-            slow.copy_(buffer)
+        self._copy_buffers()

@@ -34,6 +34,7 @@ from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
+    buffer_copier,
     clip_gradients,
     flatten_parameters,
     seeded,
@@ -186,7 +187,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self.target = copy.deepcopy(self.net)
         self._flat, self._gradient = flatten_parameters(self.net)
         self._flat_target, _ = flatten_parameters(self.target)
-        self._buffers = list(zip(self.target.buffers(), self.net.buffers(), strict=True))
+        self._copy_buffers = buffer_copier(self.net, self.target)
         self.optimizer = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self._target_perturbation = Perturbation(self.target)
@@ -260,10 +261,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
         return told
 
     def _step_down(self, loss: Tensor) -> dict[str, Tensor]:
-        """Step down the slope of the loss, and let the target network follow.
-
-        What a network keeps besides, as statistics to normalise by, the target takes as it is.
-        """
+        """Step down the slope of the loss, and let the target network follow."""
         told = {}
         self._gradient.zero_()
         loss.backward()
@@ -274,8 +272,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
             with torch.no_grad():
                 # theta' <- theta' + tau * (theta - theta')
                 self._flat_target.lerp_(self._flat, self._tau)
-                for slow, buffer in self._buffers:
-                    slow.copy_(buffer)
+            self._copy_buffers()
         return told
 
     def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:

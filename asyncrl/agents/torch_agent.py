@@ -24,6 +24,7 @@ __all__ = [
     "Part",
     "TorchAgent",
     "TorchPolicy",
+    "buffer_copier",
     "clip_gradients",
     "flatten_parameters",
     "gpu_names",
@@ -192,6 +193,26 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     for param, value, grad in zip(params, *parts, strict=True):
         param.data, param.grad = value.view_as(param), grad.view_as(param)
     return flat, flat.grad
+
+
+def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
+    """Return what gives a copy of a network the buffers that the network has by then.
+
+    They are looked up each time, since a network may put another tensor in the place of one. What
+    it normalises batches by, say, a slow copy takes as it is.
+    """
+    places = [
+        (mine, its, name)
+        for mine, its in zip(target.modules(), source.modules(), strict=True)
+        for name, _ in its.named_buffers(recurse=False)
+    ]
+
+    @torch.no_grad()
+    def copy() -> None:
+        for mine, its, name in places:
+            mine.get_buffer(name).copy_(its.get_buffer(name))
+
+    return copy
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:

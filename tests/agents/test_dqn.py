@@ -15,7 +15,7 @@ from asyncrl.agents._critics import BatchedCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
-from asyncrl.agents.networks import DuelingHead
+from asyncrl.agents.networks import DuelingHead, MakeNetwork
 from asyncrl.agents.schedules import Schedule
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
@@ -54,9 +54,28 @@ def counting(of: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(of.observation.shape[0]), table(of))
 
 
+class Replacing(nn.Module):
+    """Counts, in a buffer that it replaces by another, what it was shown."""
+
+    count: torch.Tensor
+
+    def __init__(self, of: EnvSpec) -> None:
+        super().__init__()
+        self.table = table(of)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        self.count = self.count + len(obs)
+        values: torch.Tensor = self.table(obs)
+        return values
+
+
 @pytest.mark.parametrize("tau", [0.05, 0.0])
-def test_target_has_the_statistics_of_the_network_however_it_follows(tau: float) -> None:
-    config = DQNConfig(network=counting, device="cpu", tau=tau, target_interval_opt_steps=1)
+@pytest.mark.parametrize(("make", "n_buffers"), [(counting, 3), (Replacing, 1)])
+def test_target_has_the_statistics_of_the_network_however_it_follows(
+    make: MakeNetwork, n_buffers: int, tau: float
+) -> None:
+    config = DQNConfig(network=make, device="cpu", tau=tau, target_interval_opt_steps=1)
     agent = config.build(TWO_STATES, PolicyContext(seed=0))
     before = [buffer.clone() for buffer in agent.target.buffers()]
     with torch.no_grad():
@@ -64,7 +83,7 @@ def test_target_has_the_statistics_of_the_network_however_it_follows(tau: float)
             buffer.add_(3)
     one = transition(0, 1.0, 0.9)
     agent.opt({name: np.repeat(column, 2, axis=0) for name, column in one.items()})
-    assert len(before) == 3
+    assert len(before) == n_buffers
     for old, slow, fast in zip(before, agent.target.buffers(), agent.net.buffers(), strict=True):
         assert not torch.equal(slow, old)
         assert torch.equal(slow, fast)

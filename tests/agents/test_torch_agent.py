@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +14,7 @@ from asyncrl.agents.torch_agent import (
     Part,
     TorchAgent,
     TorchPolicy,
+    buffer_copier,
     clip_gradients,
     flatten_parameters,
     pick_device,
@@ -308,3 +310,38 @@ def test_threads_are_set_unless_0() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+class Counting(nn.Module):
+    """Counts rows, the newest count being another tensor than the one before."""
+
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count = self.count + len(x)
+        normed: torch.Tensor = self.norm(x)
+        return normed
+
+
+def test_copy_of_a_network_is_given_its_buffers_also_those_that_were_replaced() -> None:
+    source = nn.Sequential(Counting(), nn.Linear(2, 1))
+    target = copy.deepcopy(source)
+    copy_buffers = buffer_copier(source, target)
+    before = [parameter.clone() for parameter in target.parameters()]
+    for calls in (1, 2):
+        for module in (source, target, source):
+            module(torch.randn(4, 2))
+        copy_buffers()
+        buffers = dict(target.named_buffers())
+        assert buffers["0.count"] == 8 * calls
+        assert len(buffers) == 4
+        for name, buffer in source.named_buffers():
+            assert torch.equal(buffers[name], buffer)
+            assert buffers[name] is not buffer
+    assert all(map(torch.equal, before, target.parameters()))
