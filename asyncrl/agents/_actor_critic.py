@@ -183,7 +183,8 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         self._center, self._half = self.bounds.tensors(device)
         self._max_grad_norm = config.max_grad_norm
         standard = config.actor_network is None and config.critic_network is None
-        self._matmul = pick_matmul(device, max(config.hidden, default=0) if standard else 0)
+        hidden = config.hidden if standard else ()
+        self._matmul = pick_matmul(device, self._actor, self.critics, hidden=hidden)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -15,17 +15,17 @@ _LARGE = 2**17  # as large as this, a batch of 32 suffices, and other layers may
 
 
 def pick_matmul(
-    device: torch.device, width: int, *networks: nn.Module
+    device: torch.device, *networks: nn.Module, hidden: Sequence[int] = ()
 ) -> Callable[[], AbstractContextManager[None]]:
     """Return the context in which to multiply float32 matrices on that device.
 
-    They are of that width, in batches of some hundred rows, or those of networks, in batches of any
-    size; a `width` of 0 leaves it to these.
+    They are those of the networks, in batches of any size, or of hidden layers of these widths, in
+    batches of some hundred rows.
     """
     # Older torch cannot tell what the CPU is capable of.
     cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
-    pays = width >= _WIDE or any(map(_is_large, networks))
+    pays = max(hidden, default=0) >= _WIDE or any(map(_is_large, networks))
     return _onednn if device.type == "cpu" and pays and amd else nullcontext
 
 

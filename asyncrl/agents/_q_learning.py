@@ -197,7 +197,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
             self.parts["draws"] = self.draws
         self._tau, self._max_grad_norm = config.tau, config.max_grad_norm
         self._interval = config.target_interval_opt_steps
-        self._matmul = pick_matmul(device, 0, self.net)
+        self._matmul = pick_matmul(device, self.net)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)

@@ -58,7 +58,7 @@ class WeightedCloning(CloningPolicy, TorchAgent, ABC):
         self.critics = critics
         self._slow = SlowCopy(critics, config.tau)
         self._descent = Descent([self.actor, critics, *others], config)
-        self._matmul = pick_matmul(self.device, max(config.hidden, default=0))
+        self._matmul = pick_matmul(self.device, self.actor, critics, *others, hidden=config.hidden)
         self._descend = config.uncompiled(self._step_down)
         self._updates = Updates(self._update, config, self.model, self.read_obs, self.device)
         self.on_load.append(self._updates.forget)

@@ -65,7 +65,7 @@ class BCAgent(BCPolicy, TorchAgent):
     ) -> None:
         super().__init__(config, spec, context, device)
         self._descent = Descent([self.actor], config)
-        self._matmul = pick_matmul(device, max(config.hidden, default=0))
+        self._matmul = pick_matmul(device, self.actor, hidden=config.hidden)
         self._descend = config.uncompiled(self._descent)
         self._updates = Updates(self._update, config, self.model, self.read_obs, device)
         self.on_load.append(self._updates.forget)

@@ -232,7 +232,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
         target_entropy = config.target_entropy_share * math.log(self.n_actions)
         self._temperature = Temperature(config, target_entropy, device)
-        self._matmul = pick_matmul(device, 0, self._actor, self.critics)
+        self._matmul = pick_matmul(device, self._actor, self.critics)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)

@@ -205,9 +205,8 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         self._params = list(self.net.parameters())
         self.optimizer = _optimizer(config, self._params)
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
-        standard = config.network is None
-        width = max(config.hidden, default=0) if standard else 0
-        self._matmul = pick_matmul(device, width, self.net)
+        hidden = config.hidden if config.network is None else ()
+        self._matmul = pick_matmul(device, self.net, hidden=hidden)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(

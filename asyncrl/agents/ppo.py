@@ -109,9 +109,8 @@ class PPOAgent(PPOPolicy, TorchAgent):
         self._flat, self._gradient = flatten_parameters(self.net)
         self._adam = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
         self._order = torch.Generator(device).manual_seed(context.seed)
-        standard = config.network is None
-        width = max(config.hidden, default=0) if standard else 0
-        self._matmul = pick_matmul(device, width, self.net)
+        hidden = config.hidden if config.network is None else ()
+        self._matmul = pick_matmul(device, self.net, hidden=hidden)
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(

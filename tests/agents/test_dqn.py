@@ -262,21 +262,15 @@ def test_images_are_learned_from_as_bytes(exploration: Exploration) -> None:
     assert agent.act(batch["obs"][:2]).action.shape == (2,)
 
 
-@pytest.fixture
-def amd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let torch tell of a CPU on which oneDNN multiplies faster than MKL."""
-    known = {"cpu_name": "AMD EPYC", "avx512_f": True, "amx_bf16": False}
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
-
-
 @pytest.mark.usefixtures("amd")
 def test_large_matrices_of_any_layer_are_multiplied_by_onednn() -> None:
-    wide, none = pick_matmul(CPU, 128), pick_matmul(CPU, 0)
+    wide, none = pick_matmul(CPU, hidden=(8, 128)), pick_matmul(CPU, hidden=(127,))
     assert wide is not none
-    assert pick_matmul(CPU, 0, nn.Linear(3136, 64)) is wide
-    assert pick_matmul(CPU, 0, nn.Linear(4, 4), BatchedCritics(2, 3136, (64,))) is wide
-    assert pick_matmul(CPU, 0, nn.Linear(256, 256), nn.Conv2d(64, 64, 8)) is none
-    assert pick_matmul(torch.device("cuda"), 0, nn.Linear(3136, 64)) is none
+    assert pick_matmul(CPU) is none
+    assert pick_matmul(CPU, nn.Linear(3136, 64)) is wide
+    assert pick_matmul(CPU, nn.Linear(4, 4), BatchedCritics(2, 3136, (64,))) is wide
+    assert pick_matmul(CPU, nn.Linear(256, 256), nn.Conv2d(64, 64, 8)) is none
+    assert pick_matmul(torch.device("cuda"), nn.Linear(3136, 64)) is none
 
 
 @pytest.mark.usefixtures("amd")

@@ -17,8 +17,10 @@ from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents._critics import BatchedCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._sac_networks import sample_action
+from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy
+from asyncrl.agents.td3 import TD3Config
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.messages import ModelInfo
@@ -620,13 +622,28 @@ def test_matrices_are_multiplied_in_float32(width: int) -> None:
     x, w = torch.randn((2, 256, width), generator=generator)[:, :width]
     settings = torch.backends.mkldnn.matmul
     before = settings.fp32_precision
-    with pick_matmul(CPU, width)():
+    with pick_matmul(CPU, hidden=(width,))():
         product = x @ w
     # bfloat16 would be wrong by about 0.1
     torch.testing.assert_close(product.double(), x.double() @ w.double(), rtol=0, atol=1e-4)
-    with pytest.raises(KeyError), pick_matmul(CPU, width)():
+    with pytest.raises(KeyError), pick_matmul(CPU, hidden=(width,))():
         raise KeyError
     assert settings.fp32_precision == before
+
+
+class LargeCritic(OwnCritic):
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__(spec)
+        self.net = nn.Sequential(nn.Linear(5, 26_215), nn.Linear(26_215, 1))
+
+
+@pytest.mark.usefixtures("amd")
+@pytest.mark.parametrize("build", [SACConfig, TD3Config, AWACConfig])
+def test_large_critics_of_ones_own_are_multiplied_by_onednn(build: Callable[..., Any]) -> None:
+    onednn, none = pick_matmul(CPU, hidden=(128,)), pick_matmul(CPU)
+    for critic, expected in ((LargeCritic, onednn), (OwnCritic, none)):
+        config = build(hidden=(8,), critic_network=critic, device="cpu")
+        assert config.build(SPEC, CONTEXT)._matmul is expected
 
 
 # --- what cannot work ----------------------------------------------------------------------------
