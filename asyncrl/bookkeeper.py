@@ -147,8 +147,7 @@ class Bookkeeper:
         if self._record_every_s.due(self._clock()) or by_steps:
             record = self._record(agent_record())
             self.watch.lap("record")
-            if opt_steps and not self._best.by.of_evaluations:
-                self._keep_if_best(record, self.snapshot)
+            self._judge(record)
         if self._save_every.due(opt_steps) or self._interrupter.save_requested:
             self._interrupter.save_requested = False
             self.save()
@@ -160,10 +159,6 @@ class Bookkeeper:
         Learning is over: from here on, time counts in no share.
         """
         self._pace.end()
-        self._finish_evaluations()
-        self._best.conclude()
-
-    def _finish_evaluations(self) -> None:
         site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
         wanted = timeout_s and self._config.eval_interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
@@ -220,10 +215,16 @@ class Bookkeeper:
         return True
 
     def close(self, agent_record: Callable[[], Mapping[str, SupportsFloat]]) -> None:
-        """Write the last record and close the recorder."""
+        """Write the last record, which may tell that the last model is the best one.
+
+        The recorder is closed; the saver is not, as it may have that model to write.
+        """
         failed = self._interrupter.error is not None
         try:
-            self._record({} if failed else agent_record())
+            record = self._record({} if failed else agent_record())
+            if not failed:
+                self._judge(record)
+                self._best.conclude()
         finally:
             if self._recorder:
                 self._recorder.close(failed=failed)
@@ -285,6 +286,11 @@ class Bookkeeper:
         self._check_stop(self._pace.axes())  # a limit that was reached meanwhile is not the bar
         if self._check_stop(record):
             self._stop_bar_s = self._pace.wall_s
+
+    def _judge(self, record: Record) -> None:
+        """Keep the learner's model if this record, of no evaluation, tells that it is the best."""
+        if self.counts.opt_steps and not self._best.by.of_evaluations:
+            self._keep_if_best(record, self.snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)

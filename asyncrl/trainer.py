@@ -292,7 +292,7 @@ def _run(
         books.finish()
         books.save()
 
-    for step in (train, books.close_saver, partial(books.close, newest_record)):
+    for step in (train, partial(books.close, newest_record), books.close_saver):
         try:
             step()
         except BaseException as error:

@@ -252,6 +252,38 @@ def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> Non
     assert result.best_opt_steps == 8
 
 
+def test_last_record_tells_of_the_best_model_too() -> None:
+    run = Run(best_by="samples_total", record_interval_opt_steps=4)
+    told = iter([0.0, 3.0, 5.0])  # at the start, at a record, and when the run has ended
+    run.books.start({}, [lambda: {"samples_total": next(told)}])
+    for n in range(7):
+        run.agent.params["action"][()] = n
+        run.turn()
+    result = run.finish()
+    assert (result.best_score, result.best_opt_steps) == (5.0, 7)
+    name, groups, meta = run.checkpointer.saved[-1]
+    assert (name, int(groups["model"]["action"])) == ("best", 6)
+    assert (meta["score"], meta["opt_steps"], meta["env_steps"]) == (5.0, 7, 70)
+
+
+def test_what_only_the_last_record_tells_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = Run(best_by="samples_total", record_interval_opt_steps=100)
+    run.turn(7)
+    assert run.finish().best_opt_steps == 7
+    assert not caplog.records
+
+
+def test_record_of_a_run_that_failed_makes_no_model_the_best() -> None:
+    run = Run(best_by="samples_total", record_interval_opt_steps=4)
+    run.turn(7)
+    run.interrupter.fail(ValueError("x"))
+    run.books.close(run.agent_record)
+    assert len(run.checkpointer.saved) == 1
+    assert run.books.result().best_opt_steps == 7
+
+
 def test_best_by_another_number_of_evaluations_keeps_the_model_that_was_evaluated() -> None:
     run = Run(9.0, 1.0, best_by="min:eval_reward", eval_interval_opt_steps=1)
     run.turn()

@@ -215,6 +215,20 @@ def test_run_that_is_resumed_at_its_end_lets_others_write(tmp_path: Path) -> Non
     other.unlock()
 
 
+def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
+    tmp_path: Path,
+) -> None:
+    books = BookkeepingConfig(best_by="opt_steps", record_interval_opt_steps=1000)
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.lock()
+    result = build(settings={"books": books}, checkpointer=checkpointer).train()
+    assert (result.best_score, result.best_opt_steps) == (80.0, 80)
+    assert Checkpointer(tmp_path).load("best").count("opt_steps") == 80
+    other = Checkpointer(tmp_path)
+    other.lock()  # nobody writes there any more
+    other.unlock()
+
+
 class FailingRecorder(MemoryRecorder):
     def close(self, *, failed: bool) -> None:
         super().close(failed=failed)
