@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -23,11 +20,19 @@ from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
 from asyncrl.cli._flags import naming_flags
 from asyncrl.cli._recording import recorder_of
+from asyncrl.cli._run_directory import (
+    gone_after_errors,
+    has_summary,
+    make_run_dir,
+    save_config,
+    save_error,
+    save_summary,
+)
 from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
-from asyncrl.config import load_yaml, save_yaml, to_plain
+from asyncrl.config import load_yaml, to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorders.terminal import render_summary
@@ -142,39 +147,49 @@ def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
     output, config = arguments.output, arguments.config
     to_plain(config)  # what cannot be saved is refused before anything is there
-    run_dir = _make_run_dir(output.run_dir, arguments.agent, config)
-    with _gone_after_errors(run_dir):
+    run_dir = output.run_dir or _new_run_dir(arguments.agent, config)
+    make_run_dir(run_dir)
+    with gone_after_errors(run_dir):
         arguments = _tuned(arguments)
     return train_in(run_dir, arguments, resume=False)
 
 
 def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
-    """Train in a directory that is there, and return the exit code."""
+    """Train in a directory that is there, and return the exit code.
+
+    A run that is resumed at its end stays as it is, but for a summary that it could not write.
+    """
     output, config = arguments.output, arguments.config
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
     with interrupting(interrupter) as interrupted:
-        with _gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
+        with gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
             trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
-            if trainer.books.has_ended(trainer.proxy.record()):
-                return interrupted.exit_code
-            _save_config(config, run_dir)
-            (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
+            ended = trainer.books.has_ended(trainer.proxy.record())
             try:
-                result = trainer.train()
+                result = trainer.result() if ended else _trained(trainer, config, run_dir)
             except KeyboardInterrupt:
                 print("asyncrl: interrupted twice, so ended without a summary", file=sys.stderr)
                 return interrupted.exit_code
-            except Exception as error:
-                _save_error(error, run_dir)
-                raise
-    _save_summary(result, run_dir)
+    if ended and has_summary(run_dir, result.opt_steps):
+        return interrupted.exit_code
+    save_summary(result, run_dir)
     if not output.quiet:
         print()  # apart from the last frame
     print(render_summary({**result.summary(), "run_dir": str(run_dir)}))
     return interrupted.exit_code
+
+
+def _trained(trainer: AsyncTrainer, config: RunConfig, run_dir: Path) -> TrainResult:
+    save_config(config, run_dir)
+    (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
+    try:
+        return trainer.train()
+    except Exception as error:
+        save_error(error, run_dir)
+        raise
 
 
 def _starting_point(agent: str, flags: list[str]) -> RunConfig:
@@ -301,50 +316,6 @@ def _concrete(config: RunConfig) -> RunConfig:
     return concrete(**values)  # type: ignore[no-any-return]
 
 
-def _make_run_dir(wanted: Path | None, agent: str, config: RunConfig) -> Path:
-    if wanted is None:
-        name = f"{agent.rpartition(':')[2]}-{config.env.rpartition(':')[2].replace('/', '-')}"
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        wanted = Path("runs") / f"{name}-{config.seed}-{stamp}"
-    if (wanted / "config.yaml").exists():
-        raise ConfigError(
-            f"{wanted} already holds a run; give another --run-dir, or go on with it: "
-            f"asyncrl resume {wanted}"
-        )
-    try:
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make the run directory {wanted}: {error.strerror}") from error
-    return wanted
-
-
-@contextmanager
-def _gone_after_errors(run_dir: Path) -> Iterator[None]:
-    """Remove a directory in which nothing is yet, should anything go wrong."""
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            run_dir.rmdir()
-        raise
-
-
-def _save_config(config: RunConfig, run_dir: Path) -> None:
-    """Put it in the place of what was saved before this was resumed, once all of it is there."""
-    draft = run_dir / ".config.yaml"
-    try:
-        save_yaml(config, draft)
-        draft.replace(run_dir / "config.yaml")
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _save_error(error: Exception, run_dir: Path) -> None:
-    path = run_dir / "error.txt"
-    with contextlib.suppress(OSError):  # a full disk may be the very error
-        path.write_text("".join(traceback.format_exception(error)))
-        error.add_note(f"asyncrl: {path} holds the traceback")
-
-
-def _save_summary(result: TrainResult, run_dir: Path) -> None:
-    (run_dir / "summary.json").write_text(json.dumps(result.summary(), indent=2) + "\n")
+def _new_run_dir(agent: str, config: RunConfig) -> Path:
+    name = f"{agent.rpartition(':')[2]}-{config.env.rpartition(':')[2].replace('/', '-')}"
+    return Path("runs") / f"{name}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"

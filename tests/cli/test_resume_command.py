@@ -66,6 +66,25 @@ def test_run_that_has_reached_its_limit_says_so_and_stays_as_it_is(run_dir: Path
 
 @pytest.mark.fault("F21")
 @pytest.mark.processes
+@pytest.mark.parametrize("left", [None, "", '{"opt_steps": 100}'])
+def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: str | None) -> None:
+    before = json.loads((run_dir / "summary.json").read_text())
+    (run_dir / "summary.json").unlink()
+    if left is not None:
+        (run_dir / "summary.json").write_text(left)
+    done = run("resume", "run", cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left to train" in done.stderr
+    assert f"run ended: {before['stop_reason']}" in done.stdout
+    after = json.loads((run_dir / "summary.json").read_text())
+    for name in ("stop_reason", "opt_steps", "best_score", "best_opt_steps", "ledger"):
+        assert after[name] == before[name], name
+    assert 0 < after["wall_s"] <= before["wall_s"]
+    assert after["env_steps_per_s"] > 0
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.processes
 def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     args = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "100"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")

@@ -1,0 +1,91 @@
+"""What a run from the command line leaves in its directory, besides checkpoints and numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from asyncrl.cli.run_config import RunConfig
+from asyncrl.config import save_yaml
+from asyncrl.errors import ConfigError
+from asyncrl.train_result import TrainResult
+
+__all__ = [
+    "gone_after_errors",
+    "has_summary",
+    "make_run_dir",
+    "save_config",
+    "save_error",
+    "save_summary",
+]
+
+
+def make_run_dir(run_dir: Path) -> None:
+    """Make a directory for its user alone; refuse one in which a run is already."""
+    if (run_dir / "config.yaml").exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run; give another --run-dir, or go on with it: "
+            f"asyncrl resume {run_dir}"
+        )
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run directory {run_dir}: {error.strerror}") from error
+
+
+@contextmanager
+def gone_after_errors(run_dir: Path) -> Iterator[None]:
+    """Remove a directory in which nothing is yet, should anything go wrong."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            run_dir.rmdir()
+        raise
+
+
+def save_config(config: RunConfig, run_dir: Path) -> None:
+    """Put it in the place of what was saved before the run was resumed."""
+    with _whole(run_dir / "config.yaml") as draft:
+        save_yaml(config, draft)
+
+
+def save_error(error: Exception, run_dir: Path) -> None:
+    """Keep a traceback, and say where."""
+    path = run_dir / "error.txt"
+    with contextlib.suppress(OSError):  # a full disk may be the very error
+        path.write_text("".join(traceback.format_exception(error)))
+        error.add_note(f"asyncrl: {path} holds the traceback")
+
+
+def save_summary(result: TrainResult, run_dir: Path) -> None:
+    """Put it in the place of an earlier one."""
+    with _whole(run_dir / "summary.json") as draft:
+        draft.write_text(json.dumps(result.summary(), indent=2) + "\n")
+
+
+def has_summary(run_dir: Path, opt_steps: int) -> bool:
+    """Tell whether there is a summary, and it is of a run that has come so far.
+
+    A run that was killed before it could write one has none, or one of an earlier part of it.
+    """
+    try:
+        summary = json.loads((run_dir / "summary.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("opt_steps") == opt_steps
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give the name of a draft, which takes the path's place once all of it is there."""
+    draft = path.with_name(f".{path.name}")
+    try:
+        yield draft
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
