@@ -2,12 +2,14 @@
 
 Gymnasium's own `TimeLimit` and `OrderEnforcing` are calls of Python around every step of every
 environment: 6 % of a CartPole's. Where they are the outermost wrappers, a batch steps what they
-wrap, and does here what they would have done.
+wrap, and does here what they would have done. A limit that is changed while an environment is in
+use, as a curriculum may do, counts from its next episode on, in Gymnasium's wrapper at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +22,8 @@ __all__ = ["TimeLimits"]
 
 _NEVER = 2**62
 
+_limit: Callable[[object], int] = attrgetter("_max_episode_steps")
+
 
 class TimeLimits:
     """The steps that the episodes of a batch have left."""
@@ -28,7 +32,9 @@ class TimeLimits:
         peeled = [_peel(env) for env in envs]
         self.steps: list[Callable[[Any], Any]] = [env.step for env, _ in peeled]
         """What steps each environment, without the wrappers; only for what has been reset."""
-        self._limits = np.array([limit for _, limit in peeled], np.int64)
+        self._wrappers = [wrapper for _, wrapper in peeled]
+        self._known: list[int] = [_limit(wrapper) for wrapper in self._wrappers]
+        self._limits = np.array(self._known, np.int64)
         self._ends = self._limits.copy()
         self._turn = 0
         self._next_end = 0  # no episode can reach its limit earlier
@@ -36,6 +42,10 @@ class TimeLimits:
     def begin(self, env_ids: Sequence[int]) -> None:
         """Note that these start new episodes."""
         rows = np.asarray(env_ids)
+        for i in env_ids:
+            if (limit := _limit(self._wrappers[i])) != self._known[i]:
+                self._known[i] = self._limits[i] = limit
+                self._next_end = 0
         self._ends[rows] = self._turn + self._limits[rows]
 
     def cut(self, truncated: BoolArray) -> BoolArray:
@@ -50,11 +60,23 @@ class TimeLimits:
         return truncated | over
 
 
-def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], int]:
-    """Return what Gymnasium's wrappers hold, and the steps that they allow it."""
-    limit = _NEVER
+class _Least:
+    """Any number of wrappers as one, which allows as many steps as the strictest of them."""
+
+    def __init__(self, wrappers: Sequence[TimeLimit[Any, Any]]) -> None:
+        self._wrappers = wrappers
+
+    @property
+    def _max_episode_steps(self) -> int:
+        return min((_limit(wrapper) for wrapper in self._wrappers), default=_NEVER)
+
+
+def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any] | _Least]:
+    """Return what Gymnasium's wrappers hold, and the one that limits its episodes."""
+    limits = []
     # Exactly these: a class of the user's may do more, and so may a `step` put in by hand.
     while type(env) in {TimeLimit, OrderEnforcing} and "step" not in vars(env):
-        limit = min(limit, getattr(env, "_max_episode_steps", _NEVER))
+        if isinstance(env, TimeLimit):
+            limits.append(env)
         env = env.env  # type: ignore[attr-defined]
-    return env, limit
+    return env, limits[0] if len(limits) == 1 else _Least(limits)

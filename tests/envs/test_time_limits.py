@@ -111,3 +111,19 @@ def test_a_step_before_the_first_reset_is_still_refused() -> None:
     batch = PlainBatch(lambda: limited(4)(TellingEnv()), 1)
     with pytest.raises(ResetNeeded):
         batch.step(np.array([0]))
+
+
+@pytest.mark.parametrize("changed", [2, 9])
+@pytest.mark.parametrize("outside", [lambda env: env, limited(100)])
+def test_a_changed_limit_counts_from_the_next_episode_on(changed: int, outside: Wrap) -> None:
+    limits = [TimeLimit(TellingEnv(plan=[(50, "T")]), 5) for _ in range(2)]
+    waiting = iter(limits)
+    batch = PlainBatch(lambda: outside(next(waiting)), 2)
+    batch.reset(0)
+    ends: list[list[int]] = [[], []]
+    for turn in range(1, 21):
+        if turn == 4:
+            limits[0]._max_episode_steps = changed
+        for i in batch.step(np.zeros(2, np.int64)).truncated.nonzero()[0]:
+            ends[i].append(turn)
+    assert ends == [[5, *range(5 + changed, 21, changed)], [5, 10, 15, 20]]
