@@ -21,12 +21,19 @@ def own_network(
     expected: Sequence[tuple[int, ...]],
     *others: Tensor,
 ) -> nn.Module:
-    """Make a network whose answer to 2 observations, and the others, has one of these shapes."""
+    """Make a network that learns, whose answer to 2 observations, and others, has such a shape."""
     network = make(spec)
     if (shape := _answer(name, network, spec, *others)) not in expected:
         raise ConfigError(
             f"agent.{name} must answer 2 observations with shape "
             f"{' or '.join(map(str, expected))}, got {shape}"
+        )
+    # Asked only now, since some layers make theirs when they are first called.
+    if not any(param.requires_grad for param in network.parameters()):
+        raise ConfigError(
+            f"agent.{name} must return a network that can learn, and this {_kind(network)} has no "
+            "parameters, or all of them are frozen; give it at least one layer of weights, such as "
+            "nn.Linear, whose requires_grad is True"
         )
     return network
 
@@ -53,7 +60,10 @@ def own_networks(
 
 
 def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
-    """Make a network that answers with features; return it, and how many these are."""
+    """Make a network that answers with features; return it, and how many these are.
+
+    It need not learn: what is built behind it does.
+    """
     network = make(spec)
     shape = _answer("network", network, spec)
     if len(shape) != 2 or shape[0] != 2:
