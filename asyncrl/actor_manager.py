@@ -36,6 +36,9 @@ MakeBody = Callable[[Peer], ActorBody]
 
 _WATCH_S = 0.05
 _SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
+_LET_GO_S = 30.0
+"""Time for a launcher to end what it has, beside that for actors to die of being killed."""
+
 _LONGEST_LOOK_S = 1.0
 """Of the time between two looks at the actors, so much at most counts as theirs. More than that,
 and this process did not run either: it was stopped, or the machine slept, and so did they."""
@@ -156,7 +159,10 @@ class ActorManager:
         self._finishing.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Wait until all actors have ended, kill those that have not in time; idempotent."""
+        """Wait until all actors have ended, kill those that have not in time; idempotent.
+
+        Raises `ActorFailed` if a launcher hangs and does not let go of them.
+        """
         self.expect_ends()
         if self._thread.ident is None:
             self._launcher.close()
@@ -165,8 +171,14 @@ class ActorManager:
                 self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
         finally:
             self._stop_now.set()
+        limit_s = self._config.stop_timeout_s + _LET_GO_S
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(limit_s)
+        if self._thread.is_alive():
+            raise ActorFailed(
+                f"the thread that watches actors did not end within {limit_s:g} s after they were "
+                "to be killed, and is left behind; see that all methods of the launcher return"
+            )
 
     def _run(self) -> None:
         """Watch until every actor has ended, then let go of the launcher, whatever happens."""

@@ -628,6 +628,19 @@ def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixt
         assert "raise supervision.stop_timeout_s, now " in caplog.text
 
 
+def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.actor_manager._LET_GO_S", 0.05)
+    stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
+    monkeypatch.setattr(stage.launcher, "close", lambda: may_end.wait(DEADLINE_S))
+    stage.manager.start()
+    try:
+        with pytest.raises(ActorFailed, match=r"watches actors did not end within 0\.1 s after"):
+            stage.manager.stop()
+    finally:
+        may_end.set()
+    stage.manager.stop()
+
+
 def test_stop_may_be_called_again_and_without_start() -> None:
     with started() as stage:
         stage.launcher.end(peer(0))
