@@ -13,7 +13,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._memory import check_room, rounded_bytes
 from asyncrl.segment import ColumnSpec, SegmentSchema
 
-__all__ = ["RingConfig", "announce"]
+__all__ = ["RingConfig", "announce", "check_holds_segment"]
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,18 @@ class RingConfig:
 
     def slots(self, schema: SegmentSchema) -> int:
         """Return how many segments fit."""
-        return max(1, self.capacity // schema.length)
+        check_holds_segment(self.capacity, schema)
+        return self.capacity // schema.length
+
+
+def check_holds_segment(capacity: int, schema: SegmentSchema) -> None:
+    """Refuse a replay that would hold more than was asked for, with one segment in it."""
+    if capacity < schema.length:
+        raise ConfigError(
+            f"replay.capacity={capacity} has no room for one segment of {schema.length} "
+            "transitions, and whole segments are kept; set replay.capacity to at least "
+            f"{schema.length}, or segment.length to no more than {capacity}"
+        )
 
 
 def announce(config: RingConfig, schema: SegmentSchema) -> None:

@@ -67,7 +67,7 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
         buffer.load_state({**state, **{k: v for k, v in own.items() if k == "random"}})
         return buffer
     n_segments = check_columns(state, schema)
-    if n_segments * schema.length > buffer.capacity and n_segments > 1:
+    if n_segments * schema.length > buffer.capacity:
         raise CheckpointError(
             f"{path} has {n_segments} segments, and replay.capacity={config.capacity} is too "
             f"small for them; set it to at least {n_segments * schema.length}"

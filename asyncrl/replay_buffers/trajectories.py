@@ -33,6 +33,7 @@ import numpy as np
 
 from asyncrl.array_file import ArrayStream, collected
 from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.replay_buffers._ring_config import check_holds_segment
 from asyncrl.replay_buffers._saving import QueueStream
 from asyncrl.replay_buffers._state import (
     COLUMN,
@@ -93,6 +94,7 @@ class TrajectoryQueue:
             raise ConfigError(
                 "trajectories need the row after their last one; make segments with lookahead=1"
             )
+        check_holds_segment(config.capacity, schema)
         own = [c.name for c in schema.columns if c.name not in {"obs", "reward", "flags"}]
         if unknown := set(config.start_columns) - set(own):
             raise ConfigError(
@@ -126,7 +128,7 @@ class TrajectoryQueue:
             self._segments.append(_Segment(segment, real[i], int(counts[i])))
         pushed = int(counts.sum())
         self._len += pushed
-        while self._len > self._config.capacity and len(self._segments) > 1:
+        while self._len > self._config.capacity:
             self._len -= self._segments.popleft().transitions
         return pushed
 
@@ -159,12 +161,12 @@ class TrajectoryQueue:
         check_names(
             state, {f"{COLUMN}{c.name}" for c in schema.columns} | {"kind", "owed", "schema"}
         )
-        n_saved = check_columns(state, schema)
+        check_columns(state, schema)
         owed = state["owed"]
         if owed.shape != (1,) or owed.dtype.kind != "i":
             raise CheckpointError(f"the saved queue's owed must be an integer, got {owed}")
         waiting = int(np.count_nonzero(state[f"{COLUMN}flags"][:, schema.sampled] < END))
-        if waiting > self.capacity and n_saved > 1:
+        if waiting > self.capacity:
             raise CheckpointError(
                 f"{waiting} transitions were saved, and replay.capacity={self.capacity} has no "
                 "room for all of them; make it larger"

@@ -21,12 +21,31 @@ from asyncrl.replay_buffers import _memory
 from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from tests.replay_buffers.segments import streams
 from tests.streams import Transition, make_outbox, play, schema
 
 GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        UniformReplayConfig(capacity=7),
+        PrioritizedReplayConfig(capacity=7),
+        SequenceReplayConfig(capacity=7, sequence_length=2, stride=1),
+        TrajectoryQueueConfig(capacity=7),
+    ],
+)
+def test_replay_that_would_hold_more_than_asked_for_is_refused(
+    config: UniformReplayConfig | TrajectoryQueueConfig,
+) -> None:
+    segments = schema(8, config.lookahead)
+    with pytest.raises(ConfigError, match=r"replay\.capacity=7 has no room for .* 8 transitions"):
+        config.build(segments, 0)
+    assert replace(config, capacity=8).build(segments, 0).capacity == 8
 
 
 # --- stacks of frames -----------------------------------------------------------------------------
