@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,7 @@ __all__ = [
     "EnvStep",
     "MakeBatchEnv",
     "PackedSpec",
+    "StacksFrames",
 ]
 
 _ALIGNMENT_BYTES = 8
@@ -226,6 +227,20 @@ class BatchEnv(Protocol):
 
     def close(self) -> None:
         """Release what they hold; may be called again."""
+        ...
+
+
+@runtime_checkable
+class StacksFrames(Protocol):
+    """A batch of environments that says of how many frames its observations are stacks.
+
+    Each stack can be built again from the newest frames of single observations, where an episode's
+    first one stands for those before it, so rows of segments may hold the newest frame alone.
+    """
+
+    @property
+    def n_frames(self) -> int:
+        """Frames of an observation, newest last; 1 where it is no stack."""
         ...
 
 

@@ -14,7 +14,7 @@ from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.benchmarking.bare_envs import frame_skip
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.env import DiscreteSpec, EnvSpec, StacksFrames
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
@@ -48,8 +48,8 @@ class Load:
         """Make the environments once, look at them, and choose what fits."""
         batch = workload.env_config.build()
         spec = batch.spec
-        asked = workload.frame_stack
-        frame_stack: int = getattr(batch, "n_frames", 1) if asked is None else asked
+        told = batch.n_frames if isinstance(batch, StacksFrames) else 1
+        frame_stack = told if workload.frame_stack is None else workload.frame_stack
         batch.close()
         discrete = isinstance(spec.action, DiscreteSpec)
         agent: AgentConfig = (
