@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-__all__ = ["FORMAT", "OPERATIONS", "Policy"]
+__all__ = ["FORMAT", "OPERATIONS", "Policy", "argument_value", "middle_and_half"]
 
 FORMAT = 2
 
@@ -113,8 +113,8 @@ class Policy:
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         values: dict[str, Any] = {**self._arrays, **inputs}
         for out, name, args, kwargs in self.description["operations"]:
-            known = {key: _value(arg, values) for key, arg in kwargs.items()}
-            values[out] = OPERATIONS[name](*(_value(arg, values) for arg in args), **known)
+            known = {key: argument_value(arg, values) for key, arg in kwargs.items()}
+            values[out] = OPERATIONS[name](*(argument_value(arg, values) for arg in args), **known)
         return values
 
     def _action(self, answer: Array) -> Array:
@@ -128,20 +128,24 @@ class Policy:
             return chosen.reshape(-1, *shape)
         unit = answer[:, : low.size]
         unit = np.tanh(unit) if said["squashed"] else unit
-        # Where there are bounds, -1 and 1 of the network's are these.
-        with np.errstate(over="ignore", invalid="ignore"):
-            bounded = np.isfinite(high.astype(np.float32) - low.astype(np.float32))
-        first, last = (np.where(bounded, side, 0.0) for side in (low, high))
-        center = ((first + last) / 2).astype(np.float32)
-        half = np.where(bounded, (last - first) / 2, 1.0).astype(np.float32)
-        action = (center + half * unit).astype(dtype).clip(low.astype(dtype), high.astype(dtype))
-        return action.reshape(-1, *shape)
+        middle, half = middle_and_half(low, high)
+        action: Array = (middle + half * unit).astype(dtype)
+        return action.clip(low.astype(dtype), high.astype(dtype)).reshape(-1, *shape)
 
 
-def _value(arg: Any, values: Mapping[str, Any]) -> Any:
+def middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
+    """Return what 0 of the network's is in an action, and how far 1 is from there."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        bounded = np.isfinite(high.astype(np.float32) - low.astype(np.float32))
+    first, last = (np.where(bounded, side, 0.0) for side in (low, high))
+    half = np.where(bounded, (last - first) / 2, 1.0)
+    return ((first + last) / 2).astype(np.float32), half.astype(np.float32)
+
+
+def argument_value(arg: Any, values: Mapping[str, Any]) -> Any:
     """Return what an argument of an operation stands for: a name is that of a value."""
     if isinstance(arg, list):
-        return [_value(one, values) for one in arg]
+        return [argument_value(one, values) for one in arg]
     if isinstance(arg, dict):
         return values[arg["name"]] if "name" in arg else np.dtype(arg["dtype"])
     return arg
@@ -266,10 +270,6 @@ def _expand(x: Array, sizes: list[int], **_: Any) -> Array:
     return np.broadcast_to(x, wanted)
 
 
-def _index(x: Array, indices: list[Any]) -> Array:
-    return x[tuple(slice(None) if one is None else one for one in indices)]
-
-
 def _slice(x: Array, dim: int = 0, begin: Any = None, end: Any = None, step: int = 1) -> Array:
     return x[(slice(None),) * (dim % x.ndim) + (slice(begin, end, step),)]
 
@@ -278,10 +278,6 @@ def _split(x: Array, sizes: Any, dim: int = 0) -> list[Array]:
     n = x.shape[dim]
     edges = range(sizes, n, sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
     return np.split(x, list(edges), axis=dim)
-
-
-def _chunk(x: Array, count: int, dim: int = 0) -> list[Array]:
-    return _split(x, -(-x.shape[dim] // count), dim)
 
 
 def _cast(x: Array, dtype: Any = None, *_: Any, **__: Any) -> Array:
@@ -335,11 +331,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("permute", "t"), np.transpose),
     "transpose": np.swapaxes,
     "expand": _expand,
-    "index": _index,
+    "index": lambda x, by: x[tuple(slice(None) if one is None else one for one in by)],
     "select": lambda x, dim, index: np.take(x, index, axis=dim),
     "slice": _slice,
     **dict.fromkeys(("split", "split_with_sizes"), _split),
-    "chunk": _chunk,
+    "chunk": lambda x, count, dim=0: _split(x, -(-x.shape[dim] // count), dim),
     "getitem": operator.getitem,
     "sym_size": lambda x, dim: x.shape[dim],
     **dict.fromkeys(("to", "_to_copy"), _cast),

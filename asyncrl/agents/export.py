@@ -1,4 +1,4 @@
-"""Policies in files of plain arrays, which `policy_numpy.py` acts by, with numpy alone.
+"""Policies in files of plain arrays, which `policy_numpy.py` acts by, or in ONNX models.
 
 The network is traced: what it does to a batch of observations becomes a list of operations. So
 networks of the user's own can be exported, too, as far as they consist of operations that
@@ -13,7 +13,7 @@ import io
 import json
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -48,12 +48,26 @@ class _Play(NamedTuple):
     actions: list[Array]
 
 
+class _Exported(Protocol):
+    """What acts by a file."""
+
+    def reset(self, begins: BoolArray) -> object:
+        """Forget what went before in these of the environments."""
+        ...
+
+    def act(self, obs: Array | dict[str, Array]) -> Array:
+        """Return the actions for a batch."""
+        ...
+
+
 def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     """Write what a policy does without exploring, once it is seen that the file does the same.
 
-    What the policy remembers of its evaluation is lost. Raises `ConfigError` for networks that do
-    what numpy is not told how to. Actions of a `DiscreteSpec` count from 0.
+    A file that ends in .onnx is a model as `onnx_policy.py` says, any other is for
+    `policy_numpy.py`. What the policy remembers of its evaluation is lost. Raises `ConfigError` for
+    networks that do what numpy is not told how to. Actions of a `DiscreteSpec` count from 0.
     """
+    make = _onnx_file if path.suffix == ".onnx" else _numpy_file
     memory_size = _memory_size(policy.model)
     size = _CHECKED_REMEMBERING if memory_size else _CHECKED
     play = _played(policy, spec.observation, *size)
@@ -68,11 +82,9 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
             "observation": _observation(spec.observation),
             "action": _action(spec.action, squashed=policy.squashed),
         }
-        arrays["description"] = np.frombuffer(json.dumps(description).encode(), np.uint8)
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # none is an option
-        if _acts_so(file, spec.observation, play):
-            path.write_bytes(file.getvalue())
+        content, exported = make(description, arrays, rows)
+        if _acts_so(exported, spec.observation, play):
+            path.write_bytes(content)
             return
     raise ConfigError(
         f"{type(policy).__name__} does not act on what its network answers as exported policies "
@@ -80,10 +92,34 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     )
 
 
-def _acts_so(file: io.BytesIO, observation: BoxSpec | PackedSpec, play: _Play) -> bool:
-    """Say whether an exported policy does what the policy has done."""
+def _numpy_file(
+    description: dict[str, Any], arrays: dict[str, Array], _: int
+) -> tuple[bytes, _Exported]:
+    """Return a file for `policy_numpy.py`, and what acts by it."""
+    told = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    file = io.BytesIO()
+    np.savez_compressed(file, description=told, **arrays)  # type: ignore[arg-type]  # no options
     file.seek(0)
-    exported = Policy(file)
+    return file.getvalue(), Policy(file)
+
+
+def _onnx_file(
+    description: dict[str, Any], arrays: dict[str, Array], rows: int
+) -> tuple[bytes, _Exported]:
+    """Return an ONNX model of what was traced with so many rows, and what acts by it."""
+    try:
+        from asyncrl.agents import onnx_policy  # noqa: PLC0415  # needs an optional package
+    except ImportError as error:
+        raise ConfigError(
+            "a file that ends in .onnx needs a package that is not installed: "
+            "pip install asyncrl[onnx]"
+        ) from error
+    content = onnx_policy.onnx_model(description, arrays, rows)
+    return content, onnx_policy.EvaluatedModel(content)
+
+
+def _acts_so(exported: _Exported, observation: BoxSpec | PackedSpec, play: _Play) -> bool:
+    """Say whether an exported policy does what the policy has done."""
     for obs, begins, expected in zip(*play, strict=True):
         exported.reset(begins)
         try:

@@ -1,4 +1,4 @@
-"""`asyncrl export`: writes a model of a run as a file that acts with numpy alone."""
+"""`asyncrl export`: writes a model of a run as a file that acts without asyncrl and torch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ __all__ = ["ExportArguments", "parse", "run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportArguments:
-    """Write a trained policy, without exploration, as a file for numpy."""
+    """Write a trained policy, without exploration, as a file for numpy or as an ONNX model."""
 
     run_dir: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, or of one of its checkpoints."""
 
     to: Path = Path("policy.npz")
-    """File to write. Beside it comes `policy_numpy.py`, which reads it and acts; one that was
-    trained with a memory is to be told where episodes begin."""
+    """File to write: an ONNX model if it ends in .onnx (extra: `asyncrl[onnx]`). Beside one that
+    ends in .npz comes `policy_numpy.py`, which reads it and acts with numpy alone. What was trained
+    with a memory is to be told where episodes begin."""
 
     checkpoint: str = "best"
     """`best`, or the number of optimisation steps of a checkpoint."""
@@ -41,26 +42,32 @@ def parse(argv: list[str]) -> ExportArguments:
         checkpoint, run_dir = path.name, path.parent.parent
         arguments = ExportArguments(run_dir=run_dir, to=arguments.to, checkpoint=checkpoint)
     check_run_dir(arguments.run_dir)
-    if arguments.to.suffix != ".npz":
-        raise ConfigError(f"--to must name a file that ends in .npz, got {arguments.to}")
+    if arguments.to.suffix not in {".npz", ".onnx"}:
+        raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {arguments.to}")
     return arguments
 
 
 def run(arguments: ExportArguments) -> int:
     """Export, and return the exit code."""
-    loader = arguments.to.with_name("policy_numpy.py")
+    to = arguments.to
     with trained(arguments.run_dir, arguments.checkpoint, env_kwargs={}) as (_, policy, env, steps):
         if not isinstance(policy, TorchPolicy):
             raise ConfigError(
                 f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
             )
-        arguments.to.parent.mkdir(parents=True, exist_ok=True)
-        export_policy(policy, env.spec, arguments.to)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        export_policy(policy, env.spec, to)
+    print(f"{to} holds the model after {steps} optimisation steps", end="")
+    print("" if to.suffix == ".onnx" else f"; {_copy_loader(to)}")
+    return 0
+
+
+def _copy_loader(to: Path) -> str:
+    """Put what acts by a file beside it; return how."""
+    loader = to.with_name("policy_numpy.py")
     shutil.copyfile(policy_numpy.__file__, loader)
-    remembers = policy_numpy.Policy(arguments.to).description["memory"]
-    print(
-        f"{arguments.to} holds the model after {steps} optimisation steps; {loader} acts by it: "
-        f'policy = Policy("{arguments.to.name}"); '
+    remembers = policy_numpy.Policy(to).description["memory"]
+    return (
+        f'{loader} acts by it: policy = Policy("{to.name}"); '
         f"{'policy.reset() where an episode begins; ' if remembers else ''}policy.act(obs)"
     )
-    return 0

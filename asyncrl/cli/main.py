@@ -31,8 +31,8 @@ usage: asyncrl COMMAND [OPTIONS]
       go on with a run from its newest whole checkpoint
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
       score the best model of a run
-  asyncrl export RUN_DIR [--to policy.npz] [--checkpoint best|N]
-      write its policy as a file that acts with numpy alone
+  asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|N]
+      write its policy as a file that acts with numpy alone, or as an ONNX model
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...

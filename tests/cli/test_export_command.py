@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from asyncrl import policy_numpy
 from asyncrl.agent import PolicyContext
@@ -70,6 +72,19 @@ def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
         assert np.array_equal(Policy(path).act(OBS), expected)
 
 
+def test_an_onnx_model_stands_alone(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "policy.onnx"
+    assert main(["export", str(trained.directory), "--to", str(to)]) == 0
+    assert re.fullmatch(
+        rf"{to} holds the model after \d+ optimisation steps\n", capsys.readouterr().out
+    )
+    assert [*tmp_path.iterdir()] == [to]
+    (action,) = ReferenceEvaluator(str(to)).run(None, {"obs": OBS})
+    assert np.array_equal(action, actions_of(trained.directory, "best"))
+
+
 def test_what_remembers_is_exported_and_said_to_be_reset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +110,7 @@ def test_what_remembers_is_exported_and_said_to_be_reset(
     ("flags", "words"),
     [
         (["nowhere"], "nowhere is not a run directory"),
-        ([".", "--to", "policy.onnx"], "--to must name a file that ends in .npz"),
+        ([".", "--to", "policy.pt"], "--to must name a file that ends in .npz or .onnx"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(
