@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,13 +16,15 @@ import numpy as np
 
 from asyncrl.messages import Experience
 from asyncrl.recorder import Record
-from asyncrl.types import ActorId, Columns, ModelVersion
+from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion
 
 __all__ = ["Lag", "LagAlarm", "Staleness", "complaint"]
 
 logger = logging.getLogger(__name__)
 
 _KEPT = 100_000
+"""Publications that are remembered: at a hundred a second, those of a quarter of an hour."""
+
 _CALM_S = 60.0
 """Between two warnings about the same actor."""
 
@@ -62,6 +63,48 @@ def complaint(actor_id: ActorId, lag: Lag, limit: Lag) -> str | None:
 _NO_LIMIT = Lag(0.0, 0)
 
 
+class _Publications:
+    """When the last models were published.
+
+    All memory is taken, and touched, in the beginning: taken bit by bit it would look like a leak.
+    """
+
+    def __init__(self) -> None:
+        self._versions = np.full(_KEPT, 0, np.int64)
+        self._at = np.full(_KEPT, 0.0)
+        self._count = 0
+
+    def add(self, version: ModelVersion, now: float) -> None:
+        """Note a model that is newer than all before it."""
+        if self._count == len(self._versions):
+            self._forget_half()
+        self._versions[self._count] = version
+        self._at[self._count] = now
+        self._count += 1
+
+    def _forget_half(self) -> None:
+        kept = self._count // 2
+        for column in (self._versions, self._at):
+            column[:kept] = column[self._count - kept : self._count].copy()
+        self._count = kept
+
+    def of(self, versions: IntArray, otherwise: float) -> Array:
+        """Return when these were published; those that are not known count as the oldest."""
+        if not self._count:
+            return np.full(len(versions), otherwise)
+        found = np.searchsorted(self._versions[: self._count], versions)
+        at: Array = self._at[found.clip(max=self._count - 1)]
+        return at
+
+    def lag_of(self, version: ModelVersion, now: float) -> Lag:
+        """Say how long there has been a newer one, and how far ahead the newest is."""
+        newer = int(np.searchsorted(self._versions[: self._count], version, "right"))
+        if newer == self._count:
+            return Lag(0.0, 0)
+        ahead = int(self._versions[self._count - 1]) - version
+        return Lag(now - float(self._at[newer]), ahead)
+
+
 class LagAlarm:
     """Warns of actors whose experience is of too old models. Safe to use from two threads."""
 
@@ -69,32 +112,23 @@ class LagAlarm:
         self._limit = limit
         self._clock = clock
         self._lock = threading.Lock()
-        self._versions: list[ModelVersion] = []
-        self._published_at: list[float] = []
+        self._published = _Publications()
         self._warned_at: dict[ActorId, float] = {}
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now; each one is newer than the one before."""
         with self._lock:
-            self._versions.append(version)
-            self._published_at.append(self._clock())
-            if len(self._versions) > 2 * _KEPT:
-                del self._versions[:_KEPT], self._published_at[:_KEPT]
+            self._published.add(version, self._clock())
 
     def on_experience(self, message: Experience) -> None:
         """Look at a message that has arrived now; warn of its actor, but not all the time."""
         actor_id, now = message.peer.actor_id, self._clock()
-        words = complaint(actor_id, self._lag_of(message.model_version, now), self._limit)
+        with self._lock:
+            lag = self._published.lag_of(message.model_version, now)
+        words = complaint(actor_id, lag, self._limit)
         if words and now - self._warned_at.get(actor_id, -_CALM_S) >= _CALM_S:
             self._warned_at[actor_id] = now
             logger.warning("%s", words)
-
-    def _lag_of(self, version: ModelVersion, now: float) -> Lag:
-        with self._lock:
-            newer = bisect_right(self._versions, version)
-            if newer == len(self._versions):
-                return Lag(0.0, 0)
-            return Lag(now - self._published_at[newer], self._versions[-1] - version)
 
 
 class Staleness:
@@ -103,15 +137,13 @@ class Staleness:
     def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._alarm = LagAlarm(limit, clock) if limit != _NO_LIMIT else None
-        self._published_at: dict[int, float] = {}
+        self._published = _Publications()
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now."""
         if self._alarm:
             self._alarm.on_publish(version)
-        self._published_at[version] = self._clock()
-        if len(self._published_at) > _KEPT:
-            del self._published_at[next(iter(self._published_at))]
+        self._published.add(version, self._clock())
 
     def on_experience(self, message: Experience) -> None:
         """Warn if a message that has arrived now is of too old a model; from any thread."""
@@ -123,9 +155,8 @@ class Staleness:
         if "model_version" not in batch:
             return {}
         versions, counts = np.unique(batch["model_version"], return_counts=True)
-        oldest = next(iter(self._published_at.values()), self._clock())
         now = self._clock()
-        ages = np.array([now - self._published_at.get(int(v), oldest) for v in versions])
+        ages = now - self._published.of(versions, otherwise=now)
         lags = opt_steps - versions.astype(np.float64)
         return {
             "lag/versions_mean": float(np.average(lags, weights=counts)),

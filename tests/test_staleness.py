@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,50 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
 
 def test_batch_without_versions_has_no_lag() -> None:
     assert Staleness().of({}, opt_steps=3) == {}
+
+
+def test_versions_that_nobody_published_are_as_old_as_the_oldest() -> None:
+    now = [100.0]
+    staleness = Staleness(clock=lambda: now[0])
+    for now[0], version in ((103.0, 4), (105.0, 8)):
+        staleness.on_publish(ModelVersion(version))
+    record = staleness.of({"model_version": np.array([-1, 8])}, opt_steps=8)
+    assert record["lag/seconds_max"] == 2.0
+    assert record["lag/seconds_mean"] == 1.0
+
+
+def test_batch_before_any_model_was_published_has_no_age() -> None:
+    record = Staleness().of({"model_version": np.array([-1])}, opt_steps=0)
+    assert record["lag/seconds_max"] == 0.0
+
+
+def test_only_so_many_publications_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.staleness._KEPT", 4)
+    now = [0.0]
+    staleness = Staleness(clock=lambda: now[0])
+    for number in range(5):
+        now[0] = float(number)
+        staleness.on_publish(ModelVersion(10 * number))
+    ages = [
+        staleness.of({"model_version": np.array([version])}, 40)["lag/seconds_max"]
+        for version in (0, 10, 20, 30, 40)
+    ]
+    assert ages == [2.0, 2.0, 2.0, 1.0, 0.0]
+
+
+def test_publications_take_no_more_memory_with_time() -> None:
+    limit = Lag(1.0, 0)
+    staleness = Staleness(limit)
+    staleness.on_publish(ModelVersion(1))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for version in range(2, 5000):
+            staleness.on_publish(ModelVersion(version))
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 10_000
 
 
 # --- limits --------------------------------------------------------------------------------------
