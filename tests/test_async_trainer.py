@@ -453,7 +453,7 @@ def test_numbers_of_a_step_are_the_agents_and_the_age_of_its_batch() -> None:
     assert stage.recorder.last("agent/loss") == 1 / 7
     versions = stage.agent.batches[-1]["model_version"]
     assert stage.recorder.last("lag/versions_max") == 7 - versions.min()
-    assert list(stage.trainer._staleness._published_at) == [0, 5], "from when ages count"
+    assert stage.recorder.last("lag/seconds_max") > 0.0
     assert stage.recorder.last("ledger/stored") == stage.proxy.ledger.balance().stored
 
 
