@@ -136,7 +136,7 @@ TASKS: Mapping[str, Task] = {
         env=f"{_ENVIRONMENTS}:minatar_breakout",
         bar=8.0,
         random=0.4,
-        max_env_steps=3_000_000,
+        max_env_steps=4_000_000,
         max_seconds=1800.0,
         needs="minatar",
     ),
@@ -209,7 +209,8 @@ CASES: tuple[Case, ...] = (
         task="breakout",
         settings={
             "agent.hidden": (256, 256),
-            "agent.learning_rate": 1e-3,
+            "agent.learning_rate": 7e-4,
+            "agent.lambda_": 0.9,
             "envs_per_actor": 16,
             "trainer.books.eval_interval_opt_steps": 200,
         },
