@@ -24,7 +24,7 @@ import numpy as np
 
 __all__ = ["FORMAT", "OPERATIONS", "Policy", "argument_value", "middle_and_half"]
 
-FORMAT = 2
+FORMAT = 3
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -84,8 +84,7 @@ class Policy:
         inputs: dict[str, Array] = {}
         for name, field in self._fields.items():
             array = np.asarray(fields[name], field["dtype"]).reshape(-1, *field["shape"])
-            scale = np.float32(255.0 if field["dtype"] == "uint8" else 1.0)
-            inputs[field["input"]] = array.astype(np.float32) / scale
+            inputs[field["input"]] = array.astype(np.float32) / np.float32(field["scale"])
         count = len(next(iter(inputs.values())))
         remembered = self.description["memory"]
         if remembered:

@@ -132,7 +132,7 @@ def test_large_numbers_are_squashed_in_silence() -> None:
 
 def remembering(path: Path, *, any_batch: bool = True) -> Policy:
     """Return a policy that remembers the sum of all observations, and acts by it."""
-    box = {"dtype": "float32", "shape": [1], "input": "input 0"}
+    box = {"dtype": "float32", "shape": [1], "scale": 1.0, "input": "input 0"}
     description = {
         "format": FORMAT,
         "any_batch": any_batch,

@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 
 from asyncrl.agent import Policy as ActingPolicy
 from asyncrl.agent import evaluation_mode, forget
-from asyncrl.agents.networks import NetworkInput, observation_reader
+from asyncrl.agents.networks import NetworkInput, input_scale, observation_reader
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.torch_agent import TorchPolicy
@@ -173,7 +173,12 @@ def _observation(observation: BoxSpec | PackedSpec) -> dict[str, Any]:
     """Describe fields, and to which inputs of the network each goes."""
     fields = observation.fields if isinstance(observation, PackedSpec) else (("", observation),)
     return {
-        name: {"dtype": box.dtype, "shape": box.shape, "input": f"input {i}"}
+        name: {
+            "dtype": box.dtype,
+            "shape": box.shape,
+            "scale": input_scale(box),
+            "input": f"input {i}",
+        }
         for i, (name, box) in enumerate(fields)
     }
 

@@ -26,6 +26,7 @@ __all__ = [
     "as_float",
     "encoded_mlp",
     "encoder_layers",
+    "input_scale",
     "make_orthogonal",
     "n_features",
     "nature_cnn",
@@ -58,7 +59,14 @@ def as_float(obs: Tensor) -> Tensor:
 
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
     """Return what turns a tensor of observations, as stored, into what networks take."""
-    return partial(_read_fields, observation) if isinstance(observation, PackedSpec) else as_float
+    if isinstance(observation, PackedSpec):
+        return partial(_read_fields, observation)
+    return _array_reader(observation)
+
+
+def input_scale(box: BoxSpec) -> float:
+    """Return what an array is divided by for networks: bytes are, unless they name choices."""
+    return 255.0 if box.dtype == "uint8" and not box.categorical else 1.0
 
 
 def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInput:
@@ -67,10 +75,14 @@ def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInp
     return observation_reader(observation)(torch.zeros(count, *observation.shape, dtype=dtype))
 
 
+def _array_reader(box: BoxSpec) -> Callable[[Tensor], Tensor]:
+    return Tensor.float if box.categorical else as_float
+
+
 def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
     lead = packed.shape[:-1]
     return {
-        name: as_float(
+        name: _array_reader(box)(
             packed[..., start : start + box.nbytes]
             .view(getattr(torch, box.dtype))
             .reshape(*lead, *box.shape)
@@ -287,8 +299,9 @@ def make_orthogonal(module: nn.Module, gain: float) -> None:
 
 
 def _few_choices(spec: BoxSpec) -> bool:
-    n_choices = int((spec.high - spec.low + 1).sum())
-    largest = int(np.abs([spec.low, spec.high]).max(initial=0))
+    low, high = spec.low.astype(np.int64), spec.high.astype(np.int64)  # 255 + 1 is 0 in bytes
+    n_choices = int((high - low + 1).sum())
+    largest = int(np.abs([low, high]).max(initial=0))
     return n_choices <= _MAX_CHOICES and largest <= _EXACT_IN_FLOAT32
 
 

@@ -86,8 +86,8 @@ def onnx_model(description: Mapping[str, Any], arrays: Mapping[str, Array], rows
         inputs.append(_info(_input(name), field["dtype"], (n, *field["shape"])))
         like = np.zeros((rows, *field["shape"]), field["dtype"])
         x = graph.of(Value(_input(name), like), np.dtype("float32"))
-        if field["dtype"] == "uint8":
-            x = graph.add("Div", x, graph.constant(255.0, "float32"))
+        if field["scale"] != 1:
+            x = graph.add("Div", x, graph.constant(field["scale"], "float32"))
         values[field["input"]] = Value(x, like.astype(np.float32))
     remembered = description["memory"]
     if remembered:

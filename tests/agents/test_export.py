@@ -43,6 +43,7 @@ def box(low: Any, high: Any, dtype: str = "float32", *, categorical: bool = Fals
 VECTOR = box([-np.inf] * 5, [np.inf] * 5)
 IMAGE = box(np.zeros((2, 40, 36)), np.full((2, 40, 36), 255), "uint8")
 CHOICES = box([0, 1], [3, 2], "int64", categorical=True)
+BYTE_CHOICES = box([0, 1], [3, 2], "uint8", categorical=True)
 FIELDS = PackedSpec((("camera/left", IMAGE), ("place", VECTOR), ("gear", CHOICES)))
 BOUNDED = box([-1, -2, 0], [1, 5, 3])
 UNBOUNDED = box([-np.inf, -1], [np.inf, 1])
@@ -54,6 +55,7 @@ CASES: dict[str, tuple[Any, EnvSpec]] = {
     "dqn, images": (DQNConfig(), EnvSpec(IMAGE, FOUR)),
     "dqn, fields": (DQNConfig(normalize_obs=True), EnvSpec(FIELDS, FOUR)),
     "dqn, choices": (DQNConfig(), EnvSpec(CHOICES, FOUR)),
+    "dqn, choices in bytes": (DQNConfig(), EnvSpec(BYTE_CHOICES, FOUR)),
     "c51": (C51Config(dueling=True), EnvSpec(VECTOR, FOUR)),
     "sac": (SACConfig(hidden=(32, 32), normalize_obs=True), EnvSpec(VECTOR, BOUNDED)),
     "sac, fields": (SACConfig(hidden=(32,)), EnvSpec(FIELDS, BOUNDED)),

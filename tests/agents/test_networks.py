@@ -284,6 +284,31 @@ def test_one_array_is_read_as_it_is() -> None:
     assert (blank.shape, blank.dtype) == ((4, 2, 3), torch.float32)
 
 
+def byte_choices(low: list[int], high: list[int]) -> BoxSpec:
+    bounds = (np.array(side, np.uint8) for side in (low, high))
+    return BoxSpec((len(low),), "uint8", *bounds, categorical=True)
+
+
+def test_bytes_that_name_choices_are_told_apart() -> None:
+    spec = byte_choices([0, 1], [2, 2])
+    rows = torch.tensor([[0, 2], [1, 1], [2, 2]], dtype=torch.uint8)
+    right = [[1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1]]
+    (one_hot,) = encoder_layers(spec)
+    assert one_hot(observation_reader(spec)(rows)).tolist() == right
+    fields = PackedSpec((("gear", spec), ("camera", box((1,), "uint8"))))
+    columns = {"gear": rows.numpy(), "camera": np.full((3, 1), 255, np.uint8)}
+    (encoder,) = encoder_layers(fields)
+    packed = torch.from_numpy(fields.pack(columns))
+    told = encoder(observation_reader(fields)(packed))
+    assert told.tolist() == [[*row, 1] for row in right], "an image is still within [0, 1]"
+
+
+def test_choices_are_counted_beyond_what_their_bounds_hold() -> None:
+    spec = byte_choices([0] * 5, [255] * 5)
+    assert encoder_layers(spec) == [], "1280 choices are too many"
+    assert observation_reader(spec)(torch.full((1, 5), 200, dtype=torch.uint8)).max() == 200
+
+
 def test_fields_are_encoded_each_by_itself() -> None:
     layers = encoder_layers(FIELDS)
     read = observation_reader(FIELDS)
