@@ -17,7 +17,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.cli import train_command
+from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
 from asyncrl.cli.run_config import RunConfig, preset, preset_lines
@@ -472,7 +472,7 @@ def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
     save_yaml(RunConfig(actors=7), tmp_path / "config.yaml")
     trainer = NoTrainer()
     monkeypatch.setattr(train_command, "_build", lambda *_, **__: trainer)
-    monkeypatch.setattr(train_command, "save_yaml", fills_up)
+    monkeypatch.setattr(_run_directory, "save_yaml", fills_up)
     arguments = TrainArguments(agent="dqn", output=Output(quiet=True), config=RunConfig(actors=8))
     with pytest.raises(OSError, match="No space left"):
         train_in(tmp_path, arguments, resume=True)
