@@ -57,7 +57,7 @@ def test_samples_equal_naive_n_step_returns(
 def test_ring_keeps_the_newest(
     capacity: int, repeats: int, length: int, ends: list[list[str]]
 ) -> None:
-    buffer = build(capacity=capacity, length=length)
+    buffer = build(capacity=max(capacity, length), length=length)
     outbox = make_outbox(len(ends), length, 1)
     arrived: list[float] = []
     for message in play([env * (1 + repeats // 10) for env in ends], outbox)[1]:
