@@ -35,6 +35,7 @@ def own_network(
             "parameters, or all of them are frozen; give it at least one layer of weights, such as "
             "nn.Linear, whose requires_grad is True"
         )
+    _check_dtypes(name, network)
     return network
 
 
@@ -71,7 +72,21 @@ def own_encoder(make: MakeNetwork, spec: EnvSpec) -> tuple[nn.Module, int]:
             "agent.network must answer 2 observations with features of shape (2, any number), got "
             f"{shape}"
         )
+    _check_dtypes("network", network, torch.float32)  # as the layers are that come behind it
     return network, shape[1]
+
+
+def _check_dtypes(name: str, network: nn.Module, *behind: torch.dtype) -> None:
+    """Refuse what learns in several dtypes, together with layers behind it: one vector has one."""
+    own = {param.dtype for param in network.parameters() if param.requires_grad}
+    if own and len(own.union(behind)) > 1:
+        names = sorted(str(dtype).removeprefix("torch.") for dtype in own)
+        more = ", and layers of float32 behind it" if behind else ""
+        raise ConfigError(
+            f"agent.{name} must return a network that learns in one dtype, but this "
+            f"{_kind(network)} has weights of {' and '.join(names)}{more}; call .float() on it "
+            "before it is returned"
+        )
 
 
 def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tuple[int, ...]:

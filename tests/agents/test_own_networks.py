@@ -1,4 +1,4 @@
-"""A network of the user's own that cannot learn is refused, unless what is behind it learns."""
+"""Networks of the user's own that cannot learn, or not in one dtype, are refused by name."""
 
 from __future__ import annotations
 
@@ -78,3 +78,69 @@ def test_features_need_not_learn(kind: type[PPOConfig]) -> None:
         .model_info()
         .params
     )
+
+
+class Doubles(nn.Module):
+    """Computes in double precision, in its first layer or only from the second one on."""
+
+    def __init__(self, n_inputs: int, n_outputs: int, *, from_layer: int) -> None:
+        super().__init__()
+        dtypes = [torch.float64 if i >= from_layer else torch.float32 for i in range(2)]
+        self.first = nn.Linear(n_inputs, 8, dtype=dtypes[0])
+        self.last = nn.Linear(8, n_outputs, dtype=dtypes[1])
+
+    def forward(self, obs: Tensor, action: Tensor | None = None) -> Tensor:
+        x = obs if action is None else torch.cat([obs, action], dim=1)
+        x = self.first(x.to(self.first.weight.dtype))
+        answer: Tensor = self.last(x.to(self.last.weight.dtype))
+        return answer.float()
+
+
+def doubles(n_outputs: int, n_inputs: int = 4, *, from_layer: int = 1) -> MakeNetwork:
+    return lambda _: Doubles(n_inputs, n_outputs, from_layer=from_layer)
+
+
+def frozen_doubles(_: EnvSpec) -> nn.Module:
+    network = Doubles(4, 3, from_layer=1)
+    network.last.requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "name"),
+    [
+        (DQNConfig(network=doubles(3)), CHOICES, "network"),
+        (DiscreteSACConfig(actor_network=doubles(3)), CHOICES, "actor_network"),
+        (DiscreteSACConfig(critic_network=doubles(3)), CHOICES, "critic_network"),
+        (SACConfig(critic_network=doubles(1, 6)), QUANTITIES, "critic_network"),
+        (BCConfig(actor_network=doubles(3)), CHOICES, "actor_network"),
+        (PPOConfig(network=doubles(5)), CHOICES, "network"),
+    ],
+)
+def test_network_of_several_dtypes_is_refused(
+    config: AgentConfig, spec: EnvSpec, name: str
+) -> None:
+    refused = (
+        rf"^agent\.{name} must return a network.* this Doubles has weights of float32 and float64"
+    )
+    with pytest.raises(ConfigError, match=refused):
+        config.build(spec, PolicyContext(seed=0))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        PPOConfig(network=doubles(5, from_layer=0)),
+        IQNConfig(network=doubles(5, from_layer=0)),
+        R2D2Config(network=doubles(5, from_layer=0)),
+    ],
+)
+def test_network_of_another_dtype_than_layers_behind_it_is_refused(config: AgentConfig) -> None:
+    with pytest.raises(ConfigError, match="weights of float64, and layers of float32 behind it"):
+        config.build(CHOICES, PolicyContext(seed=0))
+
+
+@pytest.mark.parametrize("make", [doubles(3, from_layer=0), frozen_doubles])
+def test_network_that_learns_in_one_dtype_is_taken(make: MakeNetwork) -> None:
+    agent = DQNConfig(network=make).build(CHOICES, PolicyContext(seed=0)).train(False)
+    assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
