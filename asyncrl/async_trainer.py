@@ -204,10 +204,10 @@ class AsyncTrainer:
         """Release what a trainer holds that is not to train; `train` itself leaves nothing."""
         if not self._has_trained:
             self._has_trained = True
-            self._manager.stop()
-            self._link.close()
-            self._close_evaluation()
-            self.books.close_saver()
+            self.interrupter.take_steps(
+                self._manager.stop, self._link.close, self._close_evaluation, self.books.close_saver
+            )
+            self.interrupter.raise_if_failed()
 
     def run_step(self) -> bool:
         """Take one turn: sample, learn, keep books.
@@ -309,7 +309,7 @@ class AsyncTrainer:
         Each step is taken whatever became of the one before; the first error is kept.
         """
         urgent = self.interrupter.urgent
-        for step in (
+        self.interrupter.take_steps(
             self._manager.expect_ends,
             self.proxy.drain,
             self._link.stop_actors,
@@ -321,11 +321,7 @@ class AsyncTrainer:
             self._close_evaluation,
             self._close_books,
             self._close_saver,
-        ):
-            try:
-                step()
-            except BaseException as error:
-                self.interrupter.fail(error)
+        )
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""

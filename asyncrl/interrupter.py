@@ -51,6 +51,14 @@ class Interrupter:
             self._errors.append(error)
         self._set(f"{type(error).__name__}: {error}")
 
+    def take_steps(self, *steps: Callable[[], object]) -> None:
+        """Take each of these steps, whatever became of the one before; keep what they raise."""
+        for step in steps:
+            try:
+                step()
+            except BaseException as error:
+                self.fail(error)
+
     @property
     def is_set(self) -> bool:
         """Whether the run is to end."""
@@ -120,7 +128,4 @@ class CrashForwardingThread(threading.Thread):
 
     def run(self) -> None:
         """Run the target; hand whatever it raises to the interrupter."""
-        try:
-            self._body()
-        except BaseException as error:
-            self._interrupter.fail(error)
+        self._interrupter.take_steps(self._body)

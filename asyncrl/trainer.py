@@ -292,11 +292,7 @@ def _run(
         books.finish()
         books.save()
 
-    for step in (train, partial(books.close, newest_record), books.close_saver):
-        try:
-            step()
-        except BaseException as error:
-            interrupter.fail(error)
+    interrupter.take_steps(train, partial(books.close, newest_record), books.close_saver)
     interrupter.raise_if_failed()
     return books.result()
 

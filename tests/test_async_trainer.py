@@ -266,6 +266,25 @@ def test_trainer_that_is_not_to_train_releases_what_it_would_evaluate_in() -> No
     assert stage.site.closed == 1
 
 
+def test_trainer_that_is_not_to_train_releases_all_of_it_whatever_fails() -> None:
+    def hang() -> None:
+        raise ActorFailed("its launcher hangs")
+
+    def fail(_: float) -> None:
+        raise ArithmeticError("no")
+
+    stage = Stage()
+    saver = stage.trainer.books._saver
+    stage.manager.at_stop, saver.close = hang, fail  # type: ignore[union-attr, method-assign]
+    with pytest.raises(ActorFailed, match="its launcher hangs") as caught:
+        stage.trainer.close()
+    assert "ArithmeticError: no" in caught.value.__notes__[0]
+    assert stage.log == ["wait for actors", "close link"]
+    assert stage.site.closed == 1
+    stage.trainer.close()
+    assert stage.site.closed == 1
+
+
 # --- priorities ----------------------------------------------------------------------------------
 
 

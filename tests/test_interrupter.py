@@ -71,6 +71,17 @@ def test_the_first_error_is_raised_with_the_later_ones_in_its_notes() -> None:
         assert "KeyError: 'consequence'" in caught.value.__notes__[0]
 
 
+def test_steps_are_taken_whatever_became_of_those_before() -> None:
+    def fail() -> None:
+        raise SystemExit(3)
+
+    interrupter = Interrupter()
+    taken: list[int] = []
+    interrupter.take_steps(lambda: taken.append(1), fail, lambda: taken.append(2))
+    assert taken == [1, 2]
+    assert [type(error) for error in interrupter.errors] == [SystemExit]
+
+
 def test_an_error_that_comes_by_twice_counts_once() -> None:
     interrupter = Interrupter()
     error = ValueError("one")
