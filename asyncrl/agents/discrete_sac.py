@@ -62,7 +62,7 @@ from asyncrl.agents.torch_agent import (
     TorchAgent,
     TorchPolicy,
     clip_gradients,
-    flatten_parameters,
+    flatten_pair,
     pick_device,
     seeded,
     use_threads,
@@ -226,10 +226,9 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._slow = SlowCopy(self.critics, config.tau)
         self.targets = cast(ChoiceValues, self._slow.network)
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
-        self._flat_actor, self._actor_gradient = flatten_parameters(self._actor)
-        self._flat, self._gradient = flatten_parameters(self.critics)
-        self._actor_adam = FusedAdam([self._flat_actor], config.actor_learning_rate)
-        self._critic_adam = FusedAdam([self._flat], config.critic_learning_rate)
+        vectors, critic_vectors = flatten_pair(self._actor, self.critics)
+        self._actor_adam = FusedAdam(vectors, config.actor_learning_rate)
+        self._critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate)
         target_entropy = config.target_entropy_share * math.log(self.n_actions)
         self._temperature = Temperature(config, target_entropy, device)
         self._matmul = pick_matmul(device, self._actor, self.critics)
@@ -300,7 +299,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
             near = slow_q + (q - slow_q).clamp(-limit, limit)
             errors = torch.maximum(errors, (near - target).square())
         loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
-        self._descend(self._critic_adam, self._gradient, loss)
+        self._descend(self._critic_adam, loss)
         return loss.detach(), q.detach(), all_q.detach()
 
     def _improve_actor(
@@ -310,7 +309,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         pi = log_pi.exp()
         loss = (pi * (alpha * log_pi - self._believed(all_q))).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
-        self._descend(self._actor_adam, self._actor_gradient, loss)
+        self._descend(self._actor_adam, loss)
         return loss.detach(), entropy
 
     def _follow_up(self, entropy: Tensor) -> None:
@@ -318,11 +317,13 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._temperature.improve(entropy)
         self._slow.follow()
 
-    def _step_down(self, adam: FusedAdam, gradient: Tensor, loss: Tensor) -> None:
-        gradient.zero_()
+    def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
+        gradients = [vector.grad for vector in adam.param_groups[0]["params"]]
+        for gradient in gradients:
+            gradient.zero_()
         loss.backward()
         if self.config.max_grad_norm:
-            clip_gradients([gradient], self.config.max_grad_norm)
+            clip_gradients(gradients, self.config.max_grad_norm)
         adam.descend()
 
     def _believed(self, values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ __all__ = [
     "TorchPolicy",
     "buffer_copier",
     "clip_gradients",
+    "flatten_pair",
     "flatten_parameters",
     "gpu_names",
     "learning_parameters",
@@ -185,7 +186,20 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     take one operation each instead of one for each layer: for small networks, a fifth of the time
     of an optimisation step. The gradient must be set to zero in place, never to None.
     """
-    params = learning_parameters(module)
+    return _flatten(learning_parameters(module))
+
+
+def flatten_pair(one: nn.Module, other: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Flatten two modules; return the vectors of each: its own, and one of what both share."""
+    first, second = learning_parameters(one), learning_parameters(other)
+    own = [param for param in first if param not in set(second)]
+    others = [param for param in second if param not in set(first)]
+    shared = [param for param in first if param in set(second)]
+    mine, its, both = ([_flatten(part)[0]] if part else [] for part in (own, others, shared))
+    return mine + both, its + both
+
+
+def _flatten(params: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
     flat = torch.cat([p.detach().flatten() for p in params]).requires_grad_()
     flat.grad = torch.zeros_like(flat)
     sizes = [p.numel() for p in params]

@@ -262,6 +262,26 @@ def test_learning_rates_follow_their_schedules() -> None:
         assert any(not torch.equal(p, q) for p, q in zip(before, after, strict=True)) is moves
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.1])
+@pytest.mark.parametrize("teacher", ["actor", "critic"])
+def test_layers_that_actor_and_critics_share_are_taught_by_both(
+    teacher: str, max_grad_norm: float
+) -> None:
+    shared = nn.Linear(2, 4)
+    rates = {f"{name}_learning_rate": 0.1 * (name == teacher) for name in ("actor", "critic")}
+    agent = small(
+        actor_network=lambda _: nn.Sequential(shared, nn.ReLU(), nn.Linear(4, CHOICES)),
+        critic_network=lambda _: nn.Sequential(shared, nn.Linear(4, CHOICES)),
+        max_grad_norm=max_grad_norm,
+        **rates,
+    ).build(SPEC, CONTEXT)
+    modules = {"actor": agent.model[2], "critic": agent.critics.networks[0][1], "shared": shared}
+    before = {name: module.weight.clone() for name, module in modules.items()}
+    agent.opt(batch_of())
+    moved = {name for name, old in before.items() if not torch.equal(old, modules[name].weight)}
+    assert moved == {teacher, "shared"}
+
+
 # --- learning: against the equations, written down once more -------------------------------------
 
 

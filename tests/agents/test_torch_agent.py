@@ -16,6 +16,7 @@ from asyncrl.agents.torch_agent import (
     TorchPolicy,
     buffer_copier,
     clip_gradients,
+    flatten_pair,
     flatten_parameters,
     pick_device,
     seeded,
@@ -275,6 +276,26 @@ def test_frozen_parameters_stay_out_of_the_flat_ones() -> None:
     flat.detach().zero_()
     assert network[0].weight.tolist() == [[1.0, 1.0]]
     assert not network[1].weight.any()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_two_networks_share_is_a_vector_of_both(own: bool) -> None:
+    shared = nn.Linear(3, 4)
+    one, other = nn.Sequential(shared, *[nn.Linear(4, 1)] * own), nn.Sequential(nn.ReLU(), shared)
+    vectors, others = flatten_pair(one, other)
+    assert [len(vector) for vector in vectors] == [5] * own + [16]
+    assert [id(vector) for vector in others] == [id(vectors[-1])]
+    one(torch.ones(2, 3)).sum().backward()
+    assert all(vector.grad is not None and vector.grad.any() for vector in vectors)
+    with torch.no_grad():
+        for vector in vectors:
+            vector.zero_()
+    assert not any(param.any() for param in one.parameters())
+
+
+def test_networks_that_share_nothing_are_a_vector_each() -> None:
+    vectors = flatten_pair(nn.Linear(3, 4), nn.Linear(2, 1))
+    assert [[len(vector) for vector in of] for of in vectors] == [[16], [3]]
 
 
 def test_flattened_network_takes_models_and_states() -> None:
