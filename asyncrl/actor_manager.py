@@ -23,8 +23,10 @@ from asyncrl.restart_policy import (
     RestartPolicy,
     RestartPolicyConfig,
     cause_of,
+    hung,
+    lagged,
 )
-from asyncrl.stragglers import Slow, Stragglers
+from asyncrl.stragglers import Stragglers
 from asyncrl.types import ActorId
 
 __all__ = ["ActorManager", "ActorManagerConfig", "MakeBody"]
@@ -35,7 +37,6 @@ MakeBody = Callable[[Peer], ActorBody]
 """Makes what one life of an actor runs."""
 
 _WATCH_S = 0.05
-_SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
 _LET_GO_S = 30.0
 """Time for a launcher to end what it has, beside that for actors to die of being killed."""
 
@@ -137,6 +138,7 @@ class ActorManager:
         self._stragglers = Stragglers(config.min_pace, config.pace_window_s)
         self._finishing = threading.Event()
         self._stop_now = threading.Event()
+        self._blames = True
         self._looked_at = clock()
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
 
@@ -166,9 +168,14 @@ class ActorManager:
         self.expect_ends()
         if self._thread.ident is None:
             self._launcher.close()
+        wait_s = self._config.stop_timeout_s if timeout_s is None else timeout_s
+        self._blames &= wait_s > 0
         try:
             if self._thread.is_alive():
-                self._thread.join(self._config.stop_timeout_s if timeout_s is None else timeout_s)
+                self._thread.join(wait_s)
+        except BaseException:  # a second signal: no actor is to blame for being killed now
+            self._blames = False
+            raise
         finally:
             self._stop_now.set()
         limit_s = self._config.stop_timeout_s + _LET_GO_S
@@ -277,7 +284,7 @@ class ActorManager:
             starts = signs == (0, 0)
             limit_s = self._config.start_timeout_s if starts else self._config.step_timeout_s
             if slot.silent_s > limit_s:
-                slot.killed_because = _hung(slot.silent_s, limit_s, starts=starts)
+                slot.killed_because = hung(slot.silent_s, limit_s, starts=starts)
                 slot.silent_s = 0.0
                 self._launcher.kill(peer, with_stacks=True)
 
@@ -310,17 +317,23 @@ class ActorManager:
         turns = {peer: progress.turns for peer, progress in told.items()}
         waiting = [peer for peer, progress in told.items() if progress.waiting]
         for peer, slow in self._stragglers.look(self._clock(), turns, waiting).items():
-            self._slots[peer.actor_id].killed_because = _lagged(slow, self._config)
+            self._slots[peer.actor_id].killed_because = lagged(
+                slow.steps_per_s,
+                slow.median_steps_per_s,
+                min_pace=self._config.min_pace,
+                window_s=self._config.pace_window_s,
+            )
             self._launcher.kill(peer, with_stacks=True)
 
     def _kill_remaining(self) -> None:
         for peer, _ in self._living():
-            logger.warning(
-                "%s did not end in time and is killed; what it had not sent is lost. If its "
-                "environments need longer, raise supervision.stop_timeout_s, now %g",
-                self._name(peer.actor_id),
-                self._config.stop_timeout_s,
-            )
+            if self._blames:
+                logger.warning(
+                    "%s did not end in time and is killed; what it had not sent is lost. If its "
+                    "environments need longer, raise supervision.stop_timeout_s, now %g",
+                    self._name(peer.actor_id),
+                    self._config.stop_timeout_s,
+                )
             self._launcher.kill(peer)
         deadline = self._clock() + self._config.stop_timeout_s
         while self.alive and self._clock() < deadline:
@@ -330,21 +343,3 @@ class ActorManager:
 
     def _name(self, actor_id: ActorId) -> str:
         return self._names.get(actor_id, f"actor {actor_id}")
-
-
-def _hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
-    what, setting = ("first step", "start") if starts else ("step", "step")
-    return Cause(
-        f"made no {what} for {silent_s:.0f} s and was killed",
-        f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
-        + _SEE_STACKS,
-    )
-
-
-def _lagged(slow: Slow, config: ActorManagerConfig) -> Cause:
-    return Cause(
-        f"made {slow.steps_per_s:.3g} steps/s over {config.pace_window_s:g} s where the median "
-        f"actor made {slow.median_steps_per_s:.3g}, and was killed",
-        "If its environments are meant to be slower, lower supervision.min_pace, now "
-        f"{config.min_pace:g}; else {_SEE_STACKS}",
-    )

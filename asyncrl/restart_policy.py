@@ -36,9 +36,12 @@ __all__ = [
     "RestartPolicyConfig",
     "cause_of",
     "describe_error",
+    "hung",
+    "lagged",
 ]
 
 _MEND = "Mend what raised it."
+_SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
 _MEND_OR_BEAR = (
     "Mend what raised it, or, if it may happen at times, set supervision.restart.on_exception to "
     "restart_env, restart or drop_actor."
@@ -267,6 +270,28 @@ def cause_of(ended: ActorExit) -> Cause:
     if ended.code == 0:
         return Cause(f"ended{when} without being asked to", look)
     return Cause(f"exited with code {ended.code}{when}, which none of asyncrl does", look)
+
+
+def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
+    """Say why an actor was killed that gave no sign of life."""
+    what, setting = ("first step", "start") if starts else ("step", "step")
+    return Cause(
+        f"made no {what} for {silent_s:.0f} s and was killed",
+        f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
+        + _SEE_STACKS,
+    )
+
+
+def lagged(
+    steps_per_s: float, median_steps_per_s: float, *, min_pace: float, window_s: float
+) -> Cause:
+    """Say why an actor was killed that was much slower than the others."""
+    return Cause(
+        f"made {steps_per_s:.3g} steps/s over {window_s:g} s where the median actor made "
+        f"{median_steps_per_s:.3g}, and was killed",
+        f"If its environments are meant to be slower, lower supervision.min_pace, now "
+        f"{min_pace:g}; else {_SEE_STACKS}",
+    )
 
 
 def _spent(what: str, config: RestartPolicyConfig) -> str:

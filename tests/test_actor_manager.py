@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -614,6 +615,27 @@ def test_stop_waits_for_actors_that_are_about_to_end() -> None:
         assert not stopping.is_alive()
         assert stage.launcher.killed == []
         assert stage.launcher.closed == 1
+
+
+def test_actors_that_a_second_signal_kills_are_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    with started() as stage:
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.manager._thread, "join", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                stage.manager.stop()
+        stage.manager.stop()
+        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
+        assert not caplog.records
+
+
+def test_actors_that_are_given_no_time_are_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.manager.stop(timeout_s=0.0)
+        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
+        assert not caplog.records
 
 
 def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
