@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
 from asyncrl.agents._critics import EncodedCritics, SeparateCritics
+from asyncrl.agents._heads import Headed
 from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features
 from asyncrl.env import BoxSpec, PackedSpec
 
@@ -78,7 +79,7 @@ class RenormedCritic(nn.Module):
 
     def __init__(self, n_inputs: int, hidden: Sequence[int], warmup_batches: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(*_layers(n_inputs, hidden, 1, warmup_batches))
+        self.layers = Headed(*_layers(n_inputs, hidden, 1, warmup_batches))
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the values (B, 1) of actions scaled to [-1, 1]."""
@@ -92,7 +93,7 @@ def renormed_actor(
     """Make an actor for any observations."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation)
-    return nn.Sequential(*layers, *_layers(n_inputs, hidden, n_outputs, warmup_batches))
+    return Headed(*layers, *_layers(n_inputs, hidden, n_outputs, warmup_batches))
 
 
 def renormed_critics(

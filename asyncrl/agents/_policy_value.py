@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents._heads import exactly
 from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents.distributions import ActionHead
 from asyncrl.agents.networks import (
@@ -70,7 +71,7 @@ class PolicyValueNet(nn.Module):
         """Return outputs (B, n_outputs) and values (B,) of a network without memory."""
         features = self.torsos[0](obs)
         others = features if len(self.torsos) == 1 else self.torsos[1](obs)
-        return _exactly(self.policy, features), _exactly(self.value, others).squeeze(-1)
+        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
 
     def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs (B, n_outputs), and the memory after these rows."""
@@ -90,20 +91,7 @@ class PolicyValueNet(nn.Module):
         others = features if len(self.torsos) == 1 else each_row(self.torsos[1], obs)
         if self.core is not None:
             features = others = self.core.unroll(features, memory, begins)[0]
-        return _exactly(self.policy, features), _exactly(self.value, others).squeeze(-1)
-
-
-def _exactly(head: nn.Linear, features: Tensor) -> Tensor:
-    """Return what a head answers, in full precision even where the network computes in less.
-
-    Advantages are small differences of values, and bfloat16 tells 1 from 1.004 at best.
-    """
-    kind = features.device.type
-    if features.dtype == torch.float32 and not torch.is_autocast_enabled(kind):
-        answer: Tensor = head(features)
-        return answer
-    with torch.autocast(kind, enabled=False):
-        return functional.linear(features.float(), head.weight, head.bias)
+        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
 
 
 def make_torso(

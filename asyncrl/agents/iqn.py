@@ -41,6 +41,7 @@ from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
+    hidden_layers,
     n_features,
     q_head,
 )
@@ -117,7 +118,7 @@ class IQNConfig(QConfig):
         if learns or not self.hidden:
             return encoder, width, self.hidden
         first, *others = self.hidden
-        layers += [q_head(width, (), first, sigma=self.sigma), nn.ReLU()]
+        layers.append(hidden_layers(width, (first,), self.sigma))
         return nn.Sequential(*layers), first, tuple(others)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents.noisy import NoisyMLP
+from asyncrl.agents._heads import exactly
+from asyncrl.agents.noisy import NoisyLinear, NoisyMLP
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
@@ -26,6 +27,7 @@ __all__ = [
     "as_float",
     "encoded_mlp",
     "encoder_layers",
+    "hidden_layers",
     "input_scale",
     "make_orthogonal",
     "n_features",
@@ -92,7 +94,7 @@ def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
 
 
 class MLP(nn.Sequential):
-    """Linear layers with ReLU between them, and none after the last.
+    """Linear layers with ReLU between them, and none after the last, which is a head.
 
     Its layers are computed without calling them as modules, which for 64 units takes longer than
     the arithmetic; so hooks on them do not run.
@@ -108,7 +110,7 @@ class MLP(nn.Sequential):
         *hidden, last = self._linear
         for layer in hidden:
             x = functional.linear(x, layer.weight, layer.bias).relu_()
-        return functional.linear(x, last.weight, last.bias)
+        return exactly(last.forward, x)
 
 
 class ImageConv2d(nn.Conv2d):
@@ -266,12 +268,22 @@ def q_head(
     """Make what `q_network` has behind its encoder, from features (..., n_inputs)."""
     if not dueling:
         return _mlp(n_inputs, hidden, n_actions * n_values, sigma)
+    shared = hidden[:-1]
+    body = hidden_layers(n_inputs, shared, sigma)
+    width = shared[-1] if shared else n_inputs
+    head = DuelingHead(width, hidden[-1:], n_actions, n_values=n_values, sigma=sigma)
+    return nn.Sequential(*body, head)
+
+
+def hidden_layers(
+    n_inputs: int, widths: Sequence[int], sigma: float | None = None
+) -> nn.Sequential:
+    """Make layers with ReLU behind each of them, noisy ones if there is a `sigma`."""
     layers: list[nn.Module] = []
-    for n_outputs in hidden[:-1]:
-        layers += [_mlp(n_inputs, (), n_outputs, sigma)[0], nn.ReLU()]
-        n_inputs = n_outputs
-    head = DuelingHead(n_inputs, hidden[-1:], n_actions, n_values=n_values, sigma=sigma)
-    return nn.Sequential(*layers, head)
+    for wide, narrow in pairwise([n_inputs, *widths]):
+        linear = nn.Linear(wide, narrow) if sigma is None else NoisyLinear(wide, narrow, sigma)
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers)
 
 
 def _mlp(

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asyncrl.agents._heads import Headed
+
 __all__ = ["NoisyLinear", "NoisyMLP", "Perturbation"]
 
 
@@ -56,8 +58,8 @@ class NoisyLinear(nn.Linear):
         return perturbed
 
 
-class NoisyMLP(nn.Sequential):
-    """Noisy layers with ReLU between them, and none after the last."""
+class NoisyMLP(Headed):
+    """Noisy layers with ReLU between them, and none after the last, which is a head."""
 
     def __init__(
         self, n_inputs: int, hidden: Sequence[int], n_outputs: int, sigma: float = 0.5

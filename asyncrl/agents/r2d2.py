@@ -45,10 +45,10 @@ from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents._returns import rescale, undo_rescale
 from asyncrl.agents.networks import (
-    MLP,
     MakeNetwork,
     NetworkInput,
     encoder_layers,
+    hidden_layers,
     n_features,
     q_head,
 )
@@ -288,7 +288,7 @@ def _make_encoder(
     layers = encoder_layers(spec.observation)
     if hidden:
         width = n_features(layers, spec.observation)
-        layers += [MLP(width, hidden[:-1], hidden[-1]), nn.ReLU()]
+        layers.append(hidden_layers(width, hidden))
     return nn.Sequential(*layers), n_features(layers, spec.observation)
 
 

@@ -38,7 +38,8 @@ class TorchConfig:
     than one pays for large networks only, and takes cores from the actors."""
 
     precision: Precision = "float32"
-    """Of the learner's products of matrices. Parameters, losses and actors stay in float32."""
+    """Of the learner's products of matrices. Parameters, losses, actors, and the last layers of
+    networks that are not your own stay in float32."""
 
     accelerate: Acceleration = "off"
     """`graphs` records an optimisation step on a GPU once and repeats it from then on, which pays

@@ -76,8 +76,8 @@ def linear(layer: nn.Module, x: Array) -> Array:
 
 def quantile_by_the_loop(network: IQNNetwork, obs: Array, tau: float) -> Array:
     """Return the quantiles (actions,) at tau, by the paper's equation 4."""
-    first, _ = network.encoder
-    psi = linear(first[0], obs).clip(0)
+    first, _ = network.encoder[0]
+    psi = linear(first, obs).clip(0)
     cosines = np.array([math.cos(math.pi * i * tau) for i in range(64)])
     phi = linear(network.embedding, cosines).clip(0)
     hidden = linear(network.head[0], psi * phi).clip(0)  # type: ignore[index]
