@@ -58,9 +58,12 @@ class Policy:
         After all have begun, their number may be another one.
         """
         if self.memory is not None:
-            where = np.broadcast_to(np.asarray(begins, np.bool_), len(self.memory))
+            where = np.asarray(begins, np.bool_)
+            count = len(self.memory)
+            if where.shape not in {(), (count,)}:
+                raise ValueError(f"begins must be one or {count} booleans, got shape {where.shape}")
             empty = np.zeros_like(self.memory)
-            self.memory = None if where.all() else np.where(where[:, None], empty, self.memory)
+            self.memory = None if where.all() else np.where(where[..., None], empty, self.memory)
 
     def act(self, obs: Any) -> Array:
         """Return the action for one observation, or the actions for a batch.
@@ -68,13 +71,12 @@ class Policy:
         A batch is of as many environments each time, each in its row.
         """
         fields = obs if isinstance(obs, Mapping) else {"": obs}
-        arrays = {name: np.asarray(fields[name]) for name in self._fields}
-        name, field = next(iter(self._fields.items()))
-        is_batch = arrays[name].ndim > len(field["shape"])
-        if not is_batch:
-            arrays = {name: array[None] for name, array in arrays.items()}
+        arrays = {name: _read(fields, name, said) for name, said in self._fields.items()}
+        rows = {a.shape[: a.ndim - len(self._fields[name]["shape"])] for name, a in arrays.items()}
+        if len(rows) > 1:
+            raise ValueError(f"all fields must be of as many observations, got {sorted(rows)}")
         action = self._action(self.answer(arrays))
-        return action if is_batch else np.asarray(action[0])
+        return np.asarray(action[0]) if rows == {()} else action
 
     def answer(self, fields: Mapping[str, Array]) -> Array:
         """Return what the network answers to a batch of observations, given by field.
@@ -132,6 +134,22 @@ class Policy:
         return action.clip(low.astype(dtype), high.astype(dtype)).reshape(-1, *shape)
 
 
+def _read(fields: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> Array:
+    """Return a field of one observation or of a batch; refuse what the policy was not told of."""
+    dtype, shape = np.dtype(said["dtype"]), tuple(said["shape"])
+    if name not in fields:
+        raise ValueError(f"obs must have the field {name!r}, got {[*fields]}; '' is no dict at all")
+    given = np.asarray(fields[name])
+    array = given.astype(dtype)
+    fits = shape in {given.shape, given.shape[1:]}
+    if not fits or (dtype.kind != "f" and not np.array_equal(array, given)):
+        raise ValueError(
+            f"{name or 'obs'} must be {dtype} of shape {shape}, or a batch of such, got "
+            f"{given.dtype} of shape {given.shape}"
+        )
+    return array
+
+
 def middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
     """Return what 0 of the network's is in an action, and how far 1 is from there."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -171,9 +189,7 @@ def _conv2d(x: Array, weight: Array, bias: Array | None = None, *how: Any) -> Ar
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    return (value[0], value[-1])
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 
 def _layer_norm(
@@ -221,10 +237,9 @@ def _lstm_cell(
     return _sigmoid(leave) * np.tanh(cell), cell
 
 
-def _softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
+def _softmax(x: Array, dim: int, *_: Any, **__: Any) -> Any:
     exp = np.exp(x - x.max(axis=dim, keepdims=True))
-    shares: Array = exp / exp.sum(axis=dim, keepdims=True)
-    return shares
+    return exp / exp.sum(axis=dim, keepdims=True)
 
 
 def _log_softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
@@ -234,10 +249,7 @@ def _log_softmax(x: Array, dim: int, *_: Any, **__: Any) -> Array:
 
 
 def _scaled(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def combined(a: Any, b: Any, *, alpha: float = 1) -> Any:
-        return combine(a, b if alpha == 1 else b * alpha)
-
-    return combined
+    return lambda a, b, *, alpha=1: combine(a, b if alpha == 1 else b * alpha)
 
 
 def _reduced(reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,17 +286,12 @@ def _slice(x: Array, dim: int = 0, begin: Any = None, end: Any = None, step: int
 
 
 def _split(x: Array, sizes: Any, dim: int = 0) -> list[Array]:
-    n = x.shape[dim]
-    edges = range(sizes, n, sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
+    edges = range(sizes, x.shape[dim], sizes) if isinstance(sizes, int) else np.cumsum(sizes)[:-1]
     return np.split(x, list(edges), axis=dim)
 
 
-def _cast(x: Array, dtype: Any = None, *_: Any, **__: Any) -> Array:
+def _cast(x: Any, dtype: Any = None, *_: Any, **__: Any) -> Any:
     return x.astype(dtype) if isinstance(dtype, np.dtype) else x
-
-
-def _same(x: Any, *_: Any, **__: Any) -> Any:
-    return x
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -304,8 +311,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "softplus": lambda x: np.logaddexp(x, 0),
     "softmax": _softmax,
     "log_softmax": _log_softmax,
-    **{name: getattr(np, name) for name in ("tanh", "exp", "log", "cos", "sin", "sqrt", "square")},
-    **{name: getattr(np, name) for name in ("abs", "maximum", "minimum")},
+    **{n: getattr(np, n) for n in "tanh exp log cos sin sqrt square abs maximum minimum".split()},
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "pow": np.power,
     "neg": np.negative,
@@ -338,6 +344,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "getitem": operator.getitem,
     "sym_size": lambda x, dim: x.shape[dim],
     **dict.fromkeys(("to", "_to_copy"), _cast),
-    **dict.fromkeys(("clone", "contiguous", "alias", "detach", "dropout"), _same),
+    **dict.fromkeys(("clone", "contiguous", "alias", "detach", "dropout"), lambda x, *_, **__: x),
 }
 """What is done to arrays; where torch has several kinds of an operation, one serves them all."""

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from asyncrl import policy_numpy
 from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy
+from asyncrl.types import Array
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 W = torch.linspace(-1, 1, 18).reshape(3, 6)
@@ -183,6 +184,91 @@ def test_another_number_of_environments_is_refused_within_episodes(tmp_path: Pat
         policy.act(np.ones((3, 1)))
     policy.reset(np.ones(2))
     assert policy.act(np.ones((3, 1))).shape == (3, 1)
+
+
+def test_begins_of_another_number_of_environments_are_refused(tmp_path: Path) -> None:
+    policy = remembering(tmp_path / "p.npz")
+    policy.act(np.ones((3, 1)))
+    for begins in ([True], [False, True]):
+        with pytest.raises(ValueError, match=r"begins must be one or 3 booleans, got shape \("):
+            policy.reset(begins)
+    policy.reset(False)
+    assert policy.act(np.ones((3, 1))).ravel().tolist() == [2, 2, 2]
+
+
+def seeing(path: Path, **fields: tuple[str, list[int]]) -> Policy:
+    """Return a policy that does what is first in the last of its fields, whatever these hold."""
+    policy = remembering(path)
+    policy.description["memory"] = None
+    seen = {
+        name: {"dtype": dtype, "shape": shape, "scale": 1.0, "input": f"input {i}"}
+        for i, (name, (dtype, shape)) in enumerate(fields.items())
+    }
+    last = {"name": f"input {len(seen) - 1}"}
+    policy.description["operations"] = [
+        ["flat", "flatten", [last, 1], {}],
+        ["sum", "slice", [{"name": "flat"}, 1, 0, 1], {}],
+    ]
+    policy._fields = policy.description["observation"] = seen
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [
+        ("float32", np.zeros(12)),
+        ("float32", np.zeros(3)),
+        ("float32", np.zeros((3, 2, 2))),
+        ("float32", np.zeros((1, 1, 2, 3))),
+        ("float32", np.zeros((6, 2, 3, 1))),
+        ("uint8", np.full((2, 3), 0.5)),
+        ("uint8", np.full((2, 3), 256)),
+        ("int64", np.full((5, 2, 3), -0.1)),
+    ],
+)
+def test_observations_of_other_shapes_or_numbers_are_refused(
+    tmp_path: Path, dtype: str, given: Array
+) -> None:
+    policy = seeing(tmp_path / "p.npz", **{"": (dtype, [2, 3])})
+    with pytest.raises(
+        ValueError, match=rf"^obs must be {dtype} of shape \(2, 3\), or a batch of s"
+    ):
+        policy.act(given)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float32"])
+def test_observations_may_be_of_other_dtypes_that_hold_the_same(tmp_path: Path, dtype: str) -> None:
+    policy = seeing(tmp_path / "p.npz", **{"": (dtype, [2, 3])})
+    for kind in ("uint8", "int32", "float64"):
+        assert policy.act(np.full((2, 3), 7, kind)).tolist() == [7]
+        assert policy.act(np.full((4, 2, 3), 7, kind)).tolist() == [[7]] * 4
+    assert policy.act([[7] * 3] * 2).tolist() == [7]
+    assert policy.act(np.zeros((0, 2, 3))).shape == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.zeros(2), r"obs must have the field 'gear', got \[''\]; '' is no dict"),
+        ({"place": np.zeros(2)}, r"the field 'gear', got \['place'\]"),
+        ({"gear": 1, "place": np.zeros((4, 2))}, r"all fields .* as many .* \[\(\), \(4,\)\]"),
+        ({"gear": np.ones(3, int), "place": np.zeros((4, 2))}, "all fields must be of as many"),
+        ({"gear": 1, "place": np.zeros(3)}, r"^place must be float32 of shape \(2,\)"),
+    ],
+)
+def test_fields_that_are_missing_or_do_not_go_together_are_refused(
+    tmp_path: Path, given: Any, words: str
+) -> None:
+    policy = seeing(tmp_path / "p.npz", gear=("int64", []), place=("float32", [2]))
+    assert policy.act({"gear": 1, "place": [5, 6], "more": 0}).tolist() == [5]
+    with pytest.raises(ValueError, match=words):
+        policy.act(given)
+
+
+def test_dict_is_refused_where_there_are_no_fields(tmp_path: Path) -> None:
+    policy = seeing(tmp_path / "p.npz", **{"": ("float32", [2])})
+    with pytest.raises(ValueError, match=r"obs must have the field '', got \['place'\]"):
+        policy.act({"place": np.zeros(2)})
 
 
 def test_convolutions_that_it_cannot_do_are_refused() -> None:
