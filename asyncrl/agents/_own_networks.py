@@ -94,6 +94,7 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
     if not isinstance(network, nn.Module):
         raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
     obs = no_observations(spec.observation, 2)
+    kept = obs if isinstance(obs, Tensor) else dict(obs)  # or another might take the place of one
     before = _marks(obs, others)
     network.eval()
     try:
@@ -105,7 +106,7 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
     network.train()
     if not isinstance(answer, Tensor):
         raise ConfigError(f"agent.{name} must answer with a tensor, got {_kind(answer)}")
-    if _marks(obs, others) != before:
+    if _marks(obs, others) != before or _marks(kept, others) != before:
         raise ConfigError(
             f"agent.{name} must leave what it is given as it is, since others read it, too, but it "
             "writes there; leave off inplace=True in a first layer, let x * 2, say, take the place "
@@ -114,10 +115,11 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
     return tuple(answer.shape)
 
 
-def _marks(obs: NetworkInput, others: Sequence[Tensor]) -> list[tuple[int, int]]:
+def _marks(obs: NetworkInput, others: Sequence[Tensor]) -> list[tuple[str, int, int]]:
     """Return which tensors these are, and how often each was written to, be it the same numbers."""
-    given = [*([obs] if isinstance(obs, Tensor) else obs.values()), *others]
-    return [(id(one), one._version) for one in given]  # noqa: SLF001  # nothing public tells
+    fields = [("", obs)] if isinstance(obs, Tensor) else [*obs.items()]
+    given = [*fields, *(("", other) for other in others)]
+    return [(name, id(one), one._version) for name, one in given]  # noqa: SLF001  # nothing else tells
 
 
 def _kind(value: object) -> str:

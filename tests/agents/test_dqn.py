@@ -344,6 +344,18 @@ def scale_field(fields: dict[str, torch.Tensor]) -> torch.Tensor:
     return fields["state"]
 
 
+def scale_field_twice(fields: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Let go of the field that was given before the last one is made, maybe in its place."""
+    fields["state"] = fields["state"] * 2
+    return scale_field(fields)
+
+
+def rename_field(fields: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Leave the field as it is, but not what it is called."""
+    fields["position"] = fields.pop("state")
+    return fields["position"]
+
+
 @pytest.mark.parametrize(
     ("fields", "careless"),
     [
@@ -351,6 +363,8 @@ def scale_field(fields: dict[str, torch.Tensor]) -> torch.Tensor:
         (False, lambda obs: obs.flatten(1).mul_(1.0)),
         (True, lambda obs: obs["state"].mul_(2.0)),
         (True, scale_field),
+        (True, scale_field_twice),
+        (True, rename_field),
         (True, lambda obs: obs.pop("state")),
     ],
 )
