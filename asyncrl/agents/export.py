@@ -27,7 +27,7 @@ from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
-from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy
+from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
 from asyncrl.types import Array, BoolArray
 
 __all__ = ["export_policy"]
@@ -83,7 +83,7 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
             "action": _action(spec.action, squashed=policy.squashed),
         }
         content, exported = make(description, arrays, rows)
-        if _acts_so(exported, spec.observation, play):
+        if _acts_so(exported, spec, play):
             path.write_bytes(content)
             return
     raise ConfigError(
@@ -118,8 +118,11 @@ def _onnx_file(
     return content, onnx_policy.EvaluatedModel(content)
 
 
-def _acts_so(exported: _Exported, observation: BoxSpec | PackedSpec, play: _Play) -> bool:
-    """Say whether an exported policy does what the policy has done."""
+def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
+    """Say whether an exported policy does what the policy has done, as far as floats can tell."""
+    observation, atol = spec.observation, np.array(_ATOL)
+    if isinstance(spec.action, BoxSpec):  # 0 of a wide range is a sum of large numbers
+        atol = _ATOL * middle_and_half(spec.action.low, spec.action.high)[1]
     for obs, begins, expected in zip(*play, strict=True):
         exported.reset(begins)
         try:
@@ -128,7 +131,7 @@ def _acts_so(exported: _Exported, observation: BoxSpec | PackedSpec, play: _Play
             )
         except ValueError:  # shapes that do not fit: the network has looked at how many rows
             return False
-        if action.shape != expected.shape or not np.allclose(action, expected, _ATOL, _ATOL):
+        if action.shape != expected.shape or not np.allclose(action, expected, _ATOL, atol):
             return False
     return True
 

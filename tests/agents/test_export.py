@@ -259,6 +259,23 @@ def test_policy_that_acts_in_another_way_is_refused(tmp_path: Path) -> None:
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
+@pytest.mark.parametrize("name", ["p.npz", "p.onnx"])
+def test_actions_within_wide_bounds_are_as_exact_as_floats_are(name: str, tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, box([-1e6] * 3, [1e6] * 3))
+    policy = TD3Config(hidden=(64, 64)).build_policy(spec, PolicyContext(seed=2)).train(False)
+    export_policy(policy, spec, tmp_path / name)
+    assert (tmp_path / name).exists()
+
+
+def test_other_actions_within_narrow_bounds_are_told_apart(tmp_path: Path) -> None:
+    spec = EnvSpec(VECTOR, box([-1e-6] * 3, [1e-6] * 3))
+    policy: Any = TD3Config(hidden=(8,)).build_policy(spec, PolicyContext(seed=2)).train(False)
+    act = policy.act
+    policy.act = lambda obs: type(act(obs))(-act(obs).action)
+    with pytest.raises(ConfigError, match="TD3Policy does not act on what its network answers as"):
+        export_policy(policy, spec, tmp_path / "p.npz")
+
+
 def test_policy_that_remembers_more_than_an_episode_is_refused(tmp_path: Path) -> None:
     config, spec = REMEMBERING["ppo gru"]
     policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
