@@ -37,13 +37,17 @@ class ExportArguments:
 def parse(argv: list[str]) -> ExportArguments:
     """Read the command line."""
     arguments = tyro.cli(ExportArguments, prog="asyncrl export", args=argv)
-    path = arguments.run_dir
+    path, to = arguments.run_dir, arguments.to
     if path.parent.name == "checkpoints" and not (path / "config.yaml").exists():
-        checkpoint, run_dir = path.name, path.parent.parent
-        arguments = ExportArguments(run_dir=run_dir, to=arguments.to, checkpoint=checkpoint)
+        if arguments.checkpoint not in {"best", path.name}:
+            raise ConfigError(
+                f"{arguments.run_dir} is one checkpoint and --checkpoint {arguments.checkpoint} "
+                "another; leave one of them out"
+            )
+        arguments = ExportArguments(run_dir=path.parent.parent, to=to, checkpoint=path.name)
     check_run_dir(arguments.run_dir)
-    if arguments.to.suffix not in {".npz", ".onnx"}:
-        raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {arguments.to}")
+    if to.suffix not in {".npz", ".onnx"} or to.is_dir():
+        raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {to}")
     return arguments
 
 
@@ -55,10 +59,16 @@ def run(arguments: ExportArguments) -> int:
             raise ConfigError(
                 f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
             )
-        to.parent.mkdir(parents=True, exist_ok=True)
-        export_policy(policy, env.spec, to)
-    print(f"{to} holds the model after {steps} optimisation steps", end="")
-    print("" if to.suffix == ".onnx" else f"; {_copy_loader(to)}")
+        try:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            export_policy(policy, env.spec, to)
+            how = "" if to.suffix == ".onnx" else f"; {_copy_loader(to)}"
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {error.filename}: {error.strerror}; let --to name a file where one "
+                "can be written"
+            ) from error
+    print(f"{to} holds the model after {steps} optimisation steps{how}")
     return 0
 
 

@@ -72,6 +72,28 @@ def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
         assert np.array_equal(Policy(path).act(OBS), expected)
 
 
+def test_two_checkpoints_at_once_are_refused(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "policy.npz"
+    path = f"{trained.directory}/checkpoints/300"
+    assert main(["export", path, "--checkpoint", "200", "--to", str(to)]) == 2
+    assert "is one checkpoint and --checkpoint 200 another" in capsys.readouterr().err
+    assert not to.exists()
+
+
+@pytest.mark.parametrize(("place", "code"), [("file/policy.npz", 1), ("directory.npz", 2)])
+def test_where_nothing_can_be_written_is_said(
+    place: str, code: int, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "directory.npz").mkdir()
+    assert main(["export", str(trained.directory), "--to", str(tmp_path / place)]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("asyncrl: error: ")
+    assert "name a file" in err
+
+
 def test_an_onnx_model_stands_alone(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
