@@ -89,7 +89,7 @@ class _Publications:
         self._count = kept
 
     def of(self, versions: IntArray, otherwise: float) -> Array:
-        """Return when these were published; those that are not known count as the oldest."""
+        """Return when these were published; older ones than are known count as the oldest."""
         if not self._count:
             return np.full(len(versions), otherwise)
         found = np.searchsorted(self._versions[: self._count], versions)
