@@ -109,7 +109,8 @@ def onnx_model(description: Mapping[str, Any], arrays: Mapping[str, Array], rows
     model = helper.make_model(
         made, producer_name="asyncrl", opset_imports=[opset], ir_version=_IR_VERSION
     )
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def _input(field: str) -> str:
