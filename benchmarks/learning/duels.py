@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.run_config import RunConfig
@@ -62,11 +63,16 @@ DUELS: tuple[Duel, ...] = (
         algorithm="dqn",
         task="cartpole",
         env_steps=50_000,
-        settings={
-            "limiter.samples_per_insert": 64.0,
-            "trainer.sync_interval_opt_steps": 10,
-            "agent.tau": 0.02,
-            "agent.learning_rate": 1e-3,
+        settings={  # those of the zoo, but for its number of environments
+            "agent.hidden": (256, 256),
+            "agent.learning_rate": 2.3e-3,
+            "agent.loss": "huber",
+            "agent.tau": 0.0,
+            "agent.target_interval_opt_steps": 128,
+            "agent.exploration": EpsilonLadder(base=0.04, alpha=0.0, decay_env_steps=8000),
+            "trainer.batch_size": 64,
+            "trainer.sync_interval_opt_steps": 16,
+            "limiter.samples_per_insert": 32.0,
         },
     ),
     Duel(algorithm="ppo", task="cartpole", env_steps=100_000),
@@ -74,7 +80,7 @@ DUELS: tuple[Duel, ...] = (
     Duel(algorithm="td3", task="pendulum", env_steps=20_000),
 )
 """The steps are those that the zoo's settings are for. DQN's preset is for the shortest time, and
-learns from each step a sixteenth as often."""
+learns from each step an eighth as often."""
 
 
 def absent(duel: Duel, side: str) -> str:
