@@ -127,11 +127,12 @@ def compare(
     )
 
 
-def fingerprint() -> str:
-    """Return a hash of asyncrl's source as it lies on disk, committed or not."""
+def fingerprint(*others: str) -> str:
+    """Return a hash of the source of asyncrl, and of other directories, as it lies on disk."""
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "asyncrl").rglob("*.py")):
-        digest.update(path.read_bytes())
+    for directory in ("asyncrl", *others):
+        for path in sorted((ROOT / directory).rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

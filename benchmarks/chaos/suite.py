@@ -8,7 +8,6 @@ kept, and a call adds a few to those of the same code; `--again` adds more.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -71,19 +70,11 @@ def measure(size: Size, directory: Path) -> list[Finding]:
         why = "only in full size"
         found.append(not_run(25, "runs in a row", _PROMISED_RUNS, why))
         return [*found, not_run(25, "longest run", _PROMISED_TIME, why)]
-    code = _code()
+    code = fingerprint("tests")
     before = len(kept_runs(KEPT, code))
     for number in range(before + 1, min(before + _RUNS_A_CALL, _RUNS) + 1):
         _keep(KEPT, code, _run(directory, number))
     return [*found, *_judged(kept_runs(KEPT, code))]
-
-
-def _code() -> str:
-    """Return a hash of what is tested and of the tests."""
-    digest = hashlib.sha256(fingerprint().encode())
-    for path in sorted((ROOT / "tests").rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _keep(path: Path, code: str, run: Run) -> None:
