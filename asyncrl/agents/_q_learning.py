@@ -272,7 +272,7 @@ class QAgent(QPolicy, TorchAgent, ABC):
             with torch.no_grad():
                 # theta' <- theta' + tau * (theta - theta')
                 self._flat_target.lerp_(self._flat, self._tau)
-            self._copy_buffers()
+                self._copy_buffers()
         return told
 
     def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:

@@ -213,7 +213,7 @@ def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
     """Return what gives a copy of a network the buffers that the network has by then.
 
     They are looked up each time, since a network may put another tensor in the place of one. What
-    it normalises batches by, say, a slow copy takes as it is.
+    it normalises batches by, say, a slow copy takes as it is. To be called under `torch.no_grad`.
     """
     places = [
         (mine, its, name)
@@ -221,7 +221,6 @@ def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
         for name, _ in its.named_buffers(recurse=False)
     ]
 
-    @torch.no_grad()
     def copy() -> None:
         for mine, its, name in places:
             mine.get_buffer(name).copy_(its.get_buffer(name))
