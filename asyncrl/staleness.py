@@ -85,7 +85,7 @@ class _Publications:
     def _forget_half(self) -> None:
         kept = self._count // 2
         for column in (self._versions, self._at):
-            column[:kept] = column[self._count - kept : self._count].copy()
+            column[:kept] = column[self._count - kept : self._count]
         self._count = kept
 
     def of(self, versions: IntArray, otherwise: float) -> Array:
