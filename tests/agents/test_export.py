@@ -110,14 +110,25 @@ def trained_a_little(policy: Any) -> Any:
     return policy.train(False)
 
 
+def trained_and_exported(config: Any, spec: EnvSpec, path: Path, *, seed: int = 1) -> Any:
+    """Return a policy that has learned, once it is in a file."""
+    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=seed)))
+    export_policy(policy, spec, path)
+    return policy
+
+
+def by_field(spec: EnvSpec, obs: Array) -> Any:
+    """Return observations as exported policies take them."""
+    return spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else obs
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_actions_and_answers_are_those_of_torch(case: str, tmp_path: Path) -> None:
     config, spec = CASES[case]
-    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
-    export_policy(policy, spec, tmp_path / "p.npz")
+    policy = trained_and_exported(config, spec, tmp_path / "p.npz")
     obs = observations(spec.observation)
     exported = Policy(tmp_path / "p.npz")
-    given: Any = spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else obs
+    given = by_field(spec, obs)
     action, expected = exported.act(given), policy.act(obs).action
     assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
@@ -133,16 +144,13 @@ def test_actions_and_answers_are_those_of_torch(case: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("case", REMEMBERING)
 def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path: Path) -> None:
     config, spec = REMEMBERING[case]
-    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
-    export_policy(policy, spec, tmp_path / "p.npz")
+    policy = trained_and_exported(config, spec, tmp_path / "p.npz")
     exported = Policy(tmp_path / "p.npz")
     random = np.random.default_rng(5)
     begins = np.ones(ROWS, np.bool_)
     for step in range(STEPS):
         obs = observations(spec.observation, seed=step)
-        given: Any = (
-            spec.observation.unpack(obs) if isinstance(spec.observation, PackedSpec) else obs
-        )
+        given = by_field(spec, obs)
         policy.forget(begins)
         exported.reset(begins)
         action, expected = exported.act(given), policy.act(obs).action
@@ -155,8 +163,7 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
 
 def test_one_environment_acts_as_its_row_of_many_does(tmp_path: Path) -> None:
     config, spec = REMEMBERING["ppo lstm, quantities"]
-    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
-    export_policy(policy, spec, tmp_path / "p.npz")
+    trained_and_exported(config, spec, tmp_path / "p.npz")
     many, one = Policy(tmp_path / "p.npz"), Policy(tmp_path / "p.npz")
     for step in range(10):
         if step in {0, 6}:
@@ -168,8 +175,7 @@ def test_one_environment_acts_as_its_row_of_many_does(tmp_path: Path) -> None:
 
 def test_network_that_counts_rows_remembers_row_by_row(tmp_path: Path) -> None:
     config, spec = IMPALAConfig(network=counting_network, **GRU), EnvSpec(VECTOR, BOUNDED)
-    policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
-    export_policy(policy, spec, tmp_path / "p.npz")
+    policy = trained_and_exported(config, spec, tmp_path / "p.npz", seed=0)
     exported = Policy(tmp_path / "p.npz")
     assert not exported.description["any_batch"]
     for step in range(5):

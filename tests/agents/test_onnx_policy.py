@@ -37,7 +37,7 @@ from tests.agents.test_export import (
     counting_network,
     observations,
     own_network,
-    trained_a_little,
+    trained_and_exported,
 )
 from tests.test_policy_numpy import IMAGE, KERNEL, ROW, X, plain
 
@@ -59,8 +59,7 @@ def inputs_of(spec: EnvSpec, obs: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("case", CASES)
 def test_actions_are_those_of_torch(case: str, tmp_path: Path) -> None:
     config, spec = CASES[case]
-    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
-    export_policy(policy, spec, tmp_path / "p.onnx")
+    policy = trained_and_exported(config, spec, tmp_path / "p.onnx")
     session = session_of(tmp_path / "p.onnx")
     obs = observations(spec.observation)
     for rows in (obs, obs[:1]):
@@ -73,8 +72,7 @@ def test_actions_are_those_of_torch(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", REMEMBERING)
 def test_memory_goes_in_and_comes_out(case: str, tmp_path: Path) -> None:
     config, spec = REMEMBERING[case]
-    policy = trained_a_little(config.build_policy(spec, PolicyContext(seed=1)))
-    export_policy(policy, spec, tmp_path / "p.onnx")
+    policy = trained_and_exported(config, spec, tmp_path / "p.onnx")
     session = session_of(tmp_path / "p.onnx")
     memory = np.zeros((ROWS, session.get_inputs()[-1].shape[1]), np.float32)
     random = np.random.default_rng(5)
@@ -109,8 +107,7 @@ def test_names_and_shapes_are_told(tmp_path: Path) -> None:
 def test_network_that_counts_rows_takes_one(memory: Any, tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, BOUNDED)
     config = IMPALAConfig(network=counting_network, **memory)
-    policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
-    export_policy(policy, spec, tmp_path / "p.onnx")
+    policy = trained_and_exported(config, spec, tmp_path / "p.onnx", seed=0)
     session = session_of(tmp_path / "p.onnx")
     assert all(one.shape[0] == 1 for one in session.get_inputs())
     inputs = {"obs": observations(VECTOR)[:1]}
