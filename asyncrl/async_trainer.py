@@ -247,7 +247,7 @@ class AsyncTrainer:
 
     def keep_books(self) -> None:
         """Evaluate, record, save and stop, whatever of it is due."""
-        self.books.counts.env_steps = self.proxy.ledger.env_steps
+        self._count_env_steps()
         self.books.turn(self.newest_record)
         self.books.watch.lap("other")
 
@@ -290,6 +290,9 @@ class AsyncTrainer:
             self._at_once = self.config.draw_at_once(together)
         self.books.watch.lap("sample")
         return iter(in_batches(together, size))
+
+    def _count_env_steps(self) -> None:
+        self.books.counts.env_steps = self.proxy.ledger.env_steps
 
     def _state(self) -> RunState:
         groups, numbers = self.proxy.state(save_replay=self.config.books.save_replay)
@@ -338,9 +341,10 @@ class AsyncTrainer:
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""
         self.books.watch.lap("other")  # what came before is the end's, not the checkpoint's
+        self._count_env_steps()
         if not isinstance(self.interrupter.error, NonFiniteModel) and self.books.counts.opt_steps:
             self.books.save()
 
     def _close_books(self) -> None:
-        self.books.counts.env_steps = self.proxy.ledger.env_steps
+        self._count_env_steps()
         self.books.close(self.newest_record)

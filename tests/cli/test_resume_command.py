@@ -77,9 +77,10 @@ def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: st
     assert "nothing is left to train" in done.stderr
     assert f"run ended: {before['stop_reason']}" in done.stdout
     after = json.loads((run_dir / "summary.json").read_text())
-    for name in ("stop_reason", "opt_steps", "best_score", "best_opt_steps", "ledger"):
-        assert after[name] == before[name], name
-    assert 0 < after["wall_s"] <= before["wall_s"]
+    same = ("stop_reason", "env_steps", "opt_steps", "best_score", "best_opt_steps", "ledger")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert 0 < after["resumed_at_s"] <= before["wall_s"]
+    assert after["resumed_at_s"] < after["wall_s"], "the time of both"
     assert after["env_steps_per_s"] > 0
 
 
