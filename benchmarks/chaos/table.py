@@ -22,6 +22,9 @@ _HEAD = [
     "| --: | --- | --- | --- | --- | --- |",
 ]
 
+_BREAK = "<br>"
+"""Between lines of one cell."""
+
 
 def findings_of(result: Mapping[str, Any]) -> list[Finding]:
     """Return the findings of a result as it was stored."""
@@ -71,9 +74,9 @@ def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:
         str(number),
         target.what,
         target.promised,
-        "; ".join(f"{finding.what}: {finding.measured}" for finding in found) or "not run",
+        _BREAK.join(f"{finding.what}: {finding.measured}" for finding in found) or "not run",
         _verdict(found),
-        "; ".join(sources),
+        _BREAK.join(sources),
     )
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 

@@ -81,15 +81,17 @@ def outcome(**changes: object) -> Outcome:
 
 def test_a_full_disk_may_cost_what_came_after_and_no_more() -> None:
     def verdicts(stays_full: bool, **changes: object) -> list[bool]:
-        return [f.passed for f in full_disk._judge(outcome(**changes), stays_full=stays_full)]
+        good: dict[str, object] = {"code": int(stays_full), "newest": 200 if stays_full else 300}
+        outcomes = [outcome(**good), outcome(**good | changes)]
+        return [f.passed for f in full_disk._judge(outcomes, stays_full=stays_full)]
 
     assert verdicts(False) == [True, True, True]
     assert verdicts(False, newest=200)[0] is False
     assert verdicts(False, said="")[1] is False
     assert verdicts(False, recorded_s=2.0)[2] is False
-    assert verdicts(True, code=1, newest=200) == [True, True]
-    assert verdicts(True, code=0, newest=200)[0] is False
-    assert verdicts(True, code=1, newest=100)[0] is False
+    assert verdicts(True) == [True, True]
+    assert verdicts(True, code=0)[0] is False
+    assert verdicts(True, newest=100)[0] is False
 
 
 def test_records_are_read_past_broken_lines(tmp_path: Path) -> None:

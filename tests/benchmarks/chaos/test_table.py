@@ -73,8 +73,8 @@ def test_row_names_what_was_measured_and_where() -> None:
         result("e", "small", "2030-01-01", finding(3)),
         result("f", "full", "2030-01-02", finding(3)),
     )[3]
-    assert cells[3] == "a / b: 2 s; a / b: 2 s"
-    assert cells[5] == "`e`, small, 2030-01-01, abc; `f`, full, 2030-01-02, abc"
+    assert cells[3] == "a / b: 2 s<br>a / b: 2 s"
+    assert cells[5] == "`e`, small, 2030-01-01, abc<br>`f`, full, 2030-01-02, abc"
 
 
 def test_table_goes_between_its_marks(tmp_path: Path) -> None:
