@@ -41,7 +41,7 @@ from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.types import Array, BoolArray, Columns, ModelVersion
 
 __all__ = [
     "ActorCritic",
@@ -161,6 +161,11 @@ class BoundedPolicy(TorchPolicy, ABC):
         if self.training:
             self.env_steps += len(obs)
         return Act(self.bounds.actions(unit))
+
+    def forget(self, where: BoolArray) -> None:
+        """Begin with other noise where an episode begins; evaluations have none."""
+        if self.training:
+            self.noise.begin(where)
 
     @abstractmethod
     def _choose(self, answers: Array) -> Array:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asyncrl.env import BoxSpec, EnvSpec
 from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.types import Array, BoolArray
 
 __all__ = ["Bounds", "LastingNoise"]
 
@@ -44,14 +44,23 @@ class Bounds:
 class LastingNoise:
     """Standard normal numbers that stay alike for some steps: an Ornstein-Uhlenbeck process.
 
-    Whatever the step, the numbers are standard normal; those `k` steps apart are correlated by
-    exp(-k / correlation_env_steps). With 0 they are drawn anew at each step.
+    Whatever the step, the numbers are standard normal; those `k` steps apart in one episode are
+    correlated by exp(-k / correlation_env_steps). With 0 they are drawn anew at each step.
     """
 
     def __init__(self, correlation_env_steps: float, random: np.random.Generator) -> None:
         self._keep = math.exp(-1.0 / correlation_env_steps) if correlation_env_steps else 0.0
         self._random = random
         self._last = np.zeros((0, 0), np.float32)
+        self._begins = np.zeros(0, np.bool_)
+
+    def begin(self, where: BoolArray) -> None:
+        """Draw the next numbers of these rows anew: an episode begins there.
+
+        So a run that is resumed, which begins with new episodes, need not know the last ones.
+        """
+        if self._keep:
+            self._begins = where | self._begins if len(where) == len(self._begins) else where
 
     def normal(self, shape: tuple[int, ...]) -> Array:
         """Return float32 numbers of N(0, 1)."""
@@ -63,7 +72,10 @@ class LastingNoise:
         else:
             # rho x + sqrt(1 - rho^2) N(0, 1) is standard normal if x is
             spread = math.sqrt(1.0 - self._keep**2)
-            self._last = np.float32(self._keep) * self._last + np.float32(spread) * fresh
+            lasting = np.float32(self._keep) * self._last + np.float32(spread) * fresh
+            begins = self._begins[:, None] if len(self._begins) == len(fresh) else np.False_
+            self._last = np.where(begins, fresh, lasting)
+        self._begins = np.zeros(len(fresh), np.bool_)
         return self._last
 
     def uniform(self, shape: tuple[int, ...]) -> Array:

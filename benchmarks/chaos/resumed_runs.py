@@ -65,7 +65,14 @@ DQN_SMALL = DQNConfig(
     exploration=EpsilonGreedy(epsilon=Schedule.linear(1.0, 0.05, 400)),
     threads=1,
 )
-_SAC = SACConfig(hidden=(16,), device="cpu", random_env_steps=150, normalize_reward=True, threads=1)
+_SAC = SACConfig(
+    hidden=(16,),
+    device="cpu",
+    random_env_steps=150,
+    noise_correlation_env_steps=5.0,
+    normalize_reward=True,
+    threads=1,
+)
 
 CASES: Mapping[str, tuple[AgentConfig, str, ReplayBufferConfig]] = {
     "dqn": (DQN_SMALL, "CartPole-v1", UniformReplayConfig(capacity=300, n_step=3)),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import AgentConfig, PolicyContext, evaluation_mode
+from asyncrl.agent import AgentConfig, PolicyContext, evaluation_mode, forget
 from asyncrl.agents._bounds import LastingNoise
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
@@ -152,6 +152,28 @@ def test_noise_lasts_as_long_as_it_is_asked_to(correlation: float) -> None:
         assert (x[lag:] * x[:-lag]).mean() == pytest.approx(expected, abs=0.03)
     # From row to row nothing is shared.
     assert (x[:, 1:] * x[:, :-1]).mean() == pytest.approx(0.0, abs=0.03)
+
+
+@pytest.mark.parametrize("first_steps", ["noisy", "random"])
+def test_lasting_noise_begins_anew_with_an_episode(first_steps: str) -> None:
+    # Else the first actions after a checkpoint, which ends all episodes, would be others in a run
+    # that is resumed from it.
+    steps = 0 if first_steps == "noisy" else 10**6
+    config = small(noise=0.3, noise_correlation_env_steps=50.0, random_env_steps=steps)
+    agent, resumed = (config.build(SPEC, CONTEXT) for _ in range(2))
+    for _ in range(5):
+        agent.act(observations(2))
+    resumed.load_state(agent.state())
+    with evaluation_mode(agent):
+        forget(agent, np.ones(3, np.bool_))
+    for one in (agent, resumed):
+        forget(one, np.ones(2, np.bool_))
+    for _ in range(3):
+        expected = agent.act(observations(2)).action
+        np.testing.assert_array_equal(resumed.act(observations(2)).action, expected)
+    forget(agent, np.array([True, False]))
+    then = np.abs(agent.act(observations(2)).action - expected).max(axis=1)
+    assert then[0] > then[1], "where no episode begins it lasts"
 
 
 @pytest.mark.parametrize("correlation", [0.0, 10.0])
