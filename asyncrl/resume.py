@@ -54,7 +54,9 @@ def open_checkpoints(
 ) -> tuple[Checkpointer | None, Checkpoint | None]:
     """Return who saves to a directory, now locked, and what to go on from if that is wanted.
 
-    `keep` is the number of checkpoints that are kept, 0 for all.
+    `keep` is the number of checkpoints that are kept, 0 for all. Without `resume`, a directory with
+    checkpoints to go on from is refused: by their numbers, those of an earlier run that had come
+    further would be kept in place of a new run's, and taken for its newest.
     """
     if checkpoint_dir is None:
         if resume:
@@ -65,10 +67,21 @@ def open_checkpoints(
         load_to_resume(checkpoint_dir)  # says that there is nothing, and makes no directory
     checkpointer.lock()  # first: what another run is still writing is nothing to go on from
     try:
-        return checkpointer, load_to_resume(checkpoint_dir, config) if resume else None
+        if resume:
+            return checkpointer, load_to_resume(checkpoint_dir, config)
+        _check_unused(checkpointer, checkpoint_dir)
     except BaseException:
         checkpointer.unlock()
         raise
+    return checkpointer, None
+
+
+def _check_unused(checkpointer: Checkpointer, checkpoint_dir: Path) -> None:
+    if there := checkpointer.latest():
+        raise ConfigError(
+            f"{checkpoint_dir} holds checkpoints of an earlier run, up to {there}, and a new run's "
+            "must not be mixed with them; give another directory, or go on with that run (resume)"
+        )
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:

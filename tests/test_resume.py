@@ -81,7 +81,8 @@ def test_new_run_begins_with_the_first_lives() -> None:
 @pytest.mark.fault("F36")
 @pytest.mark.parametrize("resume", [False, True])
 def test_directory_belongs_to_the_run_that_opened_it(tmp_path: Path, resume: bool) -> None:
-    save(tmp_path, "5", META)
+    if resume:
+        save(tmp_path, "5", META)
     checkpointer, checkpoint = open_checkpoints(tmp_path, keep=2, resume=resume, config=CONFIG)
     assert checkpointer is not None
     assert (checkpoint is not None) == resume
@@ -91,6 +92,16 @@ def test_directory_belongs_to_the_run_that_opened_it(tmp_path: Path, resume: boo
         checkpointer.save(name, {}, {})
     assert checkpointer.names() == ["7", "8"], "as many as were to be kept"
     checkpointer.unlock()
+
+
+@pytest.mark.fault("F21")
+def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
+    # Its first checkpoints would be the first to go, and what goes on would be the earlier run.
+    save(tmp_path, "5000", META)
+    for _ in range(2):  # nor does it keep the directory to itself
+        with pytest.raises(ConfigError, match=r"earlier run, up to 5000, .* \(resume\)"):
+            open_checkpoints(tmp_path, keep=2, resume=False, config=CONFIG)
+    assert Checkpointer(tmp_path).names() == ["5000"]
 
 
 @pytest.mark.fault("F36")
