@@ -192,7 +192,8 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of a file whose digest has been checked."""
     try:
         arrays: dict[str, Array] = safetensors.numpy.load_file(path)
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+        # Among these is what the library makes of dtypes that numpy does not have.
         raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
     return arrays
 

@@ -154,11 +154,11 @@ class Checkpointer:
         if name not in self.names():
             raise CheckpointError(f"there is no checkpoint {path}; {self._others(name)}")
         while True:
-            data = path.resolve()
+            data = _behind(path)
             try:
                 return _read(data, mapped, path)
             except (OSError, CheckpointError) as error:
-                if path.resolve() != data:
+                if _behind(path) != data:
                     continue  # a newer one took its place while it was being read
                 raise CheckpointError(
                     f"cannot load checkpoint {path}: {error}; {self._others(name)}"
@@ -263,6 +263,11 @@ def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
         raise CheckpointError(f"cannot save meta {meta}: {error}") from error
     content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return json.dumps(content, sort_keys=True, indent=1).encode()
+
+
+def _behind(path: Path) -> Path:
+    """Return where a link leads; unlike `Path.resolve`, also where it leads to itself."""
+    return Path(os.path.realpath(path))
 
 
 def _read(data: Path, mapped: Collection[str], path: Path) -> Checkpoint:

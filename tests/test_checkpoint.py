@@ -199,6 +199,18 @@ def test_damage_is_found_and_the_one_before_is_loaded(
 
 
 @pytest.mark.fault("F20")
+@pytest.mark.parametrize("target", ["100", "nowhere", "/", "/dev/zero"])
+def test_link_that_leads_to_no_checkpoint_is_passed_over(tmp_path: Path, target: str) -> None:
+    (checkpointer := Checkpointer(tmp_path)).save("90", groups(90), {})
+    (tmp_path / "100").symlink_to(target)
+    assert value_of(checkpointer, checkpointer.load_latest().path.name) == 90
+    with pytest.raises(CheckpointError, match=r"/100: manifest\.json is missing; also there: 90"):
+        checkpointer.load("100")
+    checkpointer.save("100", groups(100), {})
+    assert value_of(checkpointer, "100") == 100
+
+
+@pytest.mark.fault("F20")
 @pytest.mark.parametrize("file", FILES)
 def test_any_flipped_bit_is_found(tmp_path: Path, file: str) -> None:
     checkpointer = Checkpointer(tmp_path)
