@@ -32,9 +32,12 @@ class Trained(NamedTuple):
 
 def check_run_dir(run_dir: Path) -> None:
     """Refuse what is not the directory of a run."""
-    if (run_dir / "config.yaml").is_file():
+    config = run_dir / "config.yaml"
+    if config.is_file() and config.stat().st_size:
         return
-    if not run_dir.exists():
+    if config.is_file():
+        found = "its config.yaml is empty"
+    elif not run_dir.exists():
         found = "there is no such directory"
     elif not run_dir.is_dir():
         found = "it is a file"

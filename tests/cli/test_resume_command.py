@@ -187,6 +187,13 @@ def test_arguments_are_checked(argv: list[str], words: str, run_dir: Path) -> No
         parse([word.replace("RUN", str(run_dir)) for word in argv])
 
 
+@pytest.mark.fault("F19")
+def test_settings_that_were_lost_are_not_taken_for_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"is not a run directory: its config\.yaml is empty"):
+        parse([str(tmp_path)])
+
+
 def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parse(["--help"])
