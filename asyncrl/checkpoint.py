@@ -34,6 +34,7 @@ from asyncrl.array_file import (
     write_group,
 )
 from asyncrl.directory_lock import DirectoryLock
+from asyncrl.durable import make_directory, sync
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.types import Params
 
@@ -130,9 +131,7 @@ class Checkpointer:
                 check_finite(group, params)
         _pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
-            if not self._directory.exists():
-                self._directory.mkdir(mode=0o700, parents=True)
-                _sync(self._directory.parent)
+            make_directory(self._directory)
             self._sweep()
             self._write(files, meta, path)
             self._prune(name)
@@ -209,7 +208,7 @@ class Checkpointer:
             order = sorted(files, key=lambda name: isinstance(files[name], Mapping))
             digests = {name: write_group(data / name, files[name]) for name in order}
             write_file(data / _MANIFEST, iter([_pack_manifest(meta, digests)]))
-            _sync(data)
+            sync(data)
             link = data.with_name(f"{data.name}.link")
             link.symlink_to(data.name)
             if path.is_dir() and not path.is_symlink():
@@ -225,13 +224,13 @@ class Checkpointer:
     def _prune(self, saved: str) -> None:
         surplus = self._numbered()[: -self._keep_last] if self._keep_last else []
         if surplus := [name for name in surplus if name != saved]:
-            _sync(self._directory)
+            sync(self._directory)
         for name in surplus:
             _remove(self._directory / name)
 
     def _sweep(self) -> None:
         """Delete what no link points to, once it is certain that no crash brings a link back."""
-        _sync(self._directory)
+        sync(self._directory)
         linked = self._linked()
         for path in list(self._directory.iterdir()):
             if path.name.startswith(_HIDDEN) and path.name not in linked:
@@ -314,14 +313,6 @@ def _verify(path: Path, digest: Digest) -> None:
         raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
     if digest_of(path) != digest:
         raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -13,6 +13,7 @@ import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from asyncrl.durable import make_directory
 from asyncrl.errors import ConfigError
 
 __all__ = ["DirectoryLock"]
@@ -34,7 +35,7 @@ class DirectoryLock:
         self._descriptor = -1
         try:
             while self._descriptor < 0:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_directory(directory)
                 self._descriptor = self._take()
             words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
             os.ftruncate(self._descriptor, 0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import save_yaml
+from asyncrl.durable import make_directory, sync
 from asyncrl.errors import ConfigError
 from asyncrl.train_result import TrainResult
 
@@ -32,7 +33,7 @@ def make_run_dir(run_dir: Path) -> None:
             f"asyncrl resume {run_dir}"
         )
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(run_dir)
     except OSError as error:
         raise ConfigError(f"cannot make the run directory {run_dir}: {error.strerror}") from error
 
@@ -82,10 +83,12 @@ def has_summary(run_dir: Path, opt_steps: int) -> bool:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Give the name of a draft, which takes the path's place once all of it is there."""
+    """Give the name of a draft, which takes the path's place once all of it is on disk."""
     draft = path.with_name(f".{path.name}")
     try:
         yield draft
+        sync(draft)
         draft.replace(path)
+        sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)

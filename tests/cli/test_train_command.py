@@ -461,6 +461,23 @@ class NoTrainer:
         self.closed = True
 
 
+@pytest.mark.fault("F19")
+def test_settings_are_on_disk_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A power cut would else leave an empty file, which would stand for the defaults.
+    synced: list[tuple[int, bool]] = []
+    path, fsync = tmp_path / "config.yaml", os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    _run_directory.save_config(RunConfig(), tmp_path)
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
 @pytest.mark.fault("F17")
 def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
