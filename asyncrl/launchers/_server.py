@@ -52,9 +52,12 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return what runs one of our modules in a new interpreter, found on this one's own path."""
+    """Return what runs one of our modules in a new interpreter, found on this one's own path.
+
+    Nothing is found in the current directory, where others may have put files, unless it is there.
+    """
     search_path = json.dumps([os.fspath(path) for path in sys.path])
-    return [sys.executable, "-c", _BOOT.format(module=module), search_path, *arguments]
+    return [sys.executable, "-P", "-c", _BOOT.format(module=module), search_path, *arguments]
 
 
 def main(arguments: Sequence[str]) -> None:

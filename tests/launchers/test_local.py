@@ -41,6 +41,17 @@ def test_its_directory_is_private_and_goes_with_it() -> None:
     assert not launcher.directory.exists()
 
 
+def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Others may have put it there, as they can in /tmp.
+    (tmp_path / "json.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    LocalLauncher().close()
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.fault("F35")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_its_directory_is_made_leaves_none(
