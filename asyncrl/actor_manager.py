@@ -290,17 +290,18 @@ class ActorManager:
 
     def _end_large(self) -> None:
         """Kill actors that hold more memory than they may."""
-        limit = self._config.memory_limit_bytes
-        if not limit or self._finishing.is_set():
+        limit_bytes = self._config.memory_limit_bytes
+        if not limit_bytes or self._finishing.is_set():
             return
         for peer, slot in self._living():
             if slot.killed_because:
                 continue
-            held = self._launcher.memory_bytes(peer)
-            if held > limit:
+            held_bytes = self._launcher.memory_bytes(peer)
+            if held_bytes > limit_bytes:
                 slot.killed_because = Cause(
-                    f"held {held / 2**20:.0f} MiB of memory where supervision.memory_limit_bytes "
-                    f"allows {limit / 2**20:.0f}, and was killed",
+                    f"held {held_bytes / 2**20:.0f} MiB of memory where "
+                    "supervision.memory_limit_bytes allows "
+                    f"{limit_bytes / 2**20:.0f}, and was killed",
                     "If that is no leak, raise the limit, or run fewer environments in each actor.",
                 )
                 self._launcher.kill(peer)
