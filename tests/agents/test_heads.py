@@ -18,7 +18,8 @@ from asyncrl.agents._heads import exactly
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.noisy import NoisyLinear, Perturbation
+from asyncrl.agents.networks import MLP
+from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 
@@ -161,3 +162,11 @@ def test_gradients_come_in_the_precision_of_what_they_are_of(dtype: torch.dtype)
     assert features.grad.dtype == dtype
     # d sum / d W_ij = sum over rows of x_j
     torch.testing.assert_close(layer.weight.grad, features.detach().float().sum(dim=0).expand(2, 3))
+
+
+@pytest.mark.parametrize("make", [MLP, NoisyMLP])
+def test_layers_of_double_precision_keep_it_beside_bfloat16(make: Callable[..., nn.Module]) -> None:
+    network, features = make(3, (4,), 2).double(), torch.rand(5, 3, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        answer = network(features)
+    assert torch.equal(answer, network(features))
