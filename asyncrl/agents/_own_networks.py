@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -94,25 +95,33 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
     if not isinstance(network, nn.Module):
         raise ConfigError(f"agent.{name} must return a torch.nn.Module, got {_kind(network)}")
     obs = no_observations(spec.observation, 2)
-    kept = obs if isinstance(obs, Tensor) else dict(obs)  # or another might take the place of one
-    before = _marks(obs, others)
-    network.eval()
-    try:
-        with torch.no_grad():
-            answer: Tensor = network(obs, *others)
-    except Exception as error:
-        error.add_note(f"asyncrl: in what agent.{name} returned, given {_shapes(obs)}")
-        raise
+    answer = _asked(name, network.eval(), obs, others)
     network.train()
     if not isinstance(answer, Tensor):
         raise ConfigError(f"agent.{name} must answer with a tensor, got {_kind(answer)}")
+    # Some layers do more while they learn, such as adding noise; what they count, a copy counts.
+    with torch.random.fork_rng(devices=[]):
+        _asked(name, copy.deepcopy(network), obs, others)
+    return tuple(answer.shape)
+
+
+def _asked(name: str, network: nn.Module, obs: NetworkInput, others: Sequence[Tensor]) -> object:
+    """Return what a network answers; refuse one that writes into what it is given."""
+    kept = obs if isinstance(obs, Tensor) else dict(obs)  # or another might take the place of one
+    before = _marks(obs, others)
+    try:
+        with torch.no_grad():
+            answer: object = network(obs, *others)
+    except Exception as error:
+        error.add_note(f"asyncrl: in what agent.{name} returned, given {_shapes(obs)}")
+        raise
     if _marks(obs, others) != before or _marks(kept, others) != before:
         raise ConfigError(
             f"agent.{name} must leave what it is given as it is, since others read it, too, but it "
             "writes there; leave off inplace=True in a first layer, let x * 2, say, take the place "
             "of x.mul_(2), and put nothing into a dict of fields"
         )
-    return tuple(answer.shape)
+    return answer
 
 
 def _marks(obs: NetworkInput, others: Sequence[Tensor]) -> list[tuple[str, int, int]]:

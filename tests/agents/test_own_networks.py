@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
@@ -144,3 +145,38 @@ def test_network_of_another_dtype_than_layers_behind_it_is_refused(config: Agent
 def test_network_that_learns_in_one_dtype_is_taken(make: MakeNetwork) -> None:
     agent = DQNConfig(network=make).build(CHOICES, PolicyContext(seed=0)).train(False)
     assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
+
+
+class Noised(nn.Linear):
+    """Adds noise to observations while it learns, but not to a copy of them."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs.add_(torch.randn_like(obs)) if self.training else obs)
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, PPOConfig])
+def test_network_that_writes_into_what_it_is_given_only_while_it_learns_is_refused(
+    kind: type[DQNConfig],
+) -> None:
+    with pytest.raises(ConfigError, match=r"^agent\.network must leave what it is given as it is"):
+        kind(network=lambda _: Noised(4, 3)).build(CHOICES, PolicyContext(seed=0))
+
+
+def test_asking_leaves_what_a_network_counts_and_chance_as_they_were() -> None:
+    made: list[nn.Module] = []
+
+    def make(_: EnvSpec) -> nn.Module:
+        made.append(nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3)))
+        return made[0]
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        make(CHOICES)
+        after_making = torch.get_rng_state()
+        torch.manual_seed(0)
+        made.clear()
+        own_network("network", make, CHOICES, [(2, 3)])
+        assert torch.equal(torch.get_rng_state(), after_making)
+    assert made[0].training
+    assert made[0].get_buffer("0.num_batches_tracked") == 0
+    assert torch.equal(made[0].get_buffer("0.running_var"), torch.ones(4))
