@@ -16,6 +16,7 @@ __all__ = ["Kind", "Verdict", "judge"]
 
 Kind = Literal[
     "too-early",
+    "unmeasured",
     "alone",
     "restarts",
     "bookkeeping-bound",
@@ -70,8 +71,8 @@ class Verdict(NamedTuple):
 
 def judge(facts: Facts) -> Verdict:
     """Say what limits a run, on what evidence, and what would change it."""
-    if early := _too_early(facts):
-        return early
+    if untold := _untold(facts):
+        return untold
     for rule in (
         _alone,
         _restarts,
@@ -87,9 +88,14 @@ def judge(facts: Facts) -> Verdict:
     return _nobody_waits(facts)
 
 
-def _too_early(facts: Facts) -> Verdict | None:
+def _untold(facts: Facts) -> Verdict | None:
     if not facts.opt_steps:
         return Verdict("too-early", "too early to tell: no optimisation step has been done yet")
+    if not facts.learner and not facts.actor:
+        return Verdict(
+            "unmeasured",
+            "none: nothing was left to train when the run was resumed, so nothing was measured",
+        )
     if facts.setup.actors and not facts.actor:
         return Verdict("too-early", "too early to tell: no actor has reported yet")
     if facts.wall_s < _SHORT_S:

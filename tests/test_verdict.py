@@ -50,6 +50,11 @@ def facts(
 CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "nothing learned yet": (facts(opt_steps=0.0), "too-early", ("no optimisation step",)),
     "no reports yet": (replace(facts(), actor={}), "too-early", ("no actor has reported",)),
+    "resumed at its end": (
+        replace(facts(wall_s=0.0), actor={}, learner={}),
+        "unmeasured",
+        ("nothing was left to train",),
+    ),
     "stopped at once": (
         facts(wall_s=0.6, start_up_s=2.9),
         "too-early",

@@ -82,6 +82,8 @@ def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: st
     assert 0 < after["resumed_at_s"] <= before["wall_s"]
     assert after["resumed_at_s"] < after["wall_s"], "the time of both"
     assert after["env_steps_per_s"] > 0
+    assert after["verdict"]["kind"] == "unmeasured"
+    assert "none: nothing was left to train when the run was resumed" in done.stdout
 
 
 @pytest.mark.fault("F21")
