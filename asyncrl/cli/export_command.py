@@ -12,6 +12,7 @@ import tyro
 from asyncrl import policy_numpy
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.torch_agent import TorchPolicy
+from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli._trained import check_run_dir, trained
 from asyncrl.errors import ConfigError
 
@@ -37,18 +38,31 @@ class ExportArguments:
 def parse(argv: list[str]) -> ExportArguments:
     """Read the command line."""
     arguments = tyro.cli(ExportArguments, prog="asyncrl export", args=argv)
-    path, to = arguments.run_dir, arguments.to
+    path, to = arguments.run_dir.absolute(), arguments.to
     if path.parent.name == "checkpoints" and not (path / "config.yaml").exists():
-        if arguments.checkpoint not in {"best", path.name}:
+        name = _name_of(path)
+        if arguments.checkpoint not in {"best", name}:
             raise ConfigError(
                 f"{arguments.run_dir} is one checkpoint and --checkpoint {arguments.checkpoint} "
                 "another; leave one of them out"
             )
-        arguments = ExportArguments(run_dir=path.parent.parent, to=to, checkpoint=path.name)
+        if path.resolve() == to.parent.resolve():
+            raise ConfigError(
+                f"{to} would be in checkpoint {name} itself, and deleted with it; let --to name a "
+                f"file elsewhere, such as {path.parent.parent / to.name}"
+            )
+        arguments = ExportArguments(run_dir=path.parent.parent, to=to, checkpoint=name)
     check_run_dir(arguments.run_dir)
     if to.suffix not in {".npz", ".onnx"} or to.is_dir():
         raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {to}")
     return arguments
+
+
+def _name_of(path: Path) -> str:
+    """Return what a checkpoint is called, also if its data is named, as by `.` from within."""
+    names = Checkpointer(path.parent).names()
+    data = path.resolve()
+    return next((one for one in names if (path.parent / one).resolve() == data), path.name)
 
 
 def run(arguments: ExportArguments) -> int:

@@ -72,6 +72,24 @@ def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
         assert np.array_equal(Policy(path).act(OBS), expected)
 
 
+def test_a_checkpoint_is_exported_from_within_but_not_into_it(
+    trained: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    to = tmp_path / "policy.npz"
+    monkeypatch.chdir(trained.directory / "checkpoints/300")
+    assert main(["export", ".", "--to", str(to)]) == 0
+    assert np.array_equal(Policy(to).act(OBS), actions_of(trained.directory, "300"))
+    files = sorted(Path().iterdir())
+    assert main(["export", "."]) == 2
+    assert "policy.npz would be in checkpoint 300 itself" in capsys.readouterr().err
+    assert sorted(Path().iterdir()) == files
+    monkeypatch.chdir(trained.directory / "checkpoints")
+    assert main(["export", "300", "--to", str(to)]) == 0
+
+
 def test_two_checkpoints_at_once_are_refused(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
