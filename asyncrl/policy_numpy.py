@@ -40,16 +40,17 @@ class Policy:
     """What is remembered, a row for each environment; None if that is nothing yet."""
 
     def __init__(self, path: str | Path | BinaryIO) -> None:
+        if str(path).endswith(".onnx"):
+            raise ValueError(f"{path} is an ONNX model; open it with onnxruntime.InferenceSession")
         with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        self.description: dict[str, Any] = json.loads(arrays.pop("description").tobytes())
+            self._arrays = {name: file[name] for name in file.files}
+        self.description: dict[str, Any] = json.loads(self._arrays.pop("description").tobytes())
         if self.description.get("format") != FORMAT:
             raise ValueError(
                 f"{path} has format {self.description.get('format')}, and this file reads format "
                 f"{FORMAT}; take the policy_numpy.py of the asyncrl that wrote it"
             )
         self.memory = None
-        self._arrays = arrays
         self._fields: dict[str, dict[str, Any]] = self.description["observation"]
 
     def reset(self, begins: Any = True) -> None:

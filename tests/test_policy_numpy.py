@@ -154,6 +154,15 @@ def remembering(path: Path, *, any_batch: bool = True) -> Policy:
     return Policy(path)
 
 
+def test_onnx_model_is_refused_with_what_opens_it(tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(b"\x08\x08\x12\x07asyncrl")
+    with pytest.raises(
+        ValueError, match=r"policy\.onnx is an ONNX model; open it with onnxruntime"
+    ):
+        Policy(path)
+
+
 @pytest.mark.parametrize("any_batch", [True, False])
 def test_memory_goes_on_until_an_episode_begins(tmp_path: Path, any_batch: bool) -> None:
     policy = remembering(tmp_path / "p.npz", any_batch=any_batch)
