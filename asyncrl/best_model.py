@@ -20,6 +20,9 @@ __all__ = ["BestBy", "BestModel"]
 
 logger = logging.getLogger(__name__)
 
+_FEWEST_EPISODES = 20
+"""Of which a mean must be, or the luckiest episode would tell which model is best."""
+
 _SPELLING = re.compile(r"(?:(min|max):)?(.+)")
 _OF_EVALUATIONS = "eval/"
 
@@ -53,6 +56,11 @@ class BestBy:
         """Whether evaluations tell it, and other records do not."""
         return self.metric == "eval_reward" or self.metric.startswith(_OF_EVALUATIONS)
 
+    @property
+    def of_episodes(self) -> bool:
+        """Whether it is a mean over the training episodes since the record before."""
+        return self.metric in {"episode/return_mean", "episode/length_mean"}
+
     def is_better(self, value: float, than: float) -> bool:
         """Tell whether a value beats another one; ties do not."""
         return value < than if self.less else value > than
@@ -69,6 +77,7 @@ class BestModel:
         self.score: float | None = None
         self.opt_steps: int | None = None
         self._warned = False
+        self._episodes = _Episodes()
 
     def offer(self, record: Record, model: Callable[[], ModelInfo]) -> ModelInfo | None:
         """Return the model that a record is about, if that is the best one so far.
@@ -76,6 +85,8 @@ class BestModel:
         `model` makes it, and is called only then. NaN and infinities are never best.
         """
         value = record.get(self.by.metric)
+        if value is not None and self.by.of_episodes:
+            value = self._episodes.mean(value, record["episodes"])
         if value is None:
             return None
         if not math.isfinite(value):
@@ -91,6 +102,10 @@ class BestModel:
         self.score, self.opt_steps = value, int(info.version)
         return info
 
+    def pass_over(self, record: Record) -> None:
+        """Take note of a record that is about no model that has learned."""
+        self._episodes.pass_over(record.get("episodes", 0.0))
+
     def expect(self, evaluation: Record) -> None:
         """Raise if evaluations are to tell which model is best, and this one does not."""
         if self.by.of_evaluations and self.by.metric not in evaluation:
@@ -103,9 +118,10 @@ class BestModel:
         """Warn, at the end of a run, if nothing has told which model is best as was asked for."""
         if self.score is None and self.by != BestBy("eval_reward"):
             logger.warning(
-                "nothing that this run recorded told a finite %s, so no model is kept as the best "
-                "one; see books.best_by",
+                "nothing that this run recorded told a finite %s%s, so no model is kept as the "
+                "best one; see books.best_by",
                 self.by.metric,
+                f" of {_FEWEST_EPISODES} episodes" if self.by.of_episodes else "",
             )
 
     def meta(self) -> dict[str, Any]:
@@ -138,6 +154,33 @@ class BestModel:
         score = kept.number("score")
         if self.score is None or self.by.is_better(score, self.score):
             self.score, self.opt_steps = score, kept.count("opt_steps")
+
+
+class _Episodes:
+    """Means of records, put together until they are of enough episodes."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._sum = 0.0
+        self._ended = 0.0
+
+    def pass_over(self, ended: float) -> None:
+        """Leave out what has ended so far, so many episodes of the run."""
+        self._ended = ended
+
+    def mean(self, value: float, ended: float) -> float | None:
+        """Add the mean of a record, when so many episodes of the run have ended.
+
+        Return that of all episodes since the last one that was returned, if they are enough.
+        """
+        new, self._ended = ended - self._ended, ended
+        self._count += new
+        self._sum += new * value
+        if self._count < _FEWEST_EPISODES:
+            return None
+        mean = self._sum / self._count
+        self._count = self._sum = 0.0
+        return mean
 
 
 def _near(metric: str) -> str:

@@ -60,7 +60,8 @@ class BookkeepingConfig:
     best_by: str = "eval_reward"
     """Recorded metric by which a model is kept as the best one: the most of it, or the least, as in
     `min:agent/loss`. Of an evaluation it is about the model that was evaluated, of any other record
-    about the learner's at that moment."""
+    about the learner's at that moment. Means of training episodes, such as `episode/return_mean`,
+    are put together until they are of 20 episodes: that of a record may be of one."""
 
     save_replay: bool = True
     """Save the replay with them, so that a resumed run need not begin by filling another."""
@@ -289,7 +290,9 @@ class Bookkeeper:
 
     def _judge(self, record: Record) -> None:
         """Keep the learner's model if this record, of no evaluation, tells that it is the best."""
-        if self.counts.opt_steps and not self._best.by.of_evaluations:
+        if not self.counts.opt_steps:
+            self._best.pass_over(record)
+        elif not self._best.by.of_evaluations:
             self._keep_if_best(record, self.snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:

@@ -120,3 +120,32 @@ def test_evaluation_that_does_not_tell_what_is_asked_for_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'eval/share_of_goals' names what no evaluation tells"):
         best.expect({"eval_reward": 1.0})
     BestModel(BestBy("fps")).expect({"eval_reward": 1.0})
+
+
+def test_mean_of_few_episodes_is_put_together_with_those_after_it() -> None:
+    best = BestModel(BestBy("episode/return_mean"))
+    scores = []
+    for mean, ended in [(90.0, 1.0), (10.0, 19.0), (14.0, 20.0), (15.0, 40.0), (99.0, 41.0)]:
+        best.offer({"episode/return_mean": mean, "episodes": ended}, lambda: model(1))
+        scores.append(best.score)
+    # (90 + 18 * 10 + 14) / 20, and then 20 episodes of one record
+    assert scores == [None, None, pytest.approx(14.2), 15.0, 15.0]
+
+
+def test_episodes_before_anything_was_learned_count_in_no_mean() -> None:
+    best = BestModel(BestBy("episode/length_mean", less=True))
+    best.pass_over({"episode/length_mean": 5.0, "episodes": 300.0})
+    best.offer({"episode/length_mean": 7.0, "episodes": 301.0}, lambda: model(1))
+    assert best.score is None
+    best.offer({"episode/length_mean": 7.0, "episodes": 320.0}, lambda: model(2))
+    assert (best.score, best.opt_steps) == (7.0, 2)
+
+
+def test_run_of_few_episodes_keeps_no_best_model_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    best = BestModel(BestBy("episode/return_mean"))
+    best.offer({"episode/return_mean": 9.0, "episodes": 3.0}, lambda: model(1))
+    with caplog.at_level(logging.WARNING):
+        best.conclude()
+    assert "told a finite episode/return_mean of 20 episodes, so no model is kept" in caplog.text

@@ -266,6 +266,19 @@ def test_last_record_tells_of_the_best_model_too() -> None:
     assert (meta["score"], meta["opt_steps"], meta["env_steps"]) == (5.0, 7, 70)
 
 
+def test_lucky_episode_does_not_tell_the_best_model() -> None:
+    run = Run(best_by="episode/return_mean", record_interval_s=1.0)
+    names = ("episode/return_mean", "episodes")
+    # At the start, before learning, in two records, and when the run has ended.
+    told = iter([(0.0, 0.0), (5.0, 400.0), (9.0, 401.0), (3.0, 430.0), (9.0, 431.0)])
+    run.books.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    run.turn(0, seconds=1.0)
+    run.turn(seconds=1.0)
+    assert run.books.result().best_score is None
+    run.turn(seconds=1.0)
+    assert run.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
+
+
 def test_what_only_the_last_record_tells_is_not_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
