@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> None:
 def _start(what: str, writer: int) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-m", __name__, what, str(writer)],
+        [sys.executable, "-P", "-m", __name__, what, str(writer)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what an environment prints is no part of the report
         pass_fds=[writer],

@@ -12,9 +12,11 @@ import gc
 import importlib
 import logging
 import os
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.cli._flags import as_flags
@@ -95,9 +97,20 @@ def _main(args: list[str]) -> int:
         format="%(levelname)s %(name)s: %(message)s",
         handlers=[handler],
     )
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # so that MODULE:NAME finds modules in the current directory
+    _look_in_current_directory()
     return _run(args[0], args[1:], debug=debug)
+
+
+def _look_in_current_directory() -> None:
+    """Have MODULE:NAME find modules there: before installed ones, unless others can put them there.
+
+    Everything that is imported later would be looked for there, too. So in /tmp, or in a directory
+    of somebody else's, installed modules come first.
+    """
+    if "" not in sys.path:
+        here = Path().stat()
+        foreign = here.st_uid not in {0, os.geteuid()} or here.st_mode & stat.S_IWOTH
+        sys.path.insert(len(sys.path) if foreign else 0, "")
 
 
 def _run(name: str, args: list[str], *, debug: bool) -> int:

@@ -240,6 +240,17 @@ def test_end_of_a_command_searches_no_garbage() -> None:
     assert done.stdout.splitlines()[-1] == "frozen"
 
 
+@pytest.mark.parametrize(("mode", "first"), [(0o755, True), (0o1777, False)])
+def test_modules_that_others_may_have_put_here_do_not_come_first(
+    mode: int, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(mode)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert main(["resume"]) == 2
+    assert sys.path.index("") == (0 if first else len(sys.path) - 1)
+
+
 @pytest.mark.parametrize(
     ("argv", "flag"),
     [
