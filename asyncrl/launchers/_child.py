@@ -37,6 +37,8 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
     """Run the body, and return the exit code; what it raised is in the files."""
     # The learner hears of Ctrl-C, and tells its actors to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Schedulers send their warning to all processes of a job; it is the learner that saves.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)

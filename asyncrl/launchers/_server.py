@@ -42,6 +42,9 @@ _LOOK_S = 0.5
 """Between two looks whether the learner still lives, should its end of the socket be kept open by
 a process that it has forked."""
 
+_TO_ALL = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)
+"""What schedulers and service managers send to all processes of a job."""
+
 _STACKS_S = 0.5
 _MOST_BODIES = 16
 """That are received at once; the system keeps the others for the next time."""
@@ -62,6 +65,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the learner is gone."""
+    _leave_signals_to_learner()
     control, alive, directory, start_method, learner, preload = arguments
     _adopt_orphans()
     if start_method == "forkserver":
@@ -79,6 +83,13 @@ def main(arguments: Sequence[str]) -> None:
     # The learner waits for this process to end. Nothing is left to do for the interpreter, which
     # would take down torch, module by module.
     os._exit(0)
+
+
+def _leave_signals_to_learner() -> None:
+    """Do nothing at signals that are sent to a whole job: the learner saves, or ends the run."""
+    for number in _TO_ALL:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(number, lambda *_: None)
 
 
 class _Server:
@@ -190,7 +201,9 @@ class _Server:
         try:
             os.setpgid(0, 0)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, *_TO_ALL):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
             for held in (self._control, self._woken, self._wake):
                 held.close()
             os.close(self._lifeline_server)

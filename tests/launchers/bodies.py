@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -43,6 +44,12 @@ def waits(progress: Progress) -> None:
     progress.waiting(True)
     progress.turn(5)
     forever()
+
+
+def takes_turns(progress: Progress) -> None:
+    for turn in itertools.count():
+        progress.turn(turn)
+        time.sleep(0.01)
 
 
 def tells_checksum(progress: Progress, data: bytes) -> None:

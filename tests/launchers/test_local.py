@@ -86,6 +86,22 @@ def test_files_of_a_life_go_with_it() -> None:
         assert [path.name for path in launcher.directory.iterdir()] == [ALIVE]
 
 
+@pytest.mark.fault("F14", "F15")
+def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.takes_turns)
+        wait_until(lambda: launcher.progress(peer()).turns > 0, DEADLINE_S, "life")
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
+            its_server().send_signal(number)
+        (actor,) = its_server().children()
+        actor.send_signal(signal.SIGUSR1)
+        turns = launcher.progress(peer()).turns
+        wait_until(lambda: launcher.progress(peer()).turns > turns, DEADLINE_S, "more of it")
+        actor.send_signal(signal.SIGTERM)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGTERM, "or else environments could not end their helpers"
+
+
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_what_an_actor_logs_is_logged_here_also_if_it_was_killed(
     start_method: StartMethod,
