@@ -120,6 +120,12 @@ class RunPlan:
             bodies[ActorId(self._config.actors)] = partial(_evaluator_body, make_spec, admit)
         return bodies
 
+    def sent(self, evaluate: MakeEvaluator) -> list[object]:
+        """Return all of the user's own that processes are sent."""
+        of_evaluator = self._config.evaluation.where == "background"
+        of_actors = [self._actor_agents, self._make_env, self._make_processor]
+        return [*of_actors, *([self._agent, evaluate] if of_evaluator else [])]
+
     def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
         """Return what builds the evaluator, in whichever process will run it."""
         seed = derive_seed(self._config.evaluation.seed, Role.EVALUATION)

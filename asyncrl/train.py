@@ -22,7 +22,7 @@ from asyncrl.env import MakeBatchEnv
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
 from asyncrl.interrupter import Interrupter
 from asyncrl.launcher import ActorExit, Launcher
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.launchers.local import LocalLauncher, pickled
 from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
@@ -114,6 +114,7 @@ def build_async_trainer(
     plan = RunPlan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it
+    pickled(plan.sent(evaluate))  # and here, if that cannot be done
     keep = config.trainer.books.keep_checkpoints
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=keep, resume=resume, config=run_config

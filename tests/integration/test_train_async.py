@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
@@ -212,16 +212,41 @@ def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> 
 
 @pytest.mark.fault("F5")
 def test_environment_that_cannot_be_built_fails_before_a_process_starts() -> None:
+    started: list[psutil.Process] = []
+
     def make() -> CountingBatch:
+        started.extend(children())
         raise RuntimeError("no such track")
 
     with pytest.raises(RuntimeError, match="no such track"):
         run(make_env=make)
+    assert started == []
+
+
+@pytest.mark.fault("F5")
+def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(**_: object) -> NoReturn:
+        raise AssertionError("a process is to start")
+
+    monkeypatch.setattr("asyncrl.train.LocalLauncher", start)
+    lock = threading.Lock()
+
+    def make() -> CountingBatch:
+        with lock:
+            return CountingBatch()
+
+    for name in ("make_env", "make_eval_env"):
+        with pytest.raises(ConfigError, match=r"cannot be sent to its process: .*lock.* Give"):
+            run(**{name: make})
+    with pytest.raises(AssertionError, match="a process is to start"):  # none of evaluations
+        run(config(evaluation=EvaluationConfig(where="inline")), make_eval_env=make)
 
 
 @pytest.mark.fault("F5", "F7")
 def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
-    with pytest.raises(ActorFailed):
+    with pytest.raises(ActorFailed, match=r"no actor had made a single step .* would not help"):
         run(
             config(
                 supervision=dataclasses.replace(
