@@ -45,18 +45,21 @@ _EVENTS = {
 
 
 class Complaints:
-    """Counts what was not accepted, and logs one line of a flood, not one for each."""
+    """Counts what was not accepted, and logs one line of a flood, not one for each.
+
+    Each reason has lines of its own, so that none hides another behind it.
+    """
 
     def __init__(self, counters: Counter[str], clock: Callable[[], float]) -> None:
         self._counters = counters
         self._clock = clock
-        self._log_after = 0.0
+        self._log_after: dict[str, float] = {}
 
     def note(self, reason: str, what: str, times: int = 1) -> None:
-        """Count something, and log it unless something has been just before."""
+        """Count something, and log it unless its reason has been just before."""
         self._counters[reason] += times
-        if (now := self._clock()) >= self._log_after:
-            self._log_after = now + _LOG_INTERVAL_S
+        if (now := self._clock()) >= self._log_after.get(reason, 0.0):
+            self._log_after[reason] = now + _LOG_INTERVAL_S
             count = self._counters[reason]
             _log.warning("did not accept, %s number %d: %s", reason, count, what)
 

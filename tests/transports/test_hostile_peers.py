@@ -9,6 +9,7 @@ import random
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from asyncrl.errors import Refused, WireError
 from asyncrl.messages import Experience
 from asyncrl.protocol import Refusal
+from asyncrl.transports._zeromq_guard import Complaints
 from asyncrl.transports.zeromq import (
     ZmqActorLink,
     ZmqLearnerLink,
@@ -132,6 +134,22 @@ def test_a_flood_of_connections_is_counted_and_told_once(
     late.hello(make_hello(make_peer(1)))
     site.until(lambda: late.send(make_experience(1, make_peer(1)), 0.0), "a late actor's turn")
     late.close()
+
+
+@pytest.mark.fault("F22", "F24")
+def test_one_line_is_told_of_each_reason_and_none_hides_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    complaints = Complaints(Counter(), lambda: now[0])
+    for now[0] in (1.0, 2.0, 10.9):
+        complaints.note("malformed", "noise")
+        complaints.note("flood", "33 connections that no actor has", 33)
+    first = ["malformed number 1: noise", "flood number 33: 33 connections that no actor has"]
+    assert caplog.messages == [f"did not accept, {words}" for words in first]
+    now[0] = 11.0
+    complaints.note("malformed", "noise")
+    assert caplog.messages[2:] == ["did not accept, malformed number 4: noise"]
 
 
 _LEARNER_WITH_FEW_DESCRIPTORS = """
