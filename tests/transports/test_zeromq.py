@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import resource
 import socket
 import stat
 import subprocess
@@ -269,9 +270,46 @@ def test_a_column_that_cannot_travel_is_refused_before_anything_starts(directory
         ZmqTransport.ipc(directory, schema=schema)
 
 
+@pytest.mark.fault("F24")
+def test_a_learner_does_not_begin_with_its_descriptors_almost_spent(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = len(list(Path("/dev/fd").iterdir()))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 10, used + 10))
+    said = (
+        rf"of the {used + 10} files that this process may have open.*raise the limit \(ulimit -n\)"
+    )
+    with pytest.raises(TransportError, match=said):
+        ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen().close()
+
+
+@pytest.mark.fault("F38")
+def test_links_are_of_no_use_in_a_process_forked_from_theirs(
+    learner: ZmqLearnerLink, actor: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does such a process take them from the one that made them."""
+    words = f"made in process {os.getpid()} is used in another"
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: 1)
+        for use in (
+            lambda: learner.poll(0.0),
+            lambda: learner.acknowledge(PEER, 1),
+            lambda: actor.send(make_experience(2), 0.0),
+            lambda: actor.latest_model("act", -1),
+        ):
+            with pytest.raises(TransportError, match=words):
+                use()
+        actor.close()
+        learner.close()
+    goes_on(learner, actor)
+
+
 # --- hostile and broken peers --------------------------------------------------------------------
 
 
+@pytest.mark.fault("F22")
 def test_noise_is_counted_and_honest_actors_go_on(
     learner: ZmqLearnerLink,
     actor: ZmqActorLink,
@@ -326,6 +364,7 @@ def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> 
     learner.close()
 
 
+@pytest.mark.fault("F22")
 def test_an_actor_that_talks_nonsense_is_told_so(
     learner: ZmqLearnerLink, actor: ZmqActorLink
 ) -> None:
@@ -335,6 +374,7 @@ def test_an_actor_that_talks_nonsense_is_told_so(
         actor.latest_model("act", -1, DEADLINE_S)
 
 
+@pytest.mark.fault("F22")
 def test_nobody_speaks_in_the_name_of_another(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
     transport = address(learner)
     frames = [bytes(frame) for frame in wire_of(transport).encode(make_experience(2))]
@@ -345,6 +385,7 @@ def test_nobody_speaks_in_the_name_of_another(learner: ZmqLearnerLink, actor: Zm
     goes_on(learner, actor)
 
 
+@pytest.mark.fault("F22")
 def test_what_only_learners_say_is_not_taken_from_an_actor(
     learner: ZmqLearnerLink, actor: ZmqActorLink
 ) -> None:
