@@ -42,10 +42,11 @@ __all__ = [
 
 _MEND = "Mend what raised it."
 _SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
-_MEND_OR_BEAR = (
-    "Mend what raised it, or, if it may happen at times, set supervision.restart.on_exception to "
-    "restart_env, restart or drop_actor."
+_OR_BEAR = (
+    ", or, if it may happen at times, set supervision.restart.on_exception to restart_env, restart "
+    "or drop_actor."
 )
+_NEED_LESS = "Run fewer actors, or fewer environments in each."
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
@@ -188,7 +189,7 @@ class RestartPolicy:
         """Decide what an exception leads to; None if it is a crash like any other."""
         match self._config.on_exception:
             case "raise":
-                return GiveUp("", _MEND_OR_BEAR)
+                return GiveUp("", advice.removesuffix(".") + _OR_BEAR)
             case "restart_env" if others_left is not None and ended.last.turns:
                 # Before its first step there was nothing to be made anew: it has not started.
                 return GiveUp("making environments anew does not help against that", advice)
@@ -261,7 +262,10 @@ def describe_error(error: BaseException) -> str:
 def cause_of(ended: ActorExit) -> Cause:
     """Say in words how an actor ended, and what to do about it."""
     if ended.error:
-        return Cause(f"failed: {ended.error.rstrip('.')}", _MEND)  # a sentence goes on behind it
+        failed = f"failed: {ended.error.rstrip('.')}"  # a sentence goes on behind it
+        if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one of its own
+            return Cause(failed, _MEND)
+        return Cause(failed + (f" ({held})" if (held := _held(ended)) else ""), _NEED_LESS)
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
     if ended.code < 0:
         guess, advice = _guess(ended)
@@ -308,11 +312,15 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def _held(ended: ActorExit) -> str:
+    return f"it held up to {ended.peak_bytes / 2**20:.0f} MiB" if ended.peak_bytes else ""
+
+
 def _guess(ended: ActorExit) -> tuple[str, str]:
     """Return what is behind a signal, in parentheses, and what to do about it."""
     match -ended.code:
         case signal.SIGKILL:
-            peak = f"; it held up to {ended.peak_bytes / 2**20:.0f} MiB" if ended.peak_bytes else ""
+            peak = f"; {held}" if (held := _held(ended)) else ""
             return (
                 f" (killed from outside; the system does so when memory runs out{peak})",
                 "If it was for memory, run fewer actors, or fewer environments in each.",

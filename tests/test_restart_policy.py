@@ -47,6 +47,20 @@ def test_backoff_grows_to_its_limit() -> None:
     assert waits(config, 4) == [1.0, 3.0, 5.0, 5.0]
 
 
+@pytest.mark.fault("F7")
+def test_actors_that_die_together_do_not_come_back_as_one() -> None:
+    policy = RestartPolicy(RestartPolicyConfig(backoff_s=1.0, jitter=0.5, max_restarts=99), seed=0)
+    waited = set()
+    for i in range(20):
+        peer = Peer(actor_id=ActorId(i), incarnation=0)
+        decision = policy.on_exit(replace(KILLED, peer=peer), now=0.0)
+        assert isinstance(decision, Restart)
+        assert 0.5 <= decision.after_s <= 1.0
+        waited.add(decision.after_s)
+    assert len(waited) == 20
+    assert max(waited) - min(waited) > 0.25
+
+
 def test_backoff_is_each_slots_own() -> None:
     policy = RestartPolicy(STEADY, seed=0)
     policy.on_exit(KILLED, now=0.0)
@@ -259,6 +273,19 @@ def test_kill_that_may_be_for_memory_says_how_much_there_was() -> None:
     text = cause_of(replace(KILLED, peak_bytes=1536 << 20)).how
     assert text.endswith("when memory runs out; it held up to 1536 MiB)")
     assert "held" not in cause_of(KILLED).how, "not known"
+
+
+@pytest.mark.fault("F3")
+def test_python_without_memory_says_how_much_there_was_and_what_to_do() -> None:
+    ended = replace(RAISED, error="MemoryError", peak_bytes=1536 << 20)
+    assert cause_of(ended).how == "failed: MemoryError (it held up to 1536 MiB)"
+    assert cause_of(ended).advice == "Run fewer actors, or fewer environments in each."
+    end = RestartPolicy(STEADY, seed=0).on_exit(ended, now=0.0)
+    assert isinstance(end, GiveUp)
+    assert end.advice.startswith("Run fewer actors, or fewer environments in each, or, if it may")
+    numpys = replace(ended, error="_ArrayMemoryError: Unable to allocate 9 GiB", peak_bytes=0)
+    assert cause_of(numpys).how == "failed: _ArrayMemoryError: Unable to allocate 9 GiB"
+    assert cause_of(numpys).advice == cause_of(ended).advice
 
 
 @pytest.mark.parametrize(
