@@ -660,6 +660,7 @@ def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) ->
             stage.manager.stop()
     finally:
         may_end.set()
+        stage.manager._thread.join(DEADLINE_S)
     stage.manager.stop()
 
 
