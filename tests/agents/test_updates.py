@@ -13,6 +13,7 @@ import torch
 from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.sac import SACAgent, SACConfig
+from asyncrl.agents.updates import _out_of_memory
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError, OutOfMemory
 from asyncrl.types import Array, Columns
@@ -274,3 +275,19 @@ def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_sav
     after = agent.state()
     assert after["version"] == before["version"]
     assert all(np.array_equal(after[name], before[name]) for name in before if "noise" not in name)
+
+
+@pytest.mark.fault("F34")
+def test_what_a_gpu_has_left_is_told_once_its_cache_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own calls are stood in for, so this needs none."""
+    free_bytes = [1 << 30]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free_bytes.append(3 << 30))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes[-1], 80 << 30))
+    batch = {"obs": np.zeros((512, 1 << 9), np.float32)}
+    said = str(_out_of_memory(batch, torch.device("cuda", 0)))
+    assert said.startswith(
+        "cuda:0 ran out of memory in an optimisation step on a batch of 512 rows"
+    )
+    assert "1.0 MiB, 3.00 of 80.00 GiB are free there now; lower trainer.batch_size" in said

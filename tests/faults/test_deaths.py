@@ -67,7 +67,9 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
         assert re.search(words, caplog.text), words
     crashes = [message for message in caplog.messages if "native code" in message]
     assert len(crashes) == 2
-    assert all("in step" in message for message in crashes), "where they stood"
+    assert all("worlds.py" in m and "in step" in m for m in crashes), (
+        "the environment they stood in"
+    )
 
 
 @pytest.mark.fault("F2", "F7")

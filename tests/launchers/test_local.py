@@ -209,6 +209,8 @@ def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method:
         wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
         family = psutil.Process(learner.pid).children(recursive=True)
         assert len(family) == 5  # the server, two actors, and two helpers of one of them
+        for pid in notes.read_text().split():
+            os.kill(int(pid), signal.SIGSTOP)  # an actor and its helpers; the other holds the GIL
         learner.kill()
     wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
     wait_until(lambda: not directory.exists(), DEADLINE_S, "the directory gone")
