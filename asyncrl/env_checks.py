@@ -15,7 +15,15 @@ from asyncrl.env import BatchEnv, BoxSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["CheckedBatch", "after", "as_array", "checked", "require_finite", "shown"]
+__all__ = [
+    "CheckedBatch",
+    "after",
+    "as_array",
+    "checked",
+    "require_choices",
+    "require_finite",
+    "shown",
+]
 
 _SHOWN_VALUES = 8
 
@@ -47,7 +55,7 @@ class CheckedBatch:
         observation = env.spec.observation
         self._shape = (env.n_envs, *observation.shape)
         self._dtype = np.dtype(observation.dtype)
-        self._fields = _float_fields(observation)
+        self._fields = _checked_fields(observation)
 
     @property
     def spec(self) -> EnvSpec:
@@ -90,13 +98,16 @@ class CheckedBatch:
 
     def _obs(self, what: str, value: Any, action: Array | None) -> Array:  # noqa: ANN401
         obs = self._fitting(what, value, self._shape, self._dtype, action)
-        if self._fields is None:
+        spec = self._spec.observation
+        if isinstance(spec, BoxSpec):
             require_finite(what, obs, self._place, action)
+            require_choices(what, obs, spec, self._place, action)
         elif self._fields:
-            assert isinstance(self._spec.observation, PackedSpec)  # noqa: S101  # it has fields
-            columns = self._spec.observation.unpack(obs)
-            for name in self._fields:
-                require_finite(f"field {name!r} of the {what}", columns[name], self._place, action)
+            columns = spec.unpack(obs)
+            for name, box in self._fields:
+                field = f"field {name!r} of the {what}"
+                require_finite(field, columns[name], self._place, action)
+                require_choices(field, columns[name], box, self._place, action)
         return obs
 
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
@@ -171,6 +182,33 @@ def require_finite(
     )
 
 
+def require_choices(
+    what: str,
+    values: Array,
+    spec: BoxSpec,
+    place: Callable[[int], str],
+    action: Array | None,
+    env_ids: Array | None = None,
+) -> None:
+    """Raise `EnvironmentFault` if a value that is to name a choice of the spec names none.
+
+    Takes what `require_finite` takes.
+    """
+    if not spec.categorical:
+        return
+    wrong = ((values < spec.low) | (values > spec.high)).reshape(len(values), -1)
+    if not wrong.any():
+        return
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    env_id = row if env_ids is None else int(env_ids[row])
+    raise EnvironmentFault(
+        f"{place(env_id)} gave the {what} {shown(values[row])}"
+        f"{after(None if action is None else action[env_id])}, and its space has choices from "
+        f"{shown(spec.low)} to {shown(spec.high)}. A network takes what is none of them for "
+        "nothing at all. Make the environment return what its space says, or correct the space."
+    )
+
+
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
     """Return a value in one line that stays short."""
     array = as_array(value)
@@ -196,8 +234,12 @@ def after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of the
     return " after reset" if action is None else f" after action {shown(action)}"
 
 
-def _float_fields(observation: BoxSpec | PackedSpec) -> list[str] | None:
-    """Return the names of fields that may be NaN; None if an observation has no fields."""
+def _checked_fields(observation: BoxSpec | PackedSpec) -> list[tuple[str, BoxSpec]]:
+    """Return the fields whose values may be wrong, if an observation has fields."""
     if isinstance(observation, BoxSpec):
-        return None
-    return [name for name, box in observation.fields if np.dtype(box.dtype).kind == "f"]
+        return []
+    return [
+        (name, box)
+        for name, box in observation.fields
+        if np.dtype(box.dtype).kind == "f" or box.categorical
+    ]

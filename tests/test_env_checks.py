@@ -135,6 +135,22 @@ def test_whole_numbers_that_the_specs_dtype_has_no_room_for_are_refused() -> Non
 
 
 @pytest.mark.fault("F8")
+def test_what_is_none_of_the_choices_is_refused() -> None:
+    env = CountingBatch()
+    choices = BoxSpec((2,), "float32", np.array([0, 0]), np.array([1, 2]), categorical=True)
+    env.spec = EnvSpec(choices, COUNTING_SPEC.action)
+    batch = checked(env)
+    batch.reset(0)
+    batch.step(ACTION)
+    batch.step(ACTION)
+    said = (
+        r"environment 0 of 2 \(CountingBatch\) gave the last observations \[0.0, 3.0\] after action"
+    )
+    with pytest.raises(EnvironmentFault, match=said):
+        batch.step(ACTION)
+
+
+@pytest.mark.fault("F8")
 def test_step_that_is_none_is_refused() -> None:
     class Tuples(CountingBatch):
         def step(self, action: Array) -> Any:
@@ -150,20 +166,27 @@ def test_fields_of_packed_observations_are_checked_by_name() -> None:
         return BoxSpec(shape, "float32", np.full(shape, -INF), np.full(shape, INF))
 
     count = BoxSpec((), "int64", np.array(0), np.array(9))
-    packed = PackedSpec((("near", box(2)), ("count", count), ("far", box())))
+    kind = BoxSpec((), "int64", np.array(1), np.array(2), categorical=True)
+    fields = ("near", box(2)), ("count", count), ("far", box()), ("kind", kind)
+    packed = PackedSpec(fields)
 
     class Packed(CountingBatch):
         far = np.zeros(2, np.float32)
+        kind = np.array([1, 2])
 
         def reset(self, seed: int) -> Array:
             near, counted = np.ones((2, 2), np.float32), np.full(2, -1)
-            return packed.pack({"near": near, "count": counted, "far": self.far})
+            fields = {"near": near, "count": counted, "far": self.far, "kind": self.kind}
+            return packed.pack(fields)
 
     env = Packed()
     env.spec = EnvSpec(packed, COUNTING_SPEC.action)
     assert checked(env).reset(0).shape == (2, packed.row_bytes)
     env.far = np.array([0, NAN], np.float32)
     with pytest.raises(EnvironmentFault, match=r"environment 1 .* field 'far' of the first obs"):
+        checked(env).reset(0)
+    env.far, env.kind = np.zeros(2, np.float32), np.array([0, 1])
+    with pytest.raises(EnvironmentFault, match=r"environment 0 .* field 'kind' of .* 0 after res"):
         checked(env).reset(0)
 
 

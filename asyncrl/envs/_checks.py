@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.env_checks import after, as_array, require_finite, shown
+from asyncrl.env_checks import after, as_array, require_choices, require_finite, shown
 from asyncrl.envs._spaces import Parts
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
@@ -98,16 +98,20 @@ class Checks:
             )
         return array
 
-    def finite_obs(
+    def sound_obs(
         self, what: str, obs: Array, action: Array | None, env_ids: Array | None = None
     ) -> None:
-        """Raise if any value of these observations is NaN or infinite; see `finite`."""
+        """Raise if any value of these observations is NaN or infinite, or no choice; see `finite`.
+
+        Other numbers may lie beyond the bounds of their space, as many environments let them.
+        """
         if self._packed is None:
-            self.finite(what, obs, action, env_ids)
+            self._parts[0].sound(what, obs, self.place, action, env_ids)
             return
-        for name, values in self._packed.unpack(obs).items():
-            if values.dtype.kind == "f":
-                self.finite(f"field {name!r} of the {what}", values, action, env_ids)
+        for part, values in zip(self._parts, self._packed.unpack(obs).values(), strict=True):
+            if part.may_be_wrong:
+                field = f"field {part.name!r} of the {what}"
+                part.sound(field, values, self.place, action, env_ids)
 
     def finite(
         self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
@@ -145,6 +149,20 @@ class _Part:
         self.name = name
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
+        self._spec = spec
+        self.may_be_wrong = self.dtype.kind == "f" or spec.categorical
+
+    def sound(
+        self,
+        what: str,
+        values: Array,
+        place: Callable[[int], str],
+        action: Array | None,
+        env_ids: Array | None,
+    ) -> None:
+        """Raise if any value is NaN or infinite, or is to name a choice and names none."""
+        require_finite(what, values, place, action, env_ids)
+        require_choices(what, values, self._spec, place, action, env_ids)
 
     def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
         """Tell, at once, whether a batch is just what is promised: most are, at every step."""

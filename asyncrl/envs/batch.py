@@ -87,7 +87,7 @@ class PlainBatch:
         except ValueError as error:
             raise self._wrong_api(answers) from error
         final_obs = self._checks.stack(rows, self._everyone, action)
-        self._checks.finite_obs("observation", final_obs, action)
+        self._checks.sound_obs("observation", final_obs, action)
         reward = self._checks.reward(rewards, action)
         self._checks.finite_reward(rewards, reward, action)
         terminated = self._flags(terminations)
@@ -145,7 +145,7 @@ class PlainBatch:
                 raise
         self._limits.begin(env_ids)
         obs = self._checks.stack(rows, env_ids, None)
-        self._checks.finite_obs("first observation of an episode", obs, None, np.asarray(env_ids))
+        self._checks.sound_obs("first observation of an episode", obs, None, np.asarray(env_ids))
         return obs
 
 

@@ -78,7 +78,7 @@ class VectorBatch:
             error.add_note(f"asyncrl: in step of {self._name}, actions {shown(encoded)}")
             raise
         obs = self._checks.own(raw_obs, action)
-        self._checks.finite_obs("observation", obs, action)
+        self._checks.sound_obs("observation", obs, action)
         reward = self._checks.reward(raw_reward, action)
         terminated = self._checks.flags("terminated", terminations)
         truncated = self._checks.flags("truncated", truncations)
@@ -109,7 +109,7 @@ class VectorBatch:
 
     def _first_obs(self, raw_obs: object) -> Array:
         obs = self._checks.own(raw_obs, None)
-        self._checks.finite_obs("first observation of an episode", obs, None)
+        self._checks.sound_obs("first observation of an episode", obs, None)
         return obs
 
     def _with_final_obs(
@@ -131,7 +131,7 @@ class VectorBatch:
                     'metadata["autoreset_mode"], or make it with another autoreset mode.'
                 )
             final_obs[ended] = self._checks.stack(found, env_ids.tolist(), action)
-        self._checks.finite_obs("last observation of an episode", final_obs, action)
+        self._checks.sound_obs("last observation of an episode", final_obs, action)
         return final_obs
 
     def _with_first_obs(self, final_obs: Array, ended: BoolArray) -> Array:
