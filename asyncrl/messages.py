@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -28,7 +29,19 @@ __all__ = [
     "Report",
 ]
 
-SOFTWARE = f"asyncrl {__version__} on Python {sys.version_info.major}.{sys.version_info.minor}"
+
+def _torch() -> str:
+    """Return torch's version without loading it, which takes seconds; not for which device."""
+    try:
+        return version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        return "of no known version"
+
+
+SOFTWARE = (
+    f"asyncrl {__version__} on Python {sys.version_info.major}.{sys.version_info.minor} "
+    f"with torch {_torch()}"
+)
 """What this process runs, as far as it matters to those it speaks with."""
 
 

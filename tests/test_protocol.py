@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 import asyncrl
 from asyncrl.messages import SOFTWARE, Hello, Peer
@@ -175,7 +176,7 @@ def test_another_schema_is_turned_away_and_both_are_named(table: PeerTable) -> N
 
 
 @pytest.mark.fault("F37")
-@pytest.mark.parametrize("software", ["asyncrl 9.9.9 on Python 3.11", "asyncrl", ""])
+@pytest.mark.parametrize("software", [SOFTWARE + ".1", "asyncrl", ""])
 def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, software: str) -> None:
     hello = replace(make_hello(), software=software)
     assert not table.admits(hello)
@@ -184,6 +185,7 @@ def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, soft
     assert repr(SOFTWARE) in reason
     assert asyncrl.__version__ in SOFTWARE
     assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in SOFTWARE
+    assert SOFTWARE.endswith(f" with torch {torch.__version__.partition('+')[0]}")
 
 
 def test_a_crowd_of_names_takes_no_memory(table: PeerTable) -> None:
