@@ -87,9 +87,13 @@ class RunConfig(AsyncConfig):
     stop_at_return: float | None = None
     """Stop when an evaluation reaches this mean return."""
 
+    grace_s: float = 30.0
+    """After SIGTERM or SIGHUP the run is over within so many seconds, as schedulers kill it then:
+    shortly before, whatever is still waited for is given up. 0 is off."""
+
     def __post_init__(self) -> None:
         AsyncConfig.__post_init__(self)
-        for name in ("max_env_steps", "max_opt_steps", "max_seconds"):
+        for name in ("max_env_steps", "max_opt_steps", "max_seconds", "grace_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be 0 (off) or more, got {getattr(self, name)}")
 

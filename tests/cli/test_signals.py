@@ -156,24 +156,32 @@ class HangsWhenTold(gymnasium.Env):
 """
 
 
-@pytest.mark.fault("F13")
+@pytest.mark.fault("F13", "F14")
 @pytest.mark.processes
-def test_second_signal_does_not_wait_for_an_actor_that_hangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
     args = ["--env", "hanging:HangsWhenTold", "--evaluation.where", "off", "--run-dir", "x"]
-    args += ["--supervision.stop-timeout-s", "600"]
+    args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
         (tmp_path / "hang").touch()
         wait_until((tmp_path / "hangs").exists, 20, "the actor to hang")
-        process.send_signal(signal.SIGINT)
-        # The checkpoint is the last thing before the wait for actors.
-        checkpoints = tmp_path / "x/checkpoints"
-        wait_until(lambda: list(checkpoints.glob("[0-9]*")), 20, "a checkpoint")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
+        if number == signal.SIGINT:
+            # The checkpoint is the last thing before the wait for actors.
+            checkpoints = tmp_path / "x/checkpoints"
+            wait_until(lambda: list(checkpoints.glob("[0-9]*")), 20, "a checkpoint")
+            process.send_signal(number)
         _, err = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert err == "asyncrl: interrupted twice, so ended without a summary\n"
+    assert process.returncode == 128 + number
+    why = "interrupted twice"
+    if number == signal.SIGTERM:
+        why = "not done within the grace after SIGTERM, see --grace-s"
+    assert err == f"asyncrl: {why}; ended without a summary\n"
+    assert Checkpointer(tmp_path / "x/checkpoints").load_latest()
 
 
 @pytest.mark.fault("F15")
