@@ -4,10 +4,12 @@ One optimisation step for each environment step, which is what SAC is usually ru
 is what takes the time. The checkpoints hold the best model and everything to go on learning from.
 
     python -m examples.mujoco_robots
+    python -m examples.mujoco_robots --resume    # goes on where it was stopped
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
@@ -26,6 +28,8 @@ def main(
     env_id: str = "HalfCheetah-v5",
     max_opt_steps: int = 300_000,
     checkpoint_dir: Path | None = Path("runs/mujoco_robots"),
+    *,
+    resume: bool = False,
 ) -> TrainResult:
     """Train until it runs well."""
     stop = ReachesUpperBound("eval_reward", 5000.0) | MaxOptSteps(max_opt_steps)
@@ -45,9 +49,10 @@ def main(
         ),
         stop=stop,
         checkpoint_dir=checkpoint_dir,
+        resume=resume,
         recorder=TerminalRecorder(limits=stop.limits(), target=("eval_reward", 5000.0)),
     )
 
 
 if __name__ == "__main__":
-    main()
+    main(resume="--resume" in sys.argv)

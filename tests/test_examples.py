@@ -57,6 +57,8 @@ def test_mujoco_saves_what_it_learns(tmp_path: Path) -> None:
     result = mujoco_robots.main("InvertedPendulum-v5", 50, tmp_path)
     assert result.opt_steps == 50
     assert (tmp_path / "best").exists()
+    again = mujoco_robots.main("InvertedPendulum-v5", 60, tmp_path, resume=True)
+    assert again.opt_steps == 60
 
 
 def test_recurrent_learns_from_sequences() -> None:
