@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -100,9 +101,20 @@ def _answer(name: str, network: nn.Module, spec: EnvSpec, *others: Tensor) -> tu
     if not isinstance(answer, Tensor):
         raise ConfigError(f"agent.{name} must answer with a tensor, got {_kind(answer)}")
     # Some layers do more while they learn, such as adding noise; what they count, a copy counts.
-    with torch.random.fork_rng(devices=[]):
-        _asked(name, copy.deepcopy(network), obs, others)
+    with suppress(_NoCopy), torch.random.fork_rng(devices=[]):
+        _asked(name, _copied(network), obs, others)
     return tuple(answer.shape)
+
+
+class _NoCopy(Exception):
+    """A network holds what cannot be copied, such as a lock, or a tensor that was computed."""
+
+
+def _copied(network: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(network)
+    except Exception as error:
+        raise _NoCopy from error
 
 
 def _asked(name: str, network: nn.Module, obs: NetworkInput, others: Sequence[Tensor]) -> object:

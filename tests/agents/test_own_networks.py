@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -160,6 +162,20 @@ def test_network_that_writes_into_what_it_is_given_only_while_it_learns_is_refus
 ) -> None:
     with pytest.raises(ConfigError, match=r"^agent\.network must leave what it is given as it is"):
         kind(network=lambda _: Noised(4, 3)).build(CHOICES, PolicyContext(seed=0))
+
+
+class Locked(nn.Linear):
+    """Holds what cannot be copied, as a network with a server or a file behind it does."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.lock = threading.Lock()
+
+
+def test_network_that_cannot_be_copied_is_taken_where_no_copy_is_needed() -> None:
+    # Only those that learn from a second, slower network need one.
+    agent = PPOConfig(network=lambda _: Locked()).build(CHOICES, PolicyContext(seed=0)).train(False)
+    assert agent.act(np.zeros((5, 4), np.float32)).action.shape == (5,)
 
 
 def test_asking_leaves_what_a_network_counts_and_chance_as_they_were() -> None:
