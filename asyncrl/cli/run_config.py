@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -94,8 +95,8 @@ class RunConfig(AsyncConfig):
     def __post_init__(self) -> None:
         AsyncConfig.__post_init__(self)
         for name in ("max_env_steps", "max_opt_steps", "max_seconds", "grace_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 (off) or more, got {getattr(self, name)}")
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{name} must be a number, 0 (off) or more, got {value}")
 
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""

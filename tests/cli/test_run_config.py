@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -78,10 +79,14 @@ def test_presets_have_the_names_of_their_files() -> None:
     assert {"dqn", "dqn-atari", "sac"} <= set(preset_lines())
 
 
-@pytest.mark.parametrize("name", ["max_env_steps", "max_opt_steps", "max_seconds"])
-def test_negative_limits_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} must be 0 \(off\) or more, got -1"):
-        RunConfig(**{name: -1})
+@pytest.mark.parametrize("name", ["max_env_steps", "max_opt_steps", "max_seconds", "grace_s"])
+@pytest.mark.parametrize("value", [-1, math.inf, math.nan])
+def test_limits_that_are_negative_or_no_numbers_are_refused(name: str, value: Any) -> None:
+    # A checkpoint has no room for infinity, so the run would fail when it first saves.
+    with pytest.raises(
+        ConfigError, match=rf"{name} must be a number, 0 \(off\) or more, got {value}"
+    ):
+        RunConfig(**{name: value})
 
 
 def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
