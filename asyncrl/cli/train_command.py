@@ -164,15 +164,15 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
     with interrupting(interrupter, config.grace_s) as interrupted:
-        with gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
-            trainer = _build(arguments, run_dir, interrupter, resume=resume)
-        with closing(trainer):
-            ended = trainer.books.has_ended(trainer.proxy.record())
-            try:
+        try:
+            with gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
+                trainer = _build(arguments, run_dir, interrupter, resume=resume)
+            with closing(trainer):
+                ended = trainer.books.has_ended(trainer.proxy.record())
                 result = trainer.result() if ended else _trained(trainer, config, run_dir)
-            except KeyboardInterrupt:
-                print(f"asyncrl: {interrupted.hurry}; ended without a summary", file=sys.stderr)
-                return interrupted.exit_code
+        except KeyboardInterrupt:
+            print(f"asyncrl: {interrupted.hurry}; ended without a summary", file=sys.stderr)
+            return interrupted.exit_code
     if ended and has_summary(run_dir, result.opt_steps):
         return interrupted.exit_code
     save_summary(result, run_dir)
