@@ -74,11 +74,15 @@ def test_run_is_gone_when_its_grace_is_over(
     fake = SimpleNamespace(_exit=codes.append, kill=os.kill, getpid=os.getpid)
     monkeypatch.setattr(signals, "os", fake)
     interrupter = Interrupter()
-    with interrupting(interrupter, 0.4) as interrupted:
+
+    def hang_when_told_to_end() -> None:
         os.kill(os.getpid(), number)
-        assert interrupter.reason == f"interrupted by {number.name}"
+        wait_until(lambda: False, 20, "nothing, as an end that hangs")
+
+    with interrupting(interrupter, 0.4) as interrupted:
         with pytest.raises(KeyboardInterrupt):
-            wait_until(lambda: False, 20, "nothing, as an end that hangs")
+            hang_when_told_to_end()
+        assert interrupter.reason == f"interrupted by {number.name}"
         assert interrupted.hurry == f"not done within the grace after {number.name}, see --grace-s"
         wait_until(lambda: codes, 20, "the end")
     assert codes == [128 + number]
