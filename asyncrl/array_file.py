@@ -195,6 +195,9 @@ def read_arrays(path: Path) -> dict[str, Array]:
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         # Among these is what the library makes of dtypes that numpy does not have.
         raise CheckpointError(f"{path.name} does not hold arrays: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype not in _DTYPES.values():  # another package has taught it to numpy
+            raise CheckpointError(f"{path.name} does not hold arrays: {name} is {array.dtype}")
     return arrays
 
 
