@@ -468,7 +468,9 @@ def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
     for _ in range(10):
         assert not actor.hello(make_hello())
     received = until(learner, lambda: actor.hello(make_hello()))
-    assert len(received) == 2
+    # The answer to the first one may be here before the second one is there.
+    until(learner, lambda: len(received) > 1 or received.extend(learner.poll(0.02)))
+    assert len(received + learner.poll(0.02)) == 2
 
 
 @pytest.mark.fault("F32")
