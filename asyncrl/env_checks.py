@@ -20,8 +20,9 @@ __all__ = [
     "after",
     "as_array",
     "checked",
-    "require_choices",
+    "may_be_wrong",
     "require_finite",
+    "require_sound",
     "shown",
 ]
 
@@ -100,14 +101,12 @@ class CheckedBatch:
         obs = self._fitting(what, value, self._shape, self._dtype, action)
         spec = self._spec.observation
         if isinstance(spec, BoxSpec):
-            require_finite(what, obs, self._place, action)
-            require_choices(what, obs, spec, self._place, action)
+            require_sound(what, obs, spec, self._place, action)
         elif self._fields:
             columns = spec.unpack(obs)
             for name, box in self._fields:
                 field = f"field {name!r} of the {what}"
-                require_finite(field, columns[name], self._place, action)
-                require_choices(field, columns[name], box, self._place, action)
+                require_sound(field, columns[name], box, self._place, action)
         return obs
 
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
@@ -171,8 +170,7 @@ def require_finite(
     if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
         return
     wrong = ~np.isfinite(values.reshape(len(values), -1))
-    row = int(np.flatnonzero(wrong.any(axis=1))[0])
-    env_id = row if env_ids is None else int(env_ids[row])
+    row, env_id = _first(wrong, env_ids)
     raise EnvironmentFault(
         f"{place(env_id)} gave the {what} {shown(values[row])}, of which "
         f"{int(wrong[row].sum())} of {wrong.shape[1]} values are NaN or infinite"
@@ -182,7 +180,12 @@ def require_finite(
     )
 
 
-def require_choices(
+def may_be_wrong(spec: BoxSpec) -> bool:
+    """Tell whether `require_sound` has anything to look for in such values."""
+    return np.dtype(spec.dtype).kind == "f" or spec.categorical
+
+
+def require_sound(
     what: str,
     values: Array,
     spec: BoxSpec,
@@ -190,23 +193,29 @@ def require_choices(
     action: Array | None,
     env_ids: Array | None = None,
 ) -> None:
-    """Raise `EnvironmentFault` if a value that is to name a choice of the spec names none.
+    """Raise `EnvironmentFault` if a value is not finite, or is to name a choice and names none.
 
-    Takes what `require_finite` takes.
+    Takes what `require_finite` takes, and what the values should be.
     """
+    require_finite(what, values, place, action, env_ids)
     if not spec.categorical:
         return
     wrong = ((values < spec.low) | (values > spec.high)).reshape(len(values), -1)
     if not wrong.any():
         return
-    row = int(np.flatnonzero(wrong.any(axis=1))[0])
-    env_id = row if env_ids is None else int(env_ids[row])
+    row, env_id = _first(wrong, env_ids)
     raise EnvironmentFault(
         f"{place(env_id)} gave the {what} {shown(values[row])}"
         f"{after(None if action is None else action[env_id])}, and its space has choices from "
         f"{shown(spec.low)} to {shown(spec.high)}. A network takes what is none of them for "
         "nothing at all. Make the environment return what its space says, or correct the space."
     )
+
+
+def _first(wrong: BoolArray, env_ids: Array | None) -> tuple[int, int]:
+    """Return the first row with something wrong, and whose it is."""
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    return row, row if env_ids is None else int(env_ids[row])
 
 
 def shown(value: Any) -> str:  # noqa: ANN401  # whatever an environment or a policy gave
@@ -238,8 +247,4 @@ def _checked_fields(observation: BoxSpec | PackedSpec) -> list[tuple[str, BoxSpe
     """Return the fields whose values may be wrong, if an observation has fields."""
     if isinstance(observation, BoxSpec):
         return []
-    return [
-        (name, box)
-        for name, box in observation.fields
-        if np.dtype(box.dtype).kind == "f" or box.categorical
-    ]
+    return [(name, box) for name, box in observation.fields if may_be_wrong(box)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.env_checks import after, as_array, require_choices, require_finite, shown
+from asyncrl.env_checks import after, as_array, may_be_wrong, require_finite, require_sound, shown
 from asyncrl.envs._spaces import Parts
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
@@ -106,12 +106,12 @@ class Checks:
         Other numbers may lie beyond the bounds of their space, as many environments let them.
         """
         if self._packed is None:
-            self._parts[0].sound(what, obs, self.place, action, env_ids)
+            require_sound(what, obs, self._parts[0].spec, self.place, action, env_ids)
             return
         for part, values in zip(self._parts, self._packed.unpack(obs).values(), strict=True):
             if part.may_be_wrong:
                 field = f"field {part.name!r} of the {what}"
-                part.sound(field, values, self.place, action, env_ids)
+                require_sound(field, values, part.spec, self.place, action, env_ids)
 
     def finite(
         self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
@@ -149,20 +149,8 @@ class _Part:
         self.name = name
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
-        self._spec = spec
-        self.may_be_wrong = self.dtype.kind == "f" or spec.categorical
-
-    def sound(
-        self,
-        what: str,
-        values: Array,
-        place: Callable[[int], str],
-        action: Array | None,
-        env_ids: Array | None,
-    ) -> None:
-        """Raise if any value is NaN or infinite, or is to name a choice and names none."""
-        require_finite(what, values, place, action, env_ids)
-        require_choices(what, values, self._spec, place, action, env_ids)
+        self.spec = spec
+        self.may_be_wrong = may_be_wrong(spec)
 
     def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
         """Tell, at once, whether a batch is just what is promised: most are, at every step."""
