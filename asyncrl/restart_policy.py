@@ -1,8 +1,8 @@
 """What becomes of actors that die and of environments that fail. Pure: no clock, no process.
 
-Back-off grows with each death of the same slot, and a budget over a window of time bounds the
-deaths of all of them together: a cluster of crashes ends the run with the reason, in place of
-crashing for ever.
+Back-off grows with each death of the same slot, and each slot has a budget over a window of time:
+one that crashes again and again ends the run with the reason, in place of crashing for ever, and
+many actors may fail now and then without that.
 
 An exception is a case of its own, `RestartPolicyConfig.on_exception`:
 
@@ -56,8 +56,8 @@ class RestartPolicyConfig:
     """How many deaths a run bears, and how soon an actor comes back."""
 
     max_restarts: int = 10
-    """Deaths of all actors together, within the window, that are answered by a restart; 0: none.
-    Failures of environments that are made anew count apart, each actor's for itself."""
+    """Deaths of one actor, within the window, that are answered by a restart; 0: none. Failures of
+    environments that are made anew count apart."""
 
     window_s: float = 600.0
     """Seconds after which a death no longer counts."""
@@ -180,7 +180,7 @@ class RestartPolicy:
             return GiveUp(why, advice)
         spent, wait_s = self._recent.add(ended.peer.actor_id, now)
         if spent > self._config.max_restarts:
-            return GiveUp(_spent(f"death {spent} of an actor", self._config), advice)
+            return GiveUp(_spent(f"death {spent} of this actor", self._config), advice)
         return Restart(wait_s)
 
     def _on_exception(
@@ -228,7 +228,7 @@ class EnvRestartPolicy:
 
 
 class _Recent:
-    """Deaths within the window, slot by slot."""
+    """Deaths within the window, each slot's for itself."""
 
     def __init__(self, config: RestartPolicyConfig, seed: int) -> None:
         self._config = config
@@ -236,12 +236,12 @@ class _Recent:
         self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
 
     def add(self, slot: ActorId, now: float) -> tuple[int, float]:
-        """Return how many there are with this one, in all slots, and how long its slot waits."""
-        self._deaths[slot].append(now)
-        for deaths in self._deaths.values():
-            while deaths and deaths[0] <= now - self._config.window_s:
-                deaths.popleft()
-        return sum(map(len, self._deaths.values())), self._backoff_s(len(self._deaths[slot]))
+        """Return how many the slot has had with this one, and how long it waits."""
+        deaths = self._deaths[slot]
+        deaths.append(now)
+        while deaths[0] <= now - self._config.window_s:
+            deaths.popleft()
+        return len(deaths), self._backoff_s(len(deaths))
 
     def _backoff_s(self, deaths: int) -> float:
         config = self._config

@@ -81,9 +81,18 @@ def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
     given_up = policy.on_exit(KILLED, now=2.0)
     assert isinstance(given_up, GiveUp)
     assert given_up.why == (
-        "that is death 3 of an actor within 60 s, and supervision.restart.max_restarts is 2"
+        "that is death 3 of this actor within 60 s, and supervision.restart.max_restarts is 2"
     )
     assert given_up.advice == cause_of(KILLED).advice
+
+
+@pytest.mark.fault("F7")
+def test_budget_is_each_slots_own() -> None:
+    policy = RestartPolicy(replace(STEADY, max_restarts=1), seed=0)
+    for i in range(20):
+        peer = Peer(actor_id=ActorId(i), incarnation=0)
+        assert isinstance(policy.on_exit(replace(KILLED, peer=peer), now=0.0), Restart)
+    assert isinstance(policy.on_exit(KILLED, now=1.0), GiveUp), "slot 0 again"
 
 
 @pytest.mark.fault("F7")

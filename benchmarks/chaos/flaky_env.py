@@ -130,7 +130,7 @@ def _not_borne(directory: Path) -> list[Finding]:
     budget = replace(_BACKOFF, max_restarts=_BUDGET)
     refusing = replace(_BACKOFF, on_exception="raise")
     ends = {
-        "a budget of few restarts": (budget, f"death {_BUDGET + 1} of an actor within"),
+        "a budget of few restarts": (budget, f"death {_BUDGET + 1} of this actor within"),
         "a run that bears no exception": (refusing, _WORDS),
     }
     return [
@@ -145,7 +145,8 @@ def _end(directory: Path, what: str, restart: RestartPolicyConfig, words: str) -
     stage = Stage(directory, configure=lambda config: _with_restarts(restart, config))
     said = "the run went on"
     try:
-        stage.play(Failures(_BUDGET + 2))
+        # So many that one slot has spent its budget, whoever is drawn, and one more.
+        stage.play(Failures(_BUDGET * stage.config.actors + 2))
     except ActorFailed as error:
         said = str(error).partition("\n")[0]
         complete = words in said and _WORDS in said and "Traceback" in str(error)
