@@ -1,7 +1,7 @@
 """One run at a time writes to a directory; who comes second is told who was first.
 
 The system holds the lock for as long as the process lives that took it, so a run that was killed
-keeps nobody out.
+keeps nobody out. A child that was forked from it has no part in the lock: it may outlive the run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from asyncrl.errors import ConfigError
 __all__ = ["DirectoryLock"]
 
 _NAME = ".lock"
+_held: set[DirectoryLock] = set()
 
 
 class DirectoryLock:
@@ -37,6 +38,7 @@ class DirectoryLock:
             while self._descriptor < 0:
                 make_directory(directory)
                 self._descriptor = self._take()
+            _held.add(self)
             words = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, words.encode(), 0)
@@ -52,11 +54,16 @@ class DirectoryLock:
         if self._descriptor < 0:
             return
         self._path.unlink(missing_ok=True)
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self.abandon()
         if self._made:
             with suppress(OSError):
                 self._directory.rmdir()
+
+    def abandon(self) -> None:
+        """Have no part in the lock any more; whoever else has its descriptor still holds it."""
+        os.close(self._descriptor)
+        self._descriptor = -1
+        _held.discard(self)
 
     def _take(self) -> int:
         """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""
@@ -79,6 +86,14 @@ class DirectoryLock:
                     undo.pop_all()
                     return descriptor
         return -1
+
+
+def _abandon_all() -> None:
+    for lock in list(_held):
+        lock.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _holder(descriptor: int) -> str:

@@ -25,6 +25,19 @@ print("held", flush=True)
 sys.stdin.read()
 """
 
+HOLDER_WITH_A_CHILD = """
+import os, sys
+from pathlib import Path
+from asyncrl.directory_lock import DirectoryLock
+lock = DirectoryLock(Path(sys.argv[1]))
+if not os.fork():
+    lock.release()
+    sys.stdin.read()
+    os._exit(0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
 
 @pytest.mark.fault("F36")
 def test_second_is_told_who_was_first(tmp_path: Path) -> None:
@@ -51,9 +64,10 @@ def test_nothing_is_left_but_what_others_have_put_there(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F36")
 @pytest.mark.processes
-def test_killed_holder_lets_go_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [HOLDER, HOLDER_WITH_A_CHILD], ids=["alone", "with_a_child"])
+def test_killed_holder_lets_go_at_once(script: str, tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)],
+        [sys.executable, "-c", script, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
