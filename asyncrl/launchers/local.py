@@ -86,6 +86,7 @@ class LocalLauncher:
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._lives: dict[str, _Life] = {}
         self._pending = b""
+        self._launched = False
         with ExitStack() as undo:
             with uninterrupted():
                 self._directory, self._alive = make_directory()
@@ -110,6 +111,7 @@ class LocalLauncher:
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
         descriptor = make_body(pickled(body))
+        self._launched = True
         try:
             board = ProgressBoard(files.path("progress"), create=True)
             self._lives[files.name] = _Life(peer, files, board)
@@ -156,7 +158,8 @@ class LocalLauncher:
         """Kill what is left, release everything; may be called again."""
         self._control.close()  # the server sees it, kills all actors and ends
         try:
-            self._server.wait(_CLOSE_S)
+            # One that has started nobody may be loading modules for seconds yet, and need not.
+            self._server.wait(_CLOSE_S if self._launched else 0.0)
         except subprocess.TimeoutExpired:
             self._kill_everything()
         for life in self._lives.values():

@@ -48,8 +48,20 @@ def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
     (tmp_path / "json.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    LocalLauncher().close()
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.returns)
+        assert launcher.exits(DEADLINE_S)
     assert not (tmp_path / "ran").exists()
+
+
+def test_helper_that_has_started_nobody_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loads_for_ever.py").write_text("import time\ntime.sleep(1e6)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(local, "_CLOSE_S", 1e6)
+    LocalLauncher(preload=["loads_for_ever"]).close()
+    assert not children()
 
 
 @pytest.mark.fault("F35")
