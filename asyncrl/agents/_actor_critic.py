@@ -20,7 +20,6 @@ from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
@@ -28,6 +27,7 @@ from asyncrl.agents.networks import (
     observation_reader,
 )
 from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -248,12 +248,10 @@ class ActorCritic(BoundedPolicy, TorchAgent):
 
     def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
         """Step down, with gradients of nothing else that the loss depends on."""
-        params = adam.param_groups[0]["params"]
-        for param in params:
-            param.grad = None
-        torch.autograd.backward(loss, inputs=params)
+        adam.clear()
+        torch.autograd.backward(loss, inputs=adam.params)
         if self._max_grad_norm:
-            gradients = [param.grad for param in params if param.grad is not None]
+            gradients = [param.grad for param in adam.params if param.grad is not None]
             clip_gradients(gradients, self._max_grad_norm)
         adam.descend()
 

@@ -20,13 +20,13 @@ from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import (
     MakeNetwork,
     NetworkInput,
     encoded_mlp,
     observation_reader,
 )
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import TorchPolicy, clip_gradients, flatten_parameters, seeded
 from asyncrl.agents.torch_config import TorchConfig

@@ -26,10 +26,10 @@ from asyncrl.agents._checks import (
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
 from asyncrl.agents.noisy import Perturbation
 from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_learning_rate
 from asyncrl.agents.torch_agent import (
     TorchAgent,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents._checks import check_not_negative, check_positive
-from asyncrl.agents.fused_adam import FusedAdam
+from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer
 
 __all__ = ["Temperature", "TemperatureSettings", "check_temperature"]
 
@@ -49,7 +49,7 @@ class Temperature:
         self._adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
 
     @property
-    def parts(self) -> dict[str, Tensor | torch.optim.Optimizer]:
+    def parts(self) -> dict[str, Tensor | LeanOptimizer]:
         """What an agent's state saves of it."""
         return {"log_alpha": self._log_alpha, "alpha_adam": self._adam}
 

@@ -165,7 +165,7 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         self.config = config
         self.equip(config, critics.eval(), context.seed)
         for adam in (self._actor_adam, self._critic_adam):
-            adam.param_groups[0]["betas"] = (config.adam_beta1, 0.999)
+            adam.beta1 = config.adam_beta1
         # The same parameters and buffers, in the mode that normalises a batch by itself.
         self._learning_actor = in_training_mode(self._actor)
         self._learning_critics = in_training_mode(self.critics)

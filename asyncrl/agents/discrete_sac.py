@@ -54,9 +54,9 @@ from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents._temperature import Temperature, check_temperature
 from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
 from asyncrl.agents.normalize import Normalized
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import (
     TorchAgent,
@@ -318,7 +318,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._slow.follow()
 
     def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
-        gradients = [vector.grad for vector in adam.param_groups[0]["params"]]
+        gradients = [vector.grad for vector in adam.params if vector.grad is not None]
         for gradient in gradients:
             gradient.zero_()
         loss.backward()

@@ -55,8 +55,8 @@ from asyncrl.agents._stochastic_policy import (
 )
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import action_head
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.networks import MakeNetwork
+from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer, RMSprop
 from asyncrl.agents.recurrent import MemoryKind
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
 from asyncrl.agents.torch_agent import (
@@ -216,9 +216,7 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
     def opt(self, batch: Columns) -> Mapping[str, Tensor | float]:
         """Take one step on trajectories; tell losses, entropy and how far off-policy they were."""
         check_batch(batch, self.net, "IMPALA")
-        rate = value_at(self.config.learning_rate, self.env_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        rate = self.optimizer.follow(self.env_steps)
         self.version = ModelVersion(self.version + 1)
         if not batch["mask"].any():  # a stream that was cut right behind an episode's end
             return {}
@@ -269,11 +267,11 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         return {name: value.detach() for name, value in told.items()} | self._descend(loss)
 
     def _descend(self, loss: Tensor) -> dict[str, Tensor]:
-        self.optimizer.zero_grad()
+        self.optimizer.clear()
         loss.backward()
         gradients = [param.grad for param in self._params if param.grad is not None]
         norm = clip_gradients(gradients, self.config.max_grad_norm)
-        self.optimizer.step()
+        self.optimizer.descend()
         return {"grad_norm": norm}
 
 
@@ -285,13 +283,11 @@ def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValu
         return PolicyValueNet([torso], n_features, head, core)
 
 
-def _optimizer(config: IMPALAConfig, params: list[nn.Parameter]) -> torch.optim.Optimizer:
-    rate = value_at(config.learning_rate, 0)
+def _optimizer(config: IMPALAConfig, params: list[nn.Parameter]) -> LeanOptimizer:
+    rate, eps = config.learning_rate, config.optimizer_eps
     if config.optimizer == "adam":
-        return FusedAdam(params, rate, config.optimizer_eps)
-    return torch.optim.RMSprop(
-        params, rate, alpha=config.rmsprop_decay, eps=config.optimizer_eps, foreach=True
-    )
+        return FusedAdam(params, rate, eps)
+    return RMSprop(params, rate, config.rmsprop_decay, eps)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

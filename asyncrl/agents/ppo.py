@@ -54,8 +54,8 @@ from asyncrl.agents._ppo_losses import (
 from asyncrl.agents._ppo_settings import PPOSettings
 from asyncrl.agents._stochastic_policy import StochasticPolicy, check_batch, read_columns
 from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.fused_adam import FusedAdam
 from asyncrl.agents.normalize import RunningNorm
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import value_at
 from asyncrl.agents.torch_agent import (
     TorchAgent,

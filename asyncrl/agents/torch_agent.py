@@ -6,8 +6,7 @@ left to say how. None of it is required: whatever fulfils `agent.py` is an agent
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Self
 
@@ -15,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from asyncrl.agents._parts import Part, mismatch, prepare_part, tensors_of
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.types import Array, ModelVersion, Params
 
 __all__ = [
-    "Part",
     "TorchAgent",
     "TorchPolicy",
     "buffer_copier",
@@ -34,9 +33,6 @@ __all__ = [
     "seeded",
     "use_threads",
 ]
-
-Part = nn.Module | torch.optim.Optimizer | torch.Tensor | torch.Generator | np.random.Generator
-"""What an agent's state is made of."""
 
 
 class TorchPolicy:
@@ -82,7 +78,7 @@ class TorchPolicy:
     def sync_model(self, info: ModelInfo) -> None:
         """Take all of a snapshot, or raise and change nothing."""
         mine = self.model.state_dict()
-        if wrong := _mismatch({name: tuple(v.shape) for name, v in mine.items()}, info.params):
+        if wrong := mismatch({name: tuple(v.shape) for name, v in mine.items()}, info.params):
             raise ConfigError(
                 f"the model of version {info.version} does not fit this policy's: {wrong}; all "
                 "actors and the learner need the same networks"
@@ -120,7 +116,7 @@ class TorchAgent(TorchPolicy):
             "env_steps": np.array(self.env_steps),
         }
         for part_name, part in self.parts.items():
-            for key, value in _tensors(part).items():
+            for key, value in tensors_of(part).items():
                 name = f"{part_name}/{key}"
                 state[name] = _copied(value, spare.get(name))
         return state
@@ -134,7 +130,7 @@ class TorchAgent(TorchPolicy):
             raise CheckpointError(
                 f"this state is not this agent's: {sorted(left)[:3] or 'no version, no env_steps'}"
             )
-        changes = [_prepare(name, part, by_part[name]) for name, part in self.parts.items()]
+        changes = [prepare_part(name, part, by_part[name]) for name, part in self.parts.items()]
         for change in changes:
             change()
         self.version = ModelVersion(int(state["version"]))
@@ -249,92 +245,10 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _mismatch(expected: Mapping[str, tuple[int, ...]], given: Params) -> str:
-    """Say in words what the names or shapes differ in; empty if they do not."""
-    if missing := sorted(set(expected) - set(given)):
-        return f"it lacks {missing[0]}"
-    if unknown := sorted(set(given) - set(expected)):
-        return f"it has {unknown[0]}, which is unknown here"
-    for name, shape in expected.items():
-        if given[name].shape != shape:
-            return f"{name} has shape {given[name].shape}, expected {shape}"
-    return ""
-
-
 def _under(prefix: str, state: Params) -> dict[str, Array]:
     return {
         key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)
     }
-
-
-def _tensors(part: Part) -> dict[str, Tensor]:
-    """Return what is to be saved of a part; some of it is the part's own."""
-    match part:
-        case nn.Module():
-            return dict(part.state_dict())
-        case torch.optim.Optimizer():
-            return {
-                f"{index}/{key}": torch.as_tensor(value)
-                for index, slots in part.state_dict()["state"].items()
-                for key, value in slots.items()
-            }
-        case torch.Tensor():
-            return {"value": part}
-        case torch.Generator():
-            return {"state": part.get_state()}
-        case np.random.Generator():
-            words = json.dumps(part.bit_generator.state).encode()
-            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
-
-
-def _prepare(name: str, part: Part, saved: Params) -> Callable[[], object]:
-    """Check what was saved against a part, and return what loads it."""
-    if isinstance(part, torch.optim.Optimizer):
-        return _prepare_optimizer(name, part, saved)
-    now = {key: tuple(value.shape) for key, value in _tensors(part).items()}
-    if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
-        now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
-    if wrong := _mismatch(now, saved):
-        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
-    tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
-    match part:
-        case nn.Module():
-            return lambda: part.load_state_dict(tensors)
-        case torch.Tensor():
-            return lambda: part.data.copy_(tensors["value"])
-        case torch.Generator():
-            return lambda: part.set_state(tensors["state"])
-    numbers = _generator_numbers(name, part, saved["state"])
-    return lambda: setattr(part.bit_generator, "state", numbers)
-
-
-def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
-    try:
-        numbers = json.loads(saved.tobytes())
-        type(part.bit_generator)().state = numbers
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(
-            f"the saved {name} is no state of a {type(part.bit_generator).__name__}: {error}"
-        ) from error
-    return numbers
-
-
-def _prepare_optimizer(
-    name: str, part: torch.optim.Optimizer, saved: Params
-) -> Callable[[], object]:
-    shapes = [tuple(p.shape) for group in part.param_groups for p in group["params"]]
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, value in saved.items():
-        index, _, slot = key.partition("/")
-        if not index.isdigit() or int(index) >= len(shapes):
-            raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
-        if value.shape not in {(), shapes[int(index)]}:
-            raise CheckpointError(
-                f"the saved {name} does not fit: {key} has shape {value.shape}, expected "
-                f"{shapes[int(index)]}"
-            )
-        slots.setdefault(int(index), {})[slot] = torch.from_numpy(np.array(value))
-    return lambda: part.load_state_dict({**part.state_dict(), "state": slots})
 
 
 def _copied(value: Tensor, spare: Array | None) -> Array:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.torch_agent import (
     Part,
     TorchAgent,
@@ -211,6 +212,28 @@ def test_state_that_does_not_fit_is_refused_in_words(
     before = flat(agent.state())
     with pytest.raises(CheckpointError, match=words):
         agent.load_state(changed(other.state(), **changes))
+    assert flat(agent.state()) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"adam/7/step": np.zeros(1)}, "saved adam has 7/step"),
+        ({"adam/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
+        ({"adam/0/step": None}, "saved adam does not fit: it has exp_avg, exp_avg_sq of param"),
+        ({"adam/0/square_avg": np.zeros((1, 2))}, "expected exp_avg, exp_avg_sq, step"),
+    ],
+)
+def test_state_that_does_not_fit_a_lean_optimizer_is_refused_in_words(
+    changes: dict[str, Array | None], words: str
+) -> None:
+    agent = agent_with(1.0)
+    agent.parts["adam"] = adam = FusedAdam(agent.model.parameters(), 0.1)
+    agent.model(torch.ones(1, 2)).sum().backward()
+    adam.descend()
+    before = flat(agent.state())
+    with pytest.raises(CheckpointError, match=words):
+        agent.load_state(changed(agent.state(), **changes))
     assert flat(agent.state()) == before
 
 

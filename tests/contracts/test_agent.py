@@ -6,6 +6,8 @@ A case is a config and the spaces it is for; to test an agent of your own, add o
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -592,6 +594,27 @@ def test_state_that_does_not_fit_changes_nothing(case: Case) -> None:
 def _always_there(case: Case) -> list[str]:
     """Return what a state holds from the start, unlike the moments of an optimizer."""
     return list(case.build().state())
+
+
+LEARN_ALL = """
+import sys
+from tests.contracts.test_agent import CASES, learn, observations
+for name, case in CASES.items():
+    agent = case.build()
+    learn(agent, case, range(2))
+    agent.load_state(agent.state())
+    learn(agent, case, range(2))
+    agent.act(observations())
+    assert "torch._dynamo" not in sys.modules, name
+"""
+
+
+def test_nobody_who_compiles_nothing_loads_a_compiler() -> None:
+    # It takes as long as loading torch does, once more, and 70 MB.
+    done = subprocess.run(
+        [sys.executable, "-c", LEARN_ALL], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @every_agent

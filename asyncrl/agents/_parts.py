@@ -1,0 +1,133 @@
+"""What an agent's state is made of: how each kind of part is saved, checked and loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.optimizers import LeanOptimizer
+from asyncrl.errors import CheckpointError
+from asyncrl.types import Array, Params
+
+__all__ = ["Part", "mismatch", "prepare_part", "tensors_of"]
+
+Part = (
+    nn.Module
+    | LeanOptimizer
+    | torch.optim.Optimizer
+    | torch.Tensor
+    | torch.Generator
+    | np.random.Generator
+)
+"""What an agent's state is made of."""
+
+
+def mismatch(expected: Mapping[str, tuple[int, ...]], given: Params) -> str:
+    """Say in words what the names or shapes differ in; empty if they do not."""
+    if missing := sorted(set(expected) - set(given)):
+        return f"it lacks {missing[0]}"
+    if unknown := sorted(set(given) - set(expected)):
+        return f"it has {unknown[0]}, which is unknown here"
+    for name, shape in expected.items():
+        if given[name].shape != shape:
+            return f"{name} has shape {given[name].shape}, expected {shape}"
+    return ""
+
+
+def tensors_of(part: Part) -> dict[str, Tensor]:
+    """Return what is to be saved of a part; some of it is the part's own."""
+    match part:
+        case nn.Module():
+            return dict(part.state_dict())
+        case LeanOptimizer():
+            return _by_path(part.state)
+        case torch.optim.Optimizer():
+            return _by_path(part.state_dict()["state"])
+        case torch.Tensor():
+            return {"value": part}
+        case torch.Generator():
+            return {"state": part.get_state()}
+        case np.random.Generator():
+            words = json.dumps(part.bit_generator.state).encode()
+            return {"state": torch.frombuffer(bytearray(words), dtype=torch.uint8)}
+
+
+def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {
+        f"{index}/{key}": torch.as_tensor(value)
+        for index, slots in state.items()
+        for key, value in slots.items()
+    }
+
+
+def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
+    """Check what was saved against a part, and return what loads it."""
+    if isinstance(part, LeanOptimizer):
+        return _prepare_lean(name, part, saved)
+    if isinstance(part, torch.optim.Optimizer):
+        return _prepare_optimizer(name, part, saved)
+    now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
+    if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
+        now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
+    if wrong := mismatch(now, saved):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
+    match part:
+        case nn.Module():
+            return lambda: part.load_state_dict(tensors)
+        case torch.Tensor():
+            return lambda: part.data.copy_(tensors["value"])
+        case torch.Generator():
+            return lambda: part.set_state(tensors["state"])
+    numbers = _generator_numbers(name, part, saved["state"])
+    return lambda: setattr(part.bit_generator, "state", numbers)
+
+
+def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:
+    try:
+        numbers = json.loads(saved.tobytes())
+        type(part.bit_generator)().state = numbers
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"the saved {name} is no state of a {type(part.bit_generator).__name__}: {error}"
+        ) from error
+    return numbers
+
+
+def _prepare_optimizer(
+    name: str, part: torch.optim.Optimizer, saved: Params
+) -> Callable[[], object]:
+    params = [param for group in part.param_groups for param in group["params"]]
+    state = _by_place(name, params, saved)
+    return lambda: part.load_state_dict({**part.state_dict(), "state": state})
+
+
+def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
+    state = _by_place(name, part.params, saved)
+    for place, held in state.items():
+        if held.keys() != set(part.slots):
+            raise CheckpointError(
+                f"the saved {name} does not fit: it has {', '.join(sorted(held))} of parameter "
+                f"{place}, expected {', '.join(sorted(part.slots))}"
+            )
+    return lambda: part.load(state)
+
+
+def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:
+    """Return what an optimizer remembered, parameter by parameter, if it can be of these."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in saved.items():
+        place, _, slot = key.partition("/")
+        if not place.isdigit() or int(place) >= len(params):
+            raise CheckpointError(f"the saved {name} has {key}, which is unknown here")
+        shape = tuple(params[int(place)].shape)
+        if value.shape not in {(), shape}:
+            raise CheckpointError(
+                f"the saved {name} does not fit: {key} has shape {value.shape}, expected {shape}"
+            )
+        state.setdefault(int(place), {})[slot] = torch.from_numpy(np.array(value))
+    return state

@@ -1,0 +1,162 @@
+"""Optimizers: the arithmetic of torch's own, and nothing around it.
+
+Around small networks, the hooks, profiling and checks of `torch.optim` take ten times as long as
+the arithmetic. And making one of those loads torch's compiler, which takes as long as to load the
+rest of torch, and 70 MB.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from asyncrl.agents.schedules import Schedule, value_at
+
+__all__ = ["FusedAdam", "LeanOptimizer", "RMSprop"]
+
+
+class LeanOptimizer(ABC):
+    """Steps parameters down along their gradients. Results are those of torch's, bit by bit.
+
+    A learning rate that is a schedule changes where `follow` is called, before an update:
+
+        learning_rate = self.optimizer.follow(self.env_steps)
+        told = self._updates.step(batch)
+    """
+
+    slots: ClassVar[tuple[str, ...]]
+    """What is remembered of a parameter: tensors of its shape, and the number `step`."""
+
+    def __init__(self, params: Iterable[Tensor], learning_rate: float | Schedule) -> None:
+        self.params = list(params)
+        self.state: dict[int, dict[str, Tensor]] = {}
+        """What is remembered, by a parameter's place in `params`; none of one without gradients."""
+        self.rate: float | Tensor = value_at(learning_rate, 0)
+        self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
+        self._newest_rate = self.rate
+        device = self.params[0].device
+        if self._schedule and device.type != "cpu":
+            # A graph that has been recorded repeats numbers, but reads tensors anew.
+            self.rate = torch.tensor(self.rate, device=device)
+        self._places: list[int] = []
+        self._gathered: list[list[Tensor]] = []
+
+    def follow(self, env_steps: int) -> float:
+        """Take the learning rate that the schedule, if there is one, has by now; return it."""
+        if self._schedule:
+            self._newest_rate = self._schedule.at(env_steps)
+            if isinstance(self.rate, Tensor):
+                self.rate.fill_(self._newest_rate)
+            else:
+                self.rate = self._newest_rate
+        return self._newest_rate
+
+    def tell(self, name: str) -> dict[str, Tensor]:
+        """Return the learning rate under that name, if it is one that changes."""
+        return {name: torch.tensor(self._newest_rate)} if self._schedule else {}
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        for param in self.params:
+            param.grad = None
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        """Take one step with the parameters that have a gradient."""
+        places = [place for place, param in enumerate(self.params) if param.grad is not None]
+        if places != self._places:
+            self._gather(places)
+        if places:
+            params = [self.params[place] for place in places]
+            gradients: list[Tensor] = [param.grad for param in params]  # type: ignore[misc]
+            self._step(params, gradients, *self._gathered)
+
+    @abstractmethod
+    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
+        """Change parameters, and what is remembered of them."""
+
+    def load(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Go on from a copy of the `state` of another."""
+        self.state = {place: self._nothing(self.params[place]) for place in state}
+        for place, remembered in state.items():
+            for name, value in remembered.items():
+                self.state[place][name].copy_(value)
+        self._places = []
+
+    def _gather(self, places: list[int]) -> None:
+        """Lay out what is remembered of these parameters as the arithmetic takes it."""
+        for place in places:
+            if place not in self.state:
+                self.state[place] = self._nothing(self.params[place])
+        self._gathered = [[self.state[place][name] for place in places] for name in self.slots]
+        self._places = places
+
+    def _nothing(self, param: Tensor) -> dict[str, Tensor]:
+        """Return what is remembered of a parameter before its first step."""
+        return {
+            name: torch.zeros((), device=param.device, dtype=torch.float32)
+            if name == "step"
+            else torch.zeros_like(param)
+            for name in self.slots
+        }
+
+
+class FusedAdam(LeanOptimizer):
+    """`torch.optim.Adam(fused=True)` in two operations."""
+
+    slots = ("exp_avg", "exp_avg_sq", "step")
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        learning_rate: float | Schedule,
+        eps: float = 1e-8,
+        beta1: float = 0.9,
+    ) -> None:
+        super().__init__(params, learning_rate)
+        self.eps = eps
+        self.beta1 = beta1
+
+    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
+        averages, squares, steps = slots
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
+            params,
+            gradients,
+            averages,
+            squares,
+            [],
+            steps,
+            lr=self.rate,
+            beta1=self.beta1,
+            beta2=0.999,
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+class RMSprop(LeanOptimizer):
+    """`torch.optim.RMSprop(foreach=True)` in five operations. No graph of it can be recorded."""
+
+    slots = ("square_avg",)
+
+    def __init__(
+        self, params: Iterable[Tensor], learning_rate: float | Schedule, decay: float, eps: float
+    ) -> None:
+        super().__init__(params, learning_rate)
+        self._decay = decay
+        self._eps = eps
+
+    def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
+        (squares,) = slots
+        torch._foreach_mul_(squares, self._decay)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self._decay)
+        sizes = torch._foreach_sqrt(squares)  # noqa: SLF001  # no other name for it
+        torch._foreach_add_(sizes, self._eps)
+        torch._foreach_addcdiv_(params, gradients, sizes, value=-self._newest_rate)

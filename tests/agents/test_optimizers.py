@@ -1,0 +1,205 @@
+"""Lean optimizers are torch's own, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.schedules import Schedule
+
+STEPS = 5
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+class Pair(NamedTuple):
+    """Ours and torch's, of the same settings."""
+
+    make: Callable[[list[Tensor]], LeanOptimizer]
+    torchs: Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+def adam(**settings: float) -> Pair:
+    beta1 = settings.pop("beta1", 0.9)
+    return Pair(
+        lambda params: FusedAdam(params, 0.1, beta1=beta1, **settings),
+        lambda params: torch.optim.Adam(
+            params, lr=0.1, betas=(beta1, 0.999), fused=True, **settings
+        ),
+    )
+
+
+PAIRS = {
+    "adam": adam(),
+    "adam, another eps": adam(eps=1e-2),
+    "adam, another beta": adam(beta1=0.5),
+    "rmsprop": Pair(
+        lambda params: RMSprop(params, 0.1, decay=0.9, eps=1e-3),
+        lambda params: torch.optim.RMSprop(params, lr=0.1, alpha=0.9, eps=1e-3, foreach=True),
+    ),
+}
+each_pair = pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+
+
+def parameters(device: str = "cpu") -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(shape, generator=generator) for shape in [(40, 3), (7,), ()]]
+    return [one.to(device).requires_grad_() for one in drawn]
+
+
+def give_gradients(params: list[Tensor], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for param in params:
+        param.grad = torch.randn(param.shape, generator=generator).to(param.device)
+
+
+@each_pair
+def test_steps_are_those_of_torch(pair: Pair) -> None:
+    expected, params = parameters(), parameters()
+    optimizer, reference = pair.make(params), pair.torchs(expected)
+    for seed in range(STEPS):
+        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
+            give_gradients(tensors, seed)
+            step()
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
+@each_pair
+def test_what_no_loss_depends_on_stays_as_it_is(pair: Pair) -> None:
+    expected, params = parameters(), parameters()
+    optimizer, reference = pair.make(params), pair.torchs(expected)
+    unused = params[1].detach().clone()
+    for seed in range(STEPS):
+        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
+            give_gradients(tensors, seed)
+            tensors[1].grad = None
+            step()
+    assert torch.equal(params[1], unused)
+    assert optimizer.state.keys() == {0, 2}
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
+@each_pair
+def test_gradients_may_come_and_go(pair: Pair) -> None:
+    expected, params = parameters(), parameters()
+    optimizer, reference = pair.make(params), pair.torchs(expected)
+    for seed, absent in enumerate([(0, 1, 2), (1,), (), (0, 2), (1,)]):
+        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
+            give_gradients(tensors, seed)
+            for place in absent:
+                tensors[place].grad = None
+            step()
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
+@each_pair
+def test_it_goes_on_from_a_state_of_torchs(pair: Pair) -> None:
+    expected, params = parameters(), parameters()
+    optimizer, reference = pair.make(params), pair.torchs(expected)
+    for seed in range(STEPS):
+        give_gradients(expected, seed)
+        reference.step()
+        give_gradients(params, 100 + seed)
+        optimizer.descend()
+    for mine, theirs in zip(params, expected, strict=True):
+        mine.data.copy_(theirs)
+    state = reference.state_dict()["state"]
+    optimizer.load({i: {n: slots[n] for n in optimizer.slots} for i, slots in state.items()})
+    for seed in range(STEPS, 2 * STEPS):
+        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
+            give_gradients(tensors, seed)
+            step()
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
+@each_pair
+def test_a_state_that_was_loaded_is_a_copy(pair: Pair) -> None:
+    params, others = parameters(), parameters()
+    optimizer, other = pair.make(params), pair.make(others)
+    give_gradients(params, 0)
+    optimizer.descend()
+    before = copy.deepcopy(optimizer.state)
+    other.load(optimizer.state)
+    give_gradients(others, 1)
+    other.descend()
+    for place, slots in before.items():
+        assert all(torch.equal(value, optimizer.state[place][n]) for n, value in slots.items())
+
+
+@each_pair
+def test_gradients_are_forgotten(pair: Pair) -> None:
+    params = parameters()
+    optimizer = pair.make(params)
+    give_gradients(params, 0)
+    optimizer.clear()
+    optimizer.descend()
+    assert not optimizer.state
+    assert all(torch.equal(*pair) for pair in zip(params, parameters(), strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_learning_rate_follows_a_schedule(device: str) -> None:
+    schedule = Schedule(points=((0, 0.1), (10, 0.05), (20, 0.0)))
+    expected, params = parameters(device), parameters(device)
+    adam = FusedAdam(params, schedule)
+    reference = torch.optim.Adam(expected, lr=0.1, fused=True)
+    for seed, env_steps in enumerate((0, 5, 10, 13, 20, 30)):
+        for tensors in (expected, params):
+            give_gradients(tensors, seed)
+        assert adam.follow(env_steps) == schedule.at(env_steps)
+        assert float(adam.tell("rate")["rate"]) == pytest.approx(schedule.at(env_steps))
+        reference.param_groups[0]["lr"] = schedule.at(env_steps)
+        adam.descend()
+        reference.step()
+        if seed == 2:
+            adam.load(copy.deepcopy(adam.state))
+    for mine, theirs in zip(params, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_a_number_follows_nothing() -> None:
+    adam = FusedAdam(parameters(), 0.1)
+    assert adam.follow(1000) == 0.1
+    assert adam.rate == 0.1
+    assert adam.tell("rate") == {}
+
+
+def test_rmsprop_follows_a_schedule() -> None:
+    expected, params = parameters(), parameters()
+    ours = RMSprop(params, Schedule(points=((0, 0.1), (10, 0.0))), decay=0.9, eps=1e-3)
+    reference = torch.optim.RMSprop(expected, lr=0.1, alpha=0.9, eps=1e-3, foreach=True)
+    for env_steps in (0, 5, 10):
+        for tensors in (expected, params):
+            give_gradients(tensors, env_steps)
+        reference.param_groups[0]["lr"] = ours.follow(env_steps)
+        ours.descend()
+        reference.step()
+    assert reference.param_groups[0]["lr"] == 0.0
+    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_recorded_step_reads_the_learning_rate_anew() -> None:
+    params = parameters("cuda")
+    adam = FusedAdam(params, Schedule(points=((0, 0.1), (10, 0.0)), interpolate=False))
+    give_gradients(params, 0)
+    adam.follow(0)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        adam.descend()
+        adam.descend()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        adam.descend()
+    for env_steps in (0, 10):
+        adam.follow(env_steps)
+        before = params[0].detach().clone()
+        graph.replay()
+        assert torch.equal(params[0], before) == (env_steps == 10)
