@@ -226,30 +226,30 @@ class ActorManager:
         self._on_exit(ended)
         who = self._name(ended.peer.actor_id)
         killed_because = slot.killed_because if ended.code < 0 else None  # else it was quicker
-        how, advice = killed_because or cause_of(ended)
+        cause = killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
         if self._finishing.is_set():
             if ended.code:
                 lost = "at the end of the run; what it had not sent is lost"
-                logger.warning("%s %s, %s. %s%s", who, how, lost, advice, text)
+                logger.warning("%s %s, %s. %s%s", who, cause.how, lost, cause.advice, text)
             return
         now = self._clock()
         left = self._others_left(ended.peer.actor_id)
         decision = self._policy.on_exit(
-            ended, now=now, others_work=self._anyone_works(), others_left=left, advice=advice
+            ended, now=now, others_work=self._anyone_works(), others_left=left, cause=cause
         )
         match decision:
             case GiveUp(why, todo):
-                done = "; ".join(filter(None, (how, why, "the run ends")))
+                done = "; ".join(filter(None, (cause.how, why, "the run ends")))
                 self._interrupter.fail(ActorFailed(f"{who} {done}. {todo}{text}"))
             case Drop():
                 slot.dropped = True
                 self._on_drop(ended.peer.actor_id)
                 done = f"the run goes on without it, with {left} others"
-                logger.warning("%s %s; %s. %s%s", who, how, done, advice, text)
+                logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
             case restart:
                 done = f"it is started again in {restart.after_s:.1f} s"
-                logger.warning("%s %s; %s. %s%s", who, how, done, advice, text)
+                logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
                 slot.restart_at = now + restart.after_s
 
     def _others_left(self, actor_id: ActorId) -> int | None:

@@ -2,7 +2,8 @@
 
 Back-off grows with each death of the same slot, and each slot has a budget over a window of time:
 one that crashes again and again ends the run with the reason, in place of crashing for ever, and
-many actors may fail now and then without that.
+many actors may fail now and then without that. A slot's window stands still while it hangs, or one
+that always does would never spend its budget.
 
 An exception is a case of its own, `RestartPolicyConfig.on_exception`:
 
@@ -56,11 +57,11 @@ class RestartPolicyConfig:
     """How many deaths a run bears, and how soon an actor comes back."""
 
     max_restarts: int = 10
-    """Deaths of one actor, within the window, that are answered by a restart; 0: none. Failures of
-    environments that are made anew count apart."""
+    """Deaths of one actor, or of the evaluator, within the window, that are answered by a restart;
+    0: none. Failures of environments that are made anew count apart."""
 
     window_s: float = 600.0
-    """Seconds after which a death no longer counts."""
+    """Seconds after which a death no longer counts; those in which it hung are left out."""
 
     backoff_s: float = 0.1
     """Seconds before the first restart of a slot."""
@@ -119,6 +120,9 @@ class Cause(NamedTuple):
     advice: str
     """What to do about it: a sentence."""
 
+    wasted_s: float = 0.0
+    """How long it had done nothing, or not enough, when that was found."""
+
 
 @dataclass(frozen=True, slots=True)
 class Restart:
@@ -158,7 +162,7 @@ class RestartPolicy:
         now: float,
         others_work: bool = False,
         others_left: int | None = None,
-        advice: str = "",
+        cause: Cause | None = None,
     ) -> Restart | Drop | GiveUp:
         """Decide what an end that nobody asked for leads to.
 
@@ -167,10 +171,10 @@ class RestartPolicy:
             now: When it came.
             others_work: Whether any other actor has made a step.
             others_left: How many other actors the run has; None if the dead process is no actor.
-            advice: What to do about it, if `cause_of` cannot know.
+            cause: Why, if `cause_of` cannot know.
         """
         self._ever_lived |= others_work or ended.last.turns > 0
-        advice = advice or cause_of(ended).advice
+        _, advice, wasted_s = cause or cause_of(ended)
         if ended.code == 1 and ended.error:
             decision = self._on_exception(ended, advice, others_left)
             if decision is not None:
@@ -178,9 +182,9 @@ class RestartPolicy:
         if not self._ever_lived:
             why = "no actor had made a single step before, so a restart would not help"
             return GiveUp(why, advice)
-        spent, wait_s = self._recent.add(ended.peer.actor_id, now)
+        spent, wait_s = self._recent.add(ended.peer.actor_id, now, wasted_s)
         if spent > self._config.max_restarts:
-            return GiveUp(_spent(f"death {spent} of this actor", self._config), advice)
+            return GiveUp(_spent(f"its death number {spent}", self._config), advice)
         return Restart(wait_s)
 
     def _on_exception(
@@ -234,9 +238,12 @@ class _Recent:
         self._config = config
         self._random = random.Random(seed)  # noqa: S311  # jitter is no secret
         self._deaths: defaultdict[ActorId, deque[float]] = defaultdict(deque)
+        self._wasted_s: defaultdict[ActorId, float] = defaultdict(float)
 
-    def add(self, slot: ActorId, now: float) -> tuple[int, float]:
+    def add(self, slot: ActorId, now: float, wasted_s: float = 0.0) -> tuple[int, float]:
         """Return how many the slot has had with this one, and how long it waits."""
+        self._wasted_s[slot] += wasted_s
+        now -= self._wasted_s[slot]
         deaths = self._deaths[slot]
         deaths.append(now)
         while deaths[0] <= now - self._config.window_s:
@@ -283,6 +290,7 @@ def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
         f"made no {what} for {silent_s:.0f} s and was killed",
         f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
         + _SEE_STACKS,
+        wasted_s=silent_s,
     )
 
 
@@ -295,6 +303,7 @@ def lagged(
         f"{median_steps_per_s:.3g}, and was killed",
         f"If its environments are meant to be slower, lower supervision.min_pace, now "
         f"{min_pace:g}; else {_SEE_STACKS}",
+        wasted_s=window_s,
     )
 
 

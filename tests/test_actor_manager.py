@@ -260,7 +260,7 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
         assert isinstance(stage.interrupter.error, ActorFailed)
         assert error == (
             "actor 0 was ended by SIGKILL (killed from outside; the system does so when memory "
-            "runs out); that is death 3 of this actor within 600 s, and "
+            "runs out); that is its death number 3 within 600 s, and "
             "supervision.restart.max_restarts is 2; the run ends. If it was for memory, run fewer "
             "actors, or fewer environments in each.\n\nwhere it stood"
         )

@@ -13,6 +13,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit, ProgressReport
 from asyncrl.messages import Peer
 from asyncrl.restart_policy import (
+    Cause,
     Drop,
     EnvRestartPolicy,
     GiveUp,
@@ -22,6 +23,8 @@ from asyncrl.restart_policy import (
     RestartPolicyConfig,
     cause_of,
     describe_error,
+    hung,
+    lagged,
 )
 from asyncrl.types import ActorId
 
@@ -81,7 +84,7 @@ def test_a_spent_budget_ends_the_run_with_the_numbers() -> None:
     given_up = policy.on_exit(KILLED, now=2.0)
     assert isinstance(given_up, GiveUp)
     assert given_up.why == (
-        "that is death 3 of this actor within 60 s, and supervision.restart.max_restarts is 2"
+        "that is its death number 3 within 60 s, and supervision.restart.max_restarts is 2"
     )
     assert given_up.advice == cause_of(KILLED).advice
 
@@ -93,6 +96,27 @@ def test_budget_is_each_slots_own() -> None:
         peer = Peer(actor_id=ActorId(i), incarnation=0)
         assert isinstance(policy.on_exit(replace(KILLED, peer=peer), now=0.0), Restart)
     assert isinstance(policy.on_exit(KILLED, now=1.0), GiveUp), "slot 0 again"
+
+
+@pytest.mark.fault("F6", "F7")
+@pytest.mark.parametrize(
+    "cause",
+    [
+        hung(300.0, 300.0, starts=False),
+        lagged(1.0, 100.0, min_pace=0.5, window_s=300.0),
+    ],
+    ids=["hung", "lagged"],
+)
+def test_actors_that_never_do_their_work_spend_the_budget_however_long_each_takes(
+    cause: Cause,
+) -> None:
+    policy = RestartPolicy(replace(STEADY, max_restarts=5, window_s=600.0), seed=0)
+    for death in range(5):
+        decision = policy.on_exit(KILLED, now=301.0 * death, cause=cause)
+        assert isinstance(decision, Restart)
+    given_up = policy.on_exit(KILLED, now=301.0 * 5, cause=cause)
+    assert isinstance(given_up, GiveUp)
+    assert given_up.advice == cause.advice
 
 
 @pytest.mark.fault("F7")

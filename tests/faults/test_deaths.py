@@ -75,7 +75,7 @@ def test_actors_that_end_in_any_way_come_back_and_the_log_says_how(
 @pytest.mark.fault("F2", "F7")
 def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted() -> None:
     restart = RestartPolicyConfig(max_restarts=2, backoff_s=0.01)
-    with pytest.raises(ActorFailed, match=r"ended after 5 steps .* death 3 of this actor within"):
+    with pytest.raises(ActorFailed, match=r"ended after 5 steps .* its death number 3 within"):
         run(
             config(supervision=ActorManagerConfig(restart=restart)),
             make_env=partial(Falling, "exit 0", after=5),
