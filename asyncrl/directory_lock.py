@@ -61,9 +61,10 @@ class DirectoryLock:
 
     def abandon(self) -> None:
         """Have no part in the lock any more; whoever else has its descriptor still holds it."""
-        os.close(self._descriptor)
-        self._descriptor = -1
+        # In this order: a child that is forked meanwhile must not close a stranger's descriptor.
         _held.discard(self)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def _take(self) -> int:
         """Return a descriptor that holds the lock, or -1 if its file was removed meanwhile."""

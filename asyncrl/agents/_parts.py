@@ -26,15 +26,15 @@ Part = (
 """What an agent's state is made of."""
 
 
-def mismatch(expected: Mapping[str, tuple[int, ...]], given: Params) -> str:
+def mismatch(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Array | Tensor]) -> str:
     """Say in words what the names or shapes differ in; empty if they do not."""
     if missing := sorted(set(expected) - set(given)):
         return f"it lacks {missing[0]}"
     if unknown := sorted(set(given) - set(expected)):
         return f"it has {unknown[0]}, which is unknown here"
     for name, shape in expected.items():
-        if given[name].shape != shape:
-            return f"{name} has shape {given[name].shape}, expected {shape}"
+        if (its := tuple(given[name].shape)) != shape:
+            return f"{name} has shape {its}, expected {shape}"
     return ""
 
 
@@ -109,11 +109,11 @@ def _prepare_optimizer(
 def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
     state = _by_place(name, part.params, saved)
     for place, held in state.items():
-        if held.keys() != set(part.slots):
-            raise CheckpointError(
-                f"the saved {name} does not fit: it has {', '.join(sorted(held))} of parameter "
-                f"{place}, expected {', '.join(sorted(part.slots))}"
-            )
+        expected = {
+            slot: () if slot == "step" else tuple(part.params[place].shape) for slot in part.slots
+        }
+        if wrong := mismatch(expected, held):
+            raise CheckpointError(f"the saved {name} does not fit: of parameter {place}, {wrong}")
     return lambda: part.load(state)
 
 

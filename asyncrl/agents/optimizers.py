@@ -81,10 +81,11 @@ class LeanOptimizer(ABC):
 
     def load(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Go on from a copy of the `state` of another."""
-        self.state = {place: self._nothing(self.params[place]) for place in state}
+        copies = {place: self._nothing(self.params[place]) for place in state}
         for place, remembered in state.items():
             for name, value in remembered.items():
-                self.state[place][name].copy_(value)
+                copies[place][name].copy_(value)
+        self.state = copies
         self._places = []
 
     def _gather(self, places: list[int]) -> None:

@@ -58,9 +58,10 @@ def give_gradients(params: list[Tensor], seed: int) -> None:
         param.grad = torch.randn(param.shape, generator=generator).to(param.device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @each_pair
-def test_steps_are_those_of_torch(pair: Pair) -> None:
-    expected, params = parameters(), parameters()
+def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
+    expected, params = parameters(device), parameters(device)
     optimizer, reference = pair.make(params), pair.torchs(expected)
     for seed in range(STEPS):
         for tensors, step in ((expected, reference.step), (params, optimizer.descend)):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents._parts import Part
 from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.torch_agent import (
-    Part,
     TorchAgent,
     TorchPolicy,
     buffer_copier,
@@ -220,8 +220,10 @@ def test_state_that_does_not_fit_is_refused_in_words(
     [
         ({"adam/7/step": np.zeros(1)}, "saved adam has 7/step"),
         ({"adam/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
-        ({"adam/0/step": None}, "saved adam does not fit: it has exp_avg, exp_avg_sq of param"),
-        ({"adam/0/square_avg": np.zeros((1, 2))}, "expected exp_avg, exp_avg_sq, step"),
+        ({"adam/0/step": None}, "saved adam does not fit: of parameter 0, it lacks step"),
+        ({"adam/0/square_avg": np.zeros((1, 2))}, "of parameter 0, it has square_avg, which is un"),
+        ({"adam/0/step": np.zeros((1, 2))}, r"step has shape .*\(1, 2\).*, expected \(\)"),
+        ({"adam/0/exp_avg": np.zeros(())}, r"exp_avg has shape .*, expected \(1, 2\)"),
     ],
 )
 def test_state_that_does_not_fit_a_lean_optimizer_is_refused_in_words(
