@@ -76,7 +76,7 @@ class JsonlRecorder:
 
 
 def _append(file: FileIO, line: bytes) -> None:
-    """Write a line in one piece, so that nobody sees half of it; all of it, or none and raise."""
+    """Write a line in one piece, so that hardly anybody sees half; all of it, or none and raise."""
     whole = file.seek(0, os.SEEK_END)
     written = 0
     try:

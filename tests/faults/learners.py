@@ -54,7 +54,8 @@ def boards() -> Iterator[list[ProgressBoard]]:
     """Read what the two actors leave word of, over the learner's shoulder."""
 
     def paths() -> list[Path]:
-        return sorted(Path(tempfile.gettempdir()).glob("asyncrl-*/*.progress"))
+        found = sorted(Path(tempfile.gettempdir()).glob("asyncrl-*/*.progress"))
+        return [path for path in found if path.stat().st_size]  # else it is just being made
 
     wait_until(lambda: len(paths()) == 2, _DEADLINE_S, "the actors")
     opened = [ProgressBoard(path) for path in paths()]
