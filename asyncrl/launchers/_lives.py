@@ -21,7 +21,7 @@ from pathlib import Path
 from asyncrl.launcher import ProgressReport
 from asyncrl.messages import Peer
 
-__all__ = ["LifeFiles", "LogFile", "ProgressBoard"]
+__all__ = ["LifeFiles", "LogFile", "LogReader", "ProgressBoard"]
 
 _CELLS = 4
 _BYTES = 8 * _CELLS
@@ -60,25 +60,38 @@ class LifeFiles:
             return "", self.path("stacks").read_text(encoding="utf-8", errors="replace")
         return "", ""
 
-    def read_log(self, start: int) -> tuple[list[tuple[int, str, str]], int]:
-        """Return level, logger and message of whole lines from `start` on, and where they end."""
-        try:
-            with self.path("log").open("rb") as file:
-                file.seek(start)
-                data = file.read()
-        except FileNotFoundError:  # it has had nothing to say
-            return [], start
-        whole = data[: data.rfind(b"\n") + 1]
-        lines: list[tuple[int, str, str]] = []
-        for line in whole.splitlines():
-            with suppress(ValueError):  # on a full disk, the end of one may be missing
-                lines.append(tuple(json.loads(line)))
-        return lines, start + len(whole)
-
     def remove(self) -> None:
         """Delete them."""
         for ending in (*_ENDINGS, "error-draft"):
             self.path(ending).unlink(missing_ok=True)
+
+
+class LogReader:
+    """Reads a life's log as it grows.
+
+    It is asked many times a second, and has one path for that: CPython remembers each part of a
+    path that is made, in a table of 4 MB that is built anew when it has seen enough of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._start = 0
+
+    def read(self) -> list[tuple[int, str, str]]:
+        """Return level, logger and message of whole lines since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._start)
+                data = file.read()
+        except FileNotFoundError:  # it has had nothing to say
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._start += len(whole)
+        lines: list[tuple[int, str, str]] = []
+        for line in whole.splitlines():
+            with suppress(ValueError):  # on a full disk, the end of one may be missing
+                lines.append(tuple(json.loads(line)))
+        return lines
 
 
 class LogFile(logging.Handler):

@@ -50,6 +50,7 @@ _MOST_BODIES = 16
 """That are received at once; the system keeps the others for the next time."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_CHILDREN = Path("/proc/thread-self/children")
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 """In which the system tells how much memory a process held."""
 
@@ -269,7 +270,7 @@ def _kill_group(pid: int) -> None:
 def _children() -> set[int]:
     """Return this process's children; empty where the system does not tell."""
     try:
-        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
+        return {int(pid) for pid in _CHILDREN.read_text().split()}
     except OSError:
         return set()
 

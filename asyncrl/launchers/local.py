@@ -34,7 +34,7 @@ from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.launchers._bodies import identity, make_body
 from asyncrl.launchers._directory import make_directory, uninterrupted
-from asyncrl.launchers._lives import LifeFiles, ProgressBoard
+from asyncrl.launchers._lives import LifeFiles, LogReader, ProgressBoard
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
@@ -56,14 +56,14 @@ class _Life:
     peer: Peer
     files: LifeFiles
     board: ProgressBoard
+    log: LogReader
     pid: int | None = None
-    log_bytes: int = 0
-    """How much of its log has been passed on."""
+    statm: Path = Path()
+    """Where the system tells of its memory."""
 
     def pass_log_on(self) -> None:
         """Log here what the actor has logged since the last call."""
-        lines, self.log_bytes = self.files.read_log(self.log_bytes)
-        for level, name, words in lines:
+        for level, name, words in self.log.read():
             logging.getLogger(name).log(level, "%s", words)
 
 
@@ -114,7 +114,8 @@ class LocalLauncher:
         self._launched = True
         try:
             board = ProgressBoard(files.path("progress"), create=True)
-            self._lives[files.name] = _Life(peer, files, board)
+            log = LogReader(files.path("log"))
+            self._lives[files.name] = _Life(peer, files, board, log)
             self._order({"launch": files.name, "body": identity(descriptor)}, descriptor)
         finally:
             os.close(descriptor)
@@ -142,9 +143,9 @@ class LocalLauncher:
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return the memory that a living actor holds now; 0 where the system does not tell."""
-        pid = self._lives[LifeFiles.of(self._directory, peer).name].pid
+        statm = self._lives[LifeFiles.of(self._directory, peer).name].statm
         try:
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
+            return int(statm.read_text().split()[1]) * mmap.PAGESIZE
         except OSError:  # it has just ended, or has not begun
             return 0
 
@@ -198,6 +199,7 @@ class LocalLauncher:
         match message:
             case {"started": str(name), "pid": int(pid)}:
                 self._lives[name].pid = pid
+                self._lives[name].statm = Path(f"/proc/{pid}/statm")
             case {
                 "ended": str(name),
                 "code": int(code),

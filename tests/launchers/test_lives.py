@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.launchers._lives import LifeFiles
+from asyncrl.launchers._lives import LogReader
 
 
 def line(words: str) -> bytes:
@@ -16,9 +16,20 @@ def line(words: str) -> bytes:
 
 @pytest.mark.fault("F17")
 def test_line_that_a_full_disk_cut_short_costs_itself_and_the_one_behind_it(tmp_path: Path) -> None:
-    files = LifeFiles(tmp_path, "0-0")
+    log = tmp_path / "0-0.log"
     cut = line("cut short")[:-9]
-    files.path("log").write_bytes(line("before") + cut + line("glued to it") + line("after"))
-    lines, end = files.read_log(0)
-    assert [words for _, _, words in lines] == ["before", "after"]
-    assert files.read_log(end) == ([], end)
+    log.write_bytes(line("before") + cut + line("glued to it") + line("after"))
+    reader = LogReader(log)
+    assert [words for _, _, words in reader.read()] == ["before", "after"]
+    assert reader.read() == []
+
+
+def test_log_is_read_as_it_grows_line_by_line(tmp_path: Path) -> None:
+    log = tmp_path / "0-0.log"
+    reader = LogReader(log)
+    assert reader.read() == [], "there is none yet"
+    with log.open("ab", buffering=0) as file:
+        file.write(line("first") + line("second")[:5])
+        assert [words for _, _, words in reader.read()] == ["first"]
+        file.write(line("second")[5:])
+        assert [words for _, _, words in reader.read()] == ["second"]

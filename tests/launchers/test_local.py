@@ -129,6 +129,21 @@ def test_what_an_actor_logs_is_logged_here_also_if_it_was_killed(
     assert "lid" not in capfd.readouterr().err, "it would break into the live view"
 
 
+def test_watching_actors_makes_no_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    # CPython remembers parts of each path in a table that grows with them, if only up to twice.
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.takes_turns)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        assert launcher.exits(0.05) == [], "but it has told where it lives"
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "__new__", lambda *_: pytest.fail("a path was made"))
+            patched.setattr(Path, "__truediv__", lambda *_: pytest.fail("a path was made"))
+            for _ in range(5):
+                assert launcher.exits(0.05) == []
+                assert launcher.memory_bytes(peer()) > 0
+                assert launcher.progress(peer()).turns >= 0
+
+
 def test_what_an_actor_logs_without_end_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.logs_without_end)
