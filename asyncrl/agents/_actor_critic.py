@@ -251,8 +251,7 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         adam.clear()
         torch.autograd.backward(loss, inputs=adam.params)
         if self._max_grad_norm:
-            gradients = [param.grad for param in adam.params if param.grad is not None]
-            clip_gradients(gradients, self._max_grad_norm)
+            clip_gradients(adam.gradients(), self._max_grad_norm)
         adam.descend()
 
 

@@ -109,9 +109,7 @@ def _prepare_optimizer(
 def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
     state = _by_place(name, part.params, saved)
     for place, held in state.items():
-        expected = {
-            slot: () if slot == "step" else tuple(part.params[place].shape) for slot in part.slots
-        }
+        expected = {slot: tuple(value.shape) for slot, value in part.nothing(place).items()}
         if wrong := mismatch(expected, held):
             raise CheckpointError(f"the saved {name} does not fit: of parameter {place}, {wrong}")
     return lambda: part.load(state)

@@ -318,7 +318,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._slow.follow()
 
     def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
-        gradients = [vector.grad for vector in adam.params if vector.grad is not None]
+        gradients = adam.gradients()
         for gradient in gradients:
             gradient.zero_()
         loss.backward()

@@ -26,7 +26,7 @@ What differs on purpose:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -202,8 +202,7 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self._params = list(self.net.parameters())
-        self.optimizer = _optimizer(config, self._params)
+        self.optimizer = _optimizer(config, self.net.parameters())
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
         hidden = config.hidden if config.network is None else ()
         self._matmul = pick_matmul(device, self.net, hidden=hidden)
@@ -269,8 +268,7 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
     def _descend(self, loss: Tensor) -> dict[str, Tensor]:
         self.optimizer.clear()
         loss.backward()
-        gradients = [param.grad for param in self._params if param.grad is not None]
-        norm = clip_gradients(gradients, self.config.max_grad_norm)
+        norm = clip_gradients(self.optimizer.gradients(), self.config.max_grad_norm)
         self.optimizer.descend()
         return {"grad_norm": norm}
 
@@ -283,7 +281,7 @@ def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValu
         return PolicyValueNet([torso], n_features, head, core)
 
 
-def _optimizer(config: IMPALAConfig, params: list[nn.Parameter]) -> LeanOptimizer:
+def _optimizer(config: IMPALAConfig, params: Iterable[nn.Parameter]) -> LeanOptimizer:
     rate, eps = config.learning_rate, config.optimizer_eps
     if config.optimizer == "adam":
         return FusedAdam(params, rate, eps)

@@ -35,34 +35,36 @@ class LeanOptimizer(ABC):
         self.params = list(params)
         self.state: dict[int, dict[str, Tensor]] = {}
         """What is remembered, by a parameter's place in `params`; none of one without gradients."""
-        self.rate: float | Tensor = value_at(learning_rate, 0)
+        self.rate = value_at(learning_rate, 0)
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
-        self._newest_rate = self.rate
+        self._rate_on_device: Tensor | None = None
         device = self.params[0].device
         if self._schedule and device.type != "cpu":
             # A graph that has been recorded repeats numbers, but reads tensors anew.
-            self.rate = torch.tensor(self.rate, device=device)
+            self._rate_on_device = torch.tensor(self.rate, device=device)
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
 
     def follow(self, env_steps: int) -> float:
         """Take the learning rate that the schedule, if there is one, has by now; return it."""
         if self._schedule:
-            self._newest_rate = self._schedule.at(env_steps)
-            if isinstance(self.rate, Tensor):
-                self.rate.fill_(self._newest_rate)
-            else:
-                self.rate = self._newest_rate
-        return self._newest_rate
+            self.rate = self._schedule.at(env_steps)
+            if self._rate_on_device is not None:
+                self._rate_on_device.fill_(self.rate)
+        return self.rate
 
     def tell(self, name: str) -> dict[str, Tensor]:
         """Return the learning rate under that name, if it is one that changes."""
-        return {name: torch.tensor(self._newest_rate)} if self._schedule else {}
+        return {name: torch.tensor(self.rate)} if self._schedule else {}
 
     def clear(self) -> None:
         """Forget all gradients."""
         for param in self.params:
             param.grad = None
+
+    def gradients(self) -> list[Tensor]:
+        """Return those there are; changes to them count in the next step."""
+        return [param.grad for param in self.params if param.grad is not None]
 
     @torch.no_grad()
     def descend(self) -> None:
@@ -72,8 +74,7 @@ class LeanOptimizer(ABC):
             self._gather(places)
         if places:
             params = [self.params[place] for place in places]
-            gradients: list[Tensor] = [param.grad for param in params]  # type: ignore[misc]
-            self._step(params, gradients, *self._gathered)
+            self._step(params, self.gradients(), *self._gathered)
 
     @abstractmethod
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
@@ -81,7 +82,7 @@ class LeanOptimizer(ABC):
 
     def load(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
         """Go on from a copy of the `state` of another."""
-        copies = {place: self._nothing(self.params[place]) for place in state}
+        copies = {place: self.nothing(place) for place in state}
         for place, remembered in state.items():
             for name, value in remembered.items():
                 copies[place][name].copy_(value)
@@ -92,12 +93,13 @@ class LeanOptimizer(ABC):
         """Lay out what is remembered of these parameters as the arithmetic takes it."""
         for place in places:
             if place not in self.state:
-                self.state[place] = self._nothing(self.params[place])
+                self.state[place] = self.nothing(place)
         self._gathered = [[self.state[place][name] for place in places] for name in self.slots]
         self._places = places
 
-    def _nothing(self, param: Tensor) -> dict[str, Tensor]:
+    def nothing(self, place: int) -> dict[str, Tensor]:
         """Return what is remembered of a parameter before its first step."""
+        param = self.params[place]
         return {
             name: torch.zeros((), device=param.device, dtype=torch.float32)
             if name == "step"
@@ -132,7 +134,7 @@ class FusedAdam(LeanOptimizer):
             squares,
             [],
             steps,
-            lr=self.rate,
+            lr=self.rate if self._rate_on_device is None else self._rate_on_device,
             beta1=self.beta1,
             beta2=0.999,
             weight_decay=0.0,
@@ -160,4 +162,4 @@ class RMSprop(LeanOptimizer):
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self._decay)
         sizes = torch._foreach_sqrt(squares)  # noqa: SLF001  # no other name for it
         torch._foreach_add_(sizes, self._eps)
-        torch._foreach_addcdiv_(params, gradients, sizes, value=-self._newest_rate)
+        torch._foreach_addcdiv_(params, gradients, sizes, value=-self.rate)

@@ -58,64 +58,72 @@ def give_gradients(params: list[Tensor], seed: int) -> None:
         param.grad = torch.randn(param.shape, generator=generator).to(param.device)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@each_pair
-def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
-    expected, params = parameters(device), parameters(device)
-    optimizer, reference = pair.make(params), pair.torchs(expected)
-    for seed in range(STEPS):
-        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
-            give_gradients(tensors, seed)
-            step()
-    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+class Both:
+    """The same parameters twice, ours and torch's, given the same gradients step by step."""
 
+    def __init__(self, pair: Pair, device: str = "cpu") -> None:
+        self.params, self.expected = parameters(device), parameters(device)
+        self.optimizer, self.reference = pair.make(self.params), pair.torchs(self.expected)
 
-@each_pair
-def test_what_no_loss_depends_on_stays_as_it_is(pair: Pair) -> None:
-    expected, params = parameters(), parameters()
-    optimizer, reference = pair.make(params), pair.torchs(expected)
-    unused = params[1].detach().clone()
-    for seed in range(STEPS):
-        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
-            give_gradients(tensors, seed)
-            tensors[1].grad = None
-            step()
-    assert torch.equal(params[1], unused)
-    assert optimizer.state.keys() == {0, 2}
-    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
-
-
-@each_pair
-def test_gradients_may_come_and_go(pair: Pair) -> None:
-    expected, params = parameters(), parameters()
-    optimizer, reference = pair.make(params), pair.torchs(expected)
-    for seed, absent in enumerate([(0, 1, 2), (1,), (), (0, 2), (1,)]):
-        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
+    def step(self, seed: int, absent: tuple[int, ...] = ()) -> None:
+        """Take a step in which some parameters have no gradient."""
+        for tensors, step in (
+            (self.expected, self.reference.step),
+            (self.params, self.optimizer.descend),
+        ):
             give_gradients(tensors, seed)
             for place in absent:
                 tensors[place].grad = None
             step()
-    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+
+    def are_equal(self) -> bool:
+        return all(torch.equal(*pair) for pair in zip(self.params, self.expected, strict=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@each_pair
+def test_steps_are_those_of_torch(pair: Pair, device: str) -> None:
+    both = Both(pair, device)
+    for seed in range(STEPS):
+        both.step(seed)
+    assert both.are_equal()
+
+
+@each_pair
+def test_what_no_loss_depends_on_stays_as_it_is(pair: Pair) -> None:
+    both = Both(pair)
+    unused = both.params[1].detach().clone()
+    for seed in range(STEPS):
+        both.step(seed, absent=(1,))
+    assert torch.equal(both.params[1], unused)
+    assert both.optimizer.state.keys() == {0, 2}
+    assert both.are_equal()
+
+
+@each_pair
+def test_gradients_may_come_and_go(pair: Pair) -> None:
+    both = Both(pair)
+    for seed, absent in enumerate([(0, 1, 2), (1,), (), (0, 2), (1,)]):
+        both.step(seed, absent)
+    assert both.are_equal()
 
 
 @each_pair
 def test_it_goes_on_from_a_state_of_torchs(pair: Pair) -> None:
-    expected, params = parameters(), parameters()
-    optimizer, reference = pair.make(params), pair.torchs(expected)
+    both = Both(pair)
+    optimizer = both.optimizer
     for seed in range(STEPS):
-        give_gradients(expected, seed)
-        reference.step()
-        give_gradients(params, 100 + seed)
+        give_gradients(both.expected, seed)
+        both.reference.step()
+        give_gradients(both.params, 100 + seed)
         optimizer.descend()
-    for mine, theirs in zip(params, expected, strict=True):
+    for mine, theirs in zip(both.params, both.expected, strict=True):
         mine.data.copy_(theirs)
-    state = reference.state_dict()["state"]
+    state = both.reference.state_dict()["state"]
     optimizer.load({i: {n: slots[n] for n in optimizer.slots} for i, slots in state.items()})
     for seed in range(STEPS, 2 * STEPS):
-        for tensors, step in ((expected, reference.step), (params, optimizer.descend)):
-            give_gradients(tensors, seed)
-            step()
-    assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
+        both.step(seed)
+    assert both.are_equal()
 
 
 @each_pair
