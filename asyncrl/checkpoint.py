@@ -259,9 +259,23 @@ def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"cannot save meta {meta}: {error}") from error
+        _refuse_misfit("meta", meta)
+        raise CheckpointError(f"cannot save meta: {error}") from error
     content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     return json.dumps(content, sort_keys=True, indent=1).encode()
+
+
+def _refuse_misfit(name: str, value: Any) -> None:  # noqa: ANN401
+    """Raise `CheckpointError` that names the first value which JSON has no word for."""
+    inner = value if isinstance(value, Mapping) else dict(enumerate(value))
+    for key, item in inner.items():
+        if isinstance(item, Mapping | list | tuple):
+            _refuse_misfit(f"{name}.{key}", item)
+            continue
+        try:
+            json.dumps(item, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"cannot save {name}.{key}={item!r:.80}: {error}") from error
 
 
 def _behind(path: Path) -> Path:

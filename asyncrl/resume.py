@@ -105,8 +105,12 @@ def going_on_from(checkpoint: Checkpoint) -> AbstractContextManager[None]:
 
 
 def plain_config(config: Mapping[str, object]) -> dict[str, object]:
-    """Return settings as they come back from a checkpoint: lists for tuples, text for paths."""
-    plain: dict[str, object] = json.loads(json.dumps(dict(config), default=str))
+    """Return settings as they come back from a checkpoint: lists for tuples, text for paths.
+
+    Numbers that JSON has no word for, as infinity, are text, too: checkpoints hold none of them.
+    """
+    text = json.dumps(dict(config), default=str)
+    plain: dict[str, object] = json.loads(text, parse_constant=str)
     return plain
 
 

@@ -121,10 +121,24 @@ def test_arrays_that_could_not_be_loaded_are_refused(tmp_path: Path, value: np.n
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("meta", [{"a": object()}, {"a": math.nan}, {"a": 1, 2: 3}])
-def test_meta_that_is_not_json_is_refused(tmp_path: Path, meta: dict[str, object]) -> None:
-    with pytest.raises(CheckpointError, match="meta"):
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({"a": object()}, r"meta\.a=<object.*: .*object is not JSON"),
+        ({"a": math.nan}, r"meta\.a=nan: "),
+        (
+            {"long": "x" * 5000, "run": {"ledger": [1.0, -math.inf]}},
+            r"meta\.run\.ledger\.1=-inf: ",
+        ),
+        ({"a": 1, 2: 3}, "meta: "),
+    ],
+)
+def test_meta_that_is_not_json_is_refused_by_name(
+    tmp_path: Path, meta: dict[str, object], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=f"cannot save {said}") as error:
         Checkpointer(tmp_path).save("1", groups(), meta)
+    assert len(str(error.value)) < 200
     assert not list(tmp_path.iterdir())
 
 

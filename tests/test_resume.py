@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,17 @@ def test_checkpoint_without_settings_is_compared_with_none(
 def test_settings_are_what_they_are_in_a_file() -> None:
     plain = plain_config({"hidden": (64, 32), "path": Path("x"), "seed": 1})
     assert plain == {"hidden": [64, 32], "path": "x", "seed": 1}
+
+
+def test_settings_without_a_number_in_json_are_saved_and_compared_as_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = {"env_kwargs": {"limits": [math.inf, -math.inf]}, "bar": math.inf, "bias": math.nan}
+    plain = plain_config(config)
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    save(tmp_path, "5", {**META, "config": plain})
+    with caplog.at_level(logging.WARNING):
+        load_to_resume(tmp_path, config)
+        assert caplog.text == ""
+        load_to_resume(tmp_path, {**config, "bar": 475.0})
+    assert "other settings than before: bar: Infinity -> 475.0" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
     assert recorder.last("eval_reward") == result.last_score
     saved = Checkpointer(tmp_path).load("20")
     assert saved.meta["env_steps"] == 120
+
+
+def test_run_whose_settings_are_infinite_is_saved_and_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"env_kwargs": {"limit": math.inf}, "stop_at_return": -math.inf}
+    for limit in (80, 120):
+        result = train_sync(
+            AGENT,
+            MAKE_ENV,
+            CONFIG,
+            stop=MaxEnvSteps(limit),
+            checkpoint_dir=tmp_path,
+            resume=limit == 120,
+            run_config=settings,
+        )
+        assert result.env_steps == limit
+    assert "other settings" not in caplog.text
+    assert Checkpointer(tmp_path).load_latest().meta["env_steps"] == 120
 
 
 def test_same_seed_gives_the_same_model(tmp_path: Path) -> None:
