@@ -7,6 +7,7 @@ nothing itself: `restart_policy.py` does. Does not know what actors do.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,8 +89,8 @@ class ActorManagerConfig:
                 f"{self.min_pace}"
             )
         for name in ("start_timeout_s", "stop_timeout_s", "pace_window_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"supervision.{name} must be positive, got {getattr(self, name)}")
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"supervision.{name} must be positive and finite, got {value}")
 
 
 @dataclass(slots=True)

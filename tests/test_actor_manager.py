@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -697,6 +698,9 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
         ({"min_pace": 1.0}, r"supervision\.min_pace must be 0 \(never\) or a share below 1"),
         ({"pace_window_s": 0.0}, r"supervision\.pace_window_s must be positive"),
         ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
+        ({"start_timeout_s": math.inf}, r"supervision\.start_timeout_s must be .* finite, got inf"),
+        ({"stop_timeout_s": math.inf}, r"supervision\.stop_timeout_s must be .* finite, got inf"),
+        ({"pace_window_s": math.inf}, r"supervision\.pace_window_s must be .* finite, got inf"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, float], words: str) -> None:

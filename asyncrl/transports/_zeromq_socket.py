@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -110,8 +111,8 @@ class ZmqTransportConfig:
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         for name in ("silence_warning_s", "request_interval_s", "heartbeat_interval_s"):
-            if not (value := getattr(self, name)) > 0:
-                raise ConfigError(f"{name} must be above 0 s, got {value}")
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{name} must be above 0 s and finite, got {value}")
         if self.window > _HIGH_WATER_MARK // 2:
             raise ConfigError(f"window must be at most {_HIGH_WATER_MARK // 2}, got {self.window}")
         if self.bind != "ipc":
