@@ -64,9 +64,10 @@ def save_error(error: Exception, run_dir: Path) -> None:
 
 
 def save_summary(result: TrainResult, run_dir: Path) -> None:
-    """Put it in the place of an earlier one."""
+    """Put it in the place of an earlier one; like records, with null for NaN and infinity."""
+    summary = json.loads(json.dumps(result.summary()), parse_constant=lambda _: None)
     with _whole(run_dir / "summary.json") as draft:
-        draft.write_text(json.dumps(result.summary(), indent=2) + "\n")
+        draft.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def has_summary(run_dir: Path, opt_steps: int) -> bool:

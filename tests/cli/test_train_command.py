@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.train_result import TrainResult
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained
@@ -516,3 +518,23 @@ def test_start_that_outlasts_the_grace_ends_with_the_code_of_its_signal(
     assert main(["train", "dqn", "--quiet", "--run-dir", str(run_dir)]) == 128 + signal.SIGTERM
     assert "interrupted twice; ended without a summary" in capsys.readouterr().err
     assert not run_dir.exists()
+
+
+def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
+    result = TrainResult(
+        stop_reason="the loop ended",
+        wall_s=1.0,
+        env_steps=1,
+        opt_steps=1,
+        best_score=None,
+        best_opt_steps=None,
+        last_score=math.nan,
+        seconds_to_stop_bar=None,
+        learner_shares={},
+        actors={"0": {"env_steps": 3.0, "env_restarts": math.inf}},
+    )
+    _run_directory.save_summary(result, tmp_path)
+
+    summary = read_json(tmp_path / "summary.json")
+    assert summary["last_score"] is None
+    assert summary["actors"] == {"0": {"env_steps": 3.0, "env_restarts": None}}
