@@ -35,11 +35,6 @@ class Every:
         self._next = self._after(count)
         return True
 
-    @property
-    def next_due(self) -> int | None:
-        """The count at which it is due next; None if never."""
-        return int(self._next) if self._interval else None
-
     def _after(self, count: int) -> float:
         if not self._interval:
             return math.inf
@@ -71,8 +66,3 @@ class EverySeconds:
         if self._next <= now:  # rounding, where the interval is tiny beside the time
             self._next = now + self._interval_s
         return True
-
-    @property
-    def next_due(self) -> float | None:
-        """The time at which it is due next; None if never."""
-        return self._next if self._interval_s else None
