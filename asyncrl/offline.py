@@ -26,6 +26,7 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.given import make_batch_env, require_agent_config
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_start_columns
@@ -104,6 +105,7 @@ def train_from_data(
     Raises `ConfigError` if the data is not that of such an agent in such an environment, and
     `CheckpointError` if a file is not whole.
     """
+    require_agent_config(agent)
     config = config or OfflineConfig()
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.books.keep_checkpoints, resume=resume, config=run_config
@@ -113,7 +115,7 @@ def train_from_data(
             closing.callback(checkpointer.unlock)
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
-        env = make_env()
+        env = make_batch_env(make_env)
         closing.callback(env.close)
         buffer = _load(data, config.replay, seed, agent, env.spec)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)

@@ -19,10 +19,11 @@ from asyncrl.actor_process import (
 )
 from asyncrl.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.async_config import AsyncConfig
-from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.env import MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.facts import Setup
+from asyncrl.given import look_at, make_batch_env, require_agent_config
 from asyncrl.launcher import ActorBody
 from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
@@ -38,11 +39,6 @@ __all__ = ["RunPlan"]
 
 Admit = Callable[[Peer], Transport]
 
-_MAKE_ENV = (
-    'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
-    "make_batch(MyEnv, n_envs=8), both of asyncrl.envs.gym"
-)
-
 
 class RunPlan:
     """What follows from the agent, the environment and the config, checked against each other."""
@@ -57,7 +53,7 @@ class RunPlan:
     ) -> None:
         """Look at all of it; raise `ConfigError` where parts do not go together."""
         for one in (agent, *(actor_agents or ())):
-            _require_agent_config(one)
+            require_agent_config(one)
         n_actors = config.actors
         if actor_agents is not None and len(actor_agents) != n_actors:
             raise ConfigError(
@@ -68,7 +64,7 @@ class RunPlan:
         self._actor_agents = list(actor_agents or [agent] * n_actors)
         self._make_env = make_env
         self._config = config
-        self._spec, self._n_envs = _look_at(make_env)
+        self._spec, self._n_envs = look_at(make_env)
         extras = agent.extra_columns(self._spec)
         self._replay = with_start_columns(config.replay, extras)
         self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
@@ -168,36 +164,6 @@ class RunPlan:
         return config.limiter.build(max_insert=message, batch_size=batch_size, once=once)
 
 
-def _require_agent_config(agent: object) -> None:
-    complete = all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
-    if complete and isinstance(agent, type):
-        raise ConfigError(f"the agent must be settings, got their class; write {agent.__name__}()")
-    if not complete:
-        raise ConfigError(
-            f"the agent must be settings such as DQNConfig(), got {agent!r:.80}, which has not the "
-            "methods build, build_policy and extra_columns of asyncrl/agent.py"
-        )
-
-
-def _look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
-    """Build the environments once, here, where an error is easiest to read."""
-    if not callable(make_env):
-        raise ConfigError(
-            f"make_env must be a function, got {make_env!r:.80}, because each actor makes "
-            f"environments of its own; {_MAKE_ENV}"
-        )
-    env: BatchEnv = make_env()
-    try:
-        if not hasattr(env, "n_envs"):
-            raise ConfigError(
-                f"make_env must return a batch of environments, got {env!r:.80}; {_MAKE_ENV}"
-            )
-        return env.spec, env.n_envs
-    finally:
-        if hasattr(env, "close"):
-            env.close()
-
-
 def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -> ActorBody:
     return partial(run_actor, make_spec(transport=admit(peer)), peer)
 
@@ -209,4 +175,4 @@ def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer:
 def _episode_evaluator(
     make_env: MakeBatchEnv, play: EpisodeEvaluatorConfig, seed: int
 ) -> EpisodeEvaluator:
-    return EpisodeEvaluator(make_env(), play, seed)
+    return EpisodeEvaluator(make_batch_env(make_env, "make_eval_env"), play, seed)

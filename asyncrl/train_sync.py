@@ -11,6 +11,7 @@ from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.env import MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.given import make_batch_env, require_agent_config
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
 from asyncrl.replay_buffer import ReplayBufferConfig, with_start_columns
@@ -68,6 +69,7 @@ def train_sync(
     Takes what `train_async` takes, as far as it means anything here. `Trainer` is the same with
     parts of your own.
     """
+    require_agent_config(agent)
     config = config or SyncConfig()
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config
@@ -75,14 +77,14 @@ def train_sync(
     with ExitStack() as closing:
         if checkpointer:
             closing.callback(checkpointer.unlock)
-        env = make_env()
+        env = make_batch_env(make_env)
         closing.callback(env.close)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
         extras = agent.extra_columns(env.spec)
         replay, segment = with_start_columns(config.replay, extras), config.trainer.segment
         processor = make_processor() if make_processor else make_one_step(segment, extras)
         schema = schema_of(processor, env.spec, extras, segment, lookahead=replay.lookahead)
-        trainer = Trainer(
+        return Trainer(
             agent.build(env.spec, context),
             env,
             replay.build(schema, derive_seed(config.seed, Role.REPLAY)),
@@ -97,8 +99,7 @@ def train_sync(
             interrupter=interrupter,
             run_config=run_config,
             checkpoint=checkpoint,
-        )
-        return trainer.train()
+        ).train()
 
 
 def _make_evaluator(
@@ -106,6 +107,7 @@ def _make_evaluator(
 ) -> EpisodeEvaluator | None:
     if config.play is None:
         return None
-    evaluator = EpisodeEvaluator(make_env(), config.play, config.evaluation_seed)
+    env = make_batch_env(make_env, "make_eval_env")
+    evaluator = EpisodeEvaluator(env, config.play, config.evaluation_seed)
     closing.callback(evaluator.close)
     return evaluator
