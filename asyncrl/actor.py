@@ -161,11 +161,11 @@ class Actor:
         self._send_ready()
         self._watch.lap("send")
 
-    def finish_streams(self) -> None:
-        """Cut every stream where it stands, and send what that leaves."""
+    def finish_streams(self, *, goes_on: bool = False) -> None:
+        """Cut every stream where it stands, and send what that leaves; see `Outbox.finish`."""
         for rows in self._processor.finish(self._obs):
             self._outbox.push(rows)
-        self._outbox.finish()
+        self._outbox.finish(goes_on=goes_on)
         self._send_ready()
 
     def finish(self) -> None:

@@ -82,7 +82,7 @@ class InlineActor:
 
     def cut(self) -> None:
         """Put all that was collected into the buffer, also segments that are not full."""
-        self._actor.finish_streams()
+        self._actor.finish_streams(goes_on=True)
 
     def end_life(self) -> dict[str, int]:
         """Cut all streams for good, and return what `restore` needs to begin the same next life."""

@@ -88,11 +88,12 @@ class Outbox:
             if not self._room:
                 self._cut_full()
 
-    def finish(self) -> None:
+    def finish(self, *, goes_on: bool = False) -> None:
         """Cut every stream where it stands; its last row must be an `END` row.
 
         A stream that has passed the sampled part of its segment needs more than one: what lies
-        beyond was to be the start of the next.
+        beyond was to be the start of the next. Where an episode `goes_on`, what comes next in it
+        looks back across the cut.
         """
         self._cut_full()
         for env_id in range(len(self._next_row)):
@@ -101,7 +102,7 @@ class Outbox:
                 self._cut(ids)
                 self._carry(ids)
             self._cut(ids)
-        self._begin_streams()
+        self._begin_streams(goes_on=goes_on)
         self._close_draft()
 
     def take(self, model_version: ModelVersion, env_steps: int) -> Experience | None:
@@ -126,10 +127,17 @@ class Outbox:
     def _as_items(self, name: str, column: Array) -> Array:
         return self._items[name].of(column) if name in self._items else column
 
-    def _begin_streams(self) -> None:
-        """Empty all streams; nothing of what was before can be looked back at."""
+    def _begin_streams(self, *, goes_on: bool = False) -> None:
+        """Empty all streams but for the rows that are looked back at, if any can be."""
         lookback = self._schema.lookback
-        self._streams["flags"][:, :lookback] = END
+        if goes_on:
+            # All but the newest row, which tells where the cut was and not of the episode.
+            last = self._filled(slice(None)) - 1
+            kept = last[:, None] - lookback + np.arange(lookback)
+            for column in self._streams.values():
+                column[:, :lookback] = column[np.arange(len(last))[:, None], kept]
+        else:
+            self._streams["flags"][:, :lookback] = END
         self._next_row[:] = self._first_row + lookback
         self._room = self._capacity - lookback
 

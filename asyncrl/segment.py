@@ -20,7 +20,8 @@ repeat the end of the environment's last segment, come first, so every stack can
     |<- lookback ->|<-- length: may be sampled -->|<- lookahead ->|
 
 No stack reaches back across an `END` row: frames from before an episode are its first one again.
-A stream begins with `lookback` rows that are `END` rows and mean nothing else.
+An actor's stream begins with `lookback` rows that are `END` rows and mean nothing else. Where one
+is cut before a round of learning, those before its closing `END` row are repeated like any others.
 """
 
 from __future__ import annotations

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections import deque
 
+import numpy as np
+import pytest
+
+from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.inline_actor import InlineActor
+from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
-from asyncrl.types import Array, ModelVersion
+from asyncrl.types import Array, Columns, ModelVersion
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 
 LENGTH = 4
@@ -67,6 +73,81 @@ def test_life_goes_on_after_a_cut() -> None:
     stage.actor.cut()
     batch = stage.buffer.sample(100)
     assert batch["obs"][:, 0, 1].tolist() == [2.0, 2.0], "the third observations of the episodes"
+
+
+N_FRAMES = 4
+
+
+class Frames:
+    """An environment whose observation is its newest frames, numbered through all episodes."""
+
+    n_envs = 1
+    spec = EnvSpec(BoxSpec((N_FRAMES, 1), "float32", *np.zeros((2, N_FRAMES, 1))), DiscreteSpec(10))
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._newest = 0
+        self.seen: dict[float, list[float]] = {}
+        """Every stack so far, by its newest frame."""
+
+    def reset(self, seed: int) -> Array:
+        self._steps = 0
+        self._newest += 1
+        self._frames = deque([self._newest] * N_FRAMES, maxlen=N_FRAMES)
+        return self._look()
+
+    def step(self, action: Array) -> EnvStep:
+        self._steps += 1
+        self._newest += 1
+        self._frames.append(self._newest)
+        final = self._look()
+        ended = np.array([self._steps >= self._length])
+        obs = self.reset(0) if ended.any() else final
+        return EnvStep(obs, np.zeros(1, np.float32), ended, np.zeros(1, bool), final)
+
+    def close(self) -> None: ...
+
+    def _look(self) -> Array:
+        self.seen[self._newest] = [float(frame) for frame in self._frames]
+        return np.array([self._frames], np.float32)[..., None]
+
+
+def stacks_of(batch: Columns) -> list[list[float]]:
+    """Return the stacks of a batch's transitions and of what followed them."""
+    mask, obs = batch.get("mask"), batch["obs"][..., 0]
+    if mask is None:
+        return [*obs.tolist(), *batch["next_obs"][..., 0].tolist()]
+    return [*obs[:, :-1][mask].tolist(), *obs[:, 1:][mask].tolist()]
+
+
+@pytest.mark.parametrize("replay", [TrajectoryQueueConfig(), UniformReplayConfig(capacity=500)])
+@pytest.mark.parametrize("interval", [1, 2, 5, 7])
+def test_stacks_reach_back_across_a_cut_as_those_that_were_acted_on(
+    replay: ReplayBufferConfig, interval: int
+) -> None:
+    env, processor = Frames(length=9), OneStep(frame_stack=N_FRAMES)
+    schema = make_schema(
+        processor.columns(env.spec, ()), length=LENGTH, lookahead=1, frame_stack=N_FRAMES
+    )
+    buffer = replay.build(schema, 0)
+    actor = InlineActor(
+        ConstantAgent(1),
+        env,
+        buffer,
+        schema=schema,
+        segment=SegmentConfig(length=LENGTH),
+        processor=processor,
+        seed=5,
+    )
+    actor.begin_life()
+    for _ in range(70 // interval):
+        for _ in range(interval):
+            actor.run_step()
+        actor.cut()
+    assert len(buffer) == 70
+    stacks = stacks_of(buffer.sample(2000))
+    assert stacks == [env.seen[stack[-1]] for stack in stacks]
+    assert len({stack[-1] for stack in stacks}) == len(env.seen)
 
 
 def test_lives_have_seeds_of_their_own_and_add_up() -> None:
