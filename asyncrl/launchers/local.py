@@ -157,7 +157,11 @@ class LocalLauncher:
 
     def close(self) -> None:
         """Kill what is left, release everything; may be called again."""
-        self._control.close()  # the server sees it, kills all actors and ends
+        # The server sees the end, kills all actors and ends, also while a process that the learner
+        # has forked holds a copy of the socket, which a mere close leaves open.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
         try:
             # One that has started nobody may be loading modules for seconds yet, and need not.
             self._server.wait(_CLOSE_S if self._launched else 0.0)

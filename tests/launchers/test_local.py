@@ -64,6 +64,18 @@ def test_helper_that_has_started_nobody_is_not_waited_for(
     assert not children()
 
 
+@pytest.mark.fault("F38")
+def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_socket() -> None:
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.waits)
+        kept = [launcher._control.fileno()]
+        # What has been forked keeps all descriptors: workers of a data loader, or of a pool.
+        with subprocess.Popen(waits, stdin=subprocess.PIPE, pass_fds=kept):
+            launcher.close()
+    assert launcher._server.returncode == 0, "it has ended by itself"
+
+
 @pytest.mark.fault("F35")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_its_directory_is_made_leaves_none(
