@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +17,11 @@ from asyncrl.errors import CheckpointError
 from asyncrl.types import Array, Params
 
 __all__ = ["Part", "mismatch", "prepare_part", "tensors_of"]
+
+_logger = logging.getLogger(__name__)
+
+_GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
+"""How long the state of torch's generators is: Mersenne's twister, or Philox's seed and offset."""
 
 Part = (
     nn.Module
@@ -70,6 +78,8 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
         return _prepare_lean(name, part, saved)
     if isinstance(part, torch.optim.Optimizer):
         return _prepare_optimizer(name, part, saved)
+    if isinstance(part, torch.Generator):
+        return _prepare_generator(name, part, saved)
     now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
     if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
         now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
@@ -81,10 +91,38 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
             return lambda: part.load_state_dict(tensors)
         case torch.Tensor():
             return lambda: part.data.copy_(tensors["value"])
-        case torch.Generator():
-            return lambda: part.set_state(tensors["state"])
     numbers = _generator_numbers(name, part, saved["state"])
     return lambda: setattr(part.bit_generator, "state", numbers)
+
+
+def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Callable[[], object]:
+    here = part.device.type
+    given = {key: (value.dtype.name, value.shape) for key, value in saved.items()}
+    for there, size in _GENERATOR_BYTES.items():
+        if there != here and given == {"state": ("uint8", (size,))}:
+            return partial(_seed_anew, name, part, saved["state"], there)
+    if wrong := mismatch({"state": tuple(part.get_state().shape)}, saved):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    state = torch.from_numpy(np.array(saved["state"]))
+    try:
+        torch.Generator(part.device).set_state(state)
+    except (RuntimeError, TypeError) as error:
+        raise CheckpointError(
+            f"the saved {name} is no state of a generator on {here}: {error}"
+        ) from error
+    return lambda: part.set_state(state)
+
+
+def _seed_anew(name: str, part: torch.Generator, saved: Array, there: str) -> None:
+    """Begin with a seed made of a state that only a generator on another device can go on from."""
+    _logger.warning(
+        "the saved %s was drawn on %s, and is drawn on %s from now on, beginning with a seed made "
+        "of what was saved: this goes on, but not bit for bit",
+        name,
+        there,
+        part.device.type,
+    )
+    part.manual_seed(int.from_bytes(hashlib.sha256(saved.tobytes()).digest()[:7]))
 
 
 def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> object:

@@ -149,6 +149,55 @@ def test_generator_comes_back_whatever_its_numbers() -> None:
         assert loaded.random() == saved.random()
 
 
+PHILOX = np.arange(16, dtype=np.uint8)  # what a generator on a GPU saves
+
+
+def test_generator_of_another_device_is_a_seed_and_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    draws = []
+    for state in (PHILOX, PHILOX, PHILOX + np.uint8(1)):
+        caplog.clear()
+        agent = agent_with(1.0, noise=(noise := torch.Generator().manual_seed(5)))
+        agent.load_state(changed(agent.state(), **{"noise/state": state}))
+        assert "the saved noise was drawn on cuda, and is drawn on cpu from now on" in caplog.text
+        assert "not bit for bit" in caplog.text
+        draws.append(torch.rand(3, generator=noise).tolist())
+    assert draws[0] == draws[1] != draws[2]
+    assert draws[0] != torch.rand(3, generator=torch.Generator().manual_seed(5)).tolist()
+
+
+def test_generator_of_the_same_device_goes_on_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    agent = agent_with(1.0, noise=torch.Generator().manual_seed(5))
+    agent.load_state(agent.state())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        PHILOX[:15],
+        PHILOX.reshape(4, 4),
+        PHILOX.astype(np.float32),
+        np.zeros(5056, np.uint8),
+        np.zeros(5056, np.float32),
+    ],
+    ids=["short", "square", "float", "zeros", "float zeros"],
+)
+def test_generator_state_of_a_wrong_form_is_refused(
+    state: Array, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = agent_with(1.0, noise=torch.Generator().manual_seed(5))
+    before = agent.state()
+    wrong = changed(agent_with(2.0).state(), **{"noise/state": state})
+    with pytest.raises(CheckpointError, match="the saved noise"):
+        agent.load_state(wrong)
+    assert flat(agent.state()) == flat(before)
+    assert not caplog.records
+
+
 def test_a_load_is_told_once_all_is_there_and_not_if_it_was_refused() -> None:
     agent, seen = agent_with(1.0), []
     agent.on_load.append(lambda: seen.append(flat(agent.model_info().params)["bias"]))
