@@ -10,8 +10,6 @@ One run writes to a directory at a time; any number may read. Nothing is ever un
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import re
@@ -36,17 +34,15 @@ from asyncrl.array_file import (
 from asyncrl.directory_lock import DirectoryLock
 from asyncrl.durable import make_directory, sync
 from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.manifest import MANIFEST, NAME, pack_manifest, read_manifest
 from asyncrl.types import Params
 
 __all__ = ["Checkpoint", "Checkpointer"]
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1
-_MANIFEST = "manifest.json"
 _SUFFIX = ".safetensors"
 _HIDDEN = ".data-"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
@@ -129,7 +125,7 @@ class Checkpointer:
         for group, params in groups.items():
             if isinstance(params, Mapping):
                 check_finite(group, params)
-        _pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
+        pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
             make_directory(self._directory)
             self._sweep()
@@ -190,7 +186,7 @@ class Checkpointer:
         found = [
             path.name
             for path in self._directory.iterdir()
-            if _NAME.fullmatch(path.name) and (path.is_symlink() or (path / _MANIFEST).is_file())
+            if NAME.fullmatch(path.name) and (path.is_symlink() or (path / MANIFEST).is_file())
         ]
         return sorted(found, key=lambda name: (not _NUMBER.fullmatch(name), len(name), name))
 
@@ -207,7 +203,7 @@ class Checkpointer:
             # Streams come first: the sooner they are read, the less is kept for them.
             order = sorted(files, key=lambda name: isinstance(files[name], Mapping))
             digests = {name: write_group(data / name, files[name]) for name in order}
-            write_file(data / _MANIFEST, iter([_pack_manifest(meta, digests)]))
+            write_file(data / MANIFEST, iter([pack_manifest(meta, digests)]))
             sync(data)
             link = data.with_name(f"{data.name}.link")
             link.symlink_to(data.name)
@@ -245,37 +241,12 @@ class Checkpointer:
 
 
 def _checked(what: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise CheckpointError(
             f"the name of a {what} must be up to 100 letters, digits, '_', '-' and '.', and begin "
             f"with none of the last two, got {name!r}"
         )
     return name
-
-
-def _pack_manifest(meta: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
-    """Return one text for one content, with its own hash, so that any change to it shows."""
-    content = {"format": _FORMAT, "meta": dict(meta), "files": files}
-    try:
-        text = json.dumps(content, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        _refuse_misfit("meta", meta)
-        raise CheckpointError(f"cannot save meta: {error}") from error
-    content["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    return json.dumps(content, sort_keys=True, indent=1).encode()
-
-
-def _refuse_misfit(name: str, value: Any) -> None:  # noqa: ANN401
-    """Raise `CheckpointError` that names the first value which JSON has no word for."""
-    inner = value if isinstance(value, Mapping) else dict(enumerate(value))
-    for key, item in inner.items():
-        if isinstance(item, Mapping | list | tuple):
-            _refuse_misfit(f"{name}.{key}", item)
-            continue
-        try:
-            json.dumps(item, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise CheckpointError(f"cannot save {name}.{key}={item!r:.80}: {error}") from error
 
 
 def _behind(path: Path) -> Path:
@@ -284,7 +255,7 @@ def _behind(path: Path) -> Path:
 
 
 def _read(data: Path, mapped: Collection[str], path: Path) -> Checkpoint:
-    meta, files = _read_manifest(data / _MANIFEST)
+    meta, files = read_manifest(data / MANIFEST)
     for name, digest in files.items():
         _verify(data / name, digest)
     groups = {}
@@ -292,31 +263,6 @@ def _read(data: Path, mapped: Collection[str], path: Path) -> Checkpoint:
         group = name.removesuffix(_SUFFIX)
         groups[group] = (map_arrays if group in mapped else read_arrays)(data / name)
     return Checkpoint(groups, meta, path)
-
-
-def _read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    if not path.is_file():
-        raise CheckpointError(f"{path.name} is missing")
-    raw = path.read_bytes()
-    try:
-        content = json.loads(raw)
-        if content["format"] != _FORMAT:
-            raise CheckpointError(
-                f"{path.name} has format {content['format']!r}, but this version of asyncrl reads "
-                f"{_FORMAT}; use the version that saved it"
-            )
-        meta, files = dict(content["meta"]), dict(content["files"])
-        whole = _pack_manifest(meta, files) == raw and all(
-            _NAME.fullmatch(name) and digest.keys() == {"size", "sha256"}
-            for name, digest in files.items()
-        )
-    except (AttributeError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path.name} is damaged, or no manifest: {type(error).__name__}: {error}"
-        ) from error
-    if not whole:
-        raise CheckpointError(f"{path.name} is damaged: its content is not what was saved")
-    return meta, files
 
 
 def _verify(path: Path, digest: Digest) -> None:
