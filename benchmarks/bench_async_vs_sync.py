@@ -22,8 +22,9 @@ import psutil
 
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.preset import preset
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.run_config import RunConfig
 from asyncrl.stop_conditions import MaxSeconds, ReachesUpperBound, StopCondition
 from asyncrl.train import build_async_trainer, train_async
 from asyncrl.train_result import TrainResult

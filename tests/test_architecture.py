@@ -159,7 +159,7 @@ def test_every_module_has_its_test_file() -> None:
         if path.name.startswith("_") or name_of(path) in WITHOUT_TWIN:
             continue  # a private module is tested through the public one that uses it
         if path.parent == PRESETS:
-            continue  # cli/test_run_config.py tests all of them
+            continue  # cli/test_preset.py tests all of them
         twin = ROOT / "tests" / path.relative_to(ROOT / "asyncrl").with_name(f"test_{path.name}")
         if not twin.exists():
             missing.append(name_of(twin))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.bc import BCConfig
-from asyncrl.cli.run_config import RunConfig, preset_lines
+from asyncrl.cli.preset import preset_lines
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.duels import DUELS, OURS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncrl.cli.run_config import RunConfig
+from asyncrl.run_config import RunConfig
 
 __all__ = ["tell_of_run", "telling_of_replay"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.facts import Setup
 from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
+from asyncrl.run_config import RunConfig
 
 __all__ = ["recorder_of"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import save_yaml
 from asyncrl.durable import make_directory, sync
 from asyncrl.errors import ConfigError
+from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 
 __all__ = [

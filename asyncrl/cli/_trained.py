@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from asyncrl.agent import Policy, PolicyContext
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import load_yaml
 from asyncrl.env import BatchEnv
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.messages import ModelInfo
 from asyncrl.replay_buffer import REPLAY
+from asyncrl.run_config import RunConfig
 from asyncrl.types import ModelVersion
 
 

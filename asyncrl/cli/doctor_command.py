@@ -19,11 +19,12 @@ import tyro
 from asyncrl.cli._examination import examine
 from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
 from asyncrl.cli.machine_check import findings as machine_findings
-from asyncrl.cli.run_config import RunConfig, preset
+from asyncrl.cli.preset import preset
 from asyncrl.config import load_yaml
 from asyncrl.envs.doctor import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
+from asyncrl.run_config import RunConfig
 from asyncrl.run_plan import RunPlan
 
 __all__ = ["DoctorArguments", "parse", "render", "run"]

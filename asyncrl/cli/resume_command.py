@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.cli._trained import check_run_dir
-from asyncrl.cli.run_config import RunConfig, preset_like
+from asyncrl.cli.preset import preset_like
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
 from asyncrl.config import load_yaml
 from asyncrl.errors import ConfigError
+from asyncrl.run_config import RunConfig
 
 __all__ = ["parse", "run"]
 

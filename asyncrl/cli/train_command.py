@@ -28,7 +28,7 @@ from asyncrl.cli._run_directory import (
     save_error,
     save_summary,
 )
-from asyncrl.cli.run_config import REPLAYS, ReplayKind, RunConfig, preset, preset_lines, with_replay
+from asyncrl.cli.preset import REPLAYS, ReplayKind, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
@@ -36,6 +36,7 @@ from asyncrl.config import load_yaml, to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorders.terminal import render_summary
+from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
 from asyncrl.tuning.tuner import Freedom

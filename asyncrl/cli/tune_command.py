@@ -13,12 +13,13 @@ from typing import Any, Literal
 import tyro
 
 from asyncrl.cli._flags import naming_flags
-from asyncrl.cli.run_config import RunConfig, preset, preset_like
+from asyncrl.cli.preset import preset, preset_like
 from asyncrl.config import load_yaml
 from asyncrl.cores import Cores
 from asyncrl.env import DiscreteSpec
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning

@@ -20,7 +20,7 @@ from typing import Any
 from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.cli.run_config import RunConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.train import train_async
 from benchmarks.common import ROOT
 from benchmarks.learning.tasks import TASKS, Case, missing

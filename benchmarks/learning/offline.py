@@ -26,13 +26,13 @@ from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import to_plain
 from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.messages import ModelInfo
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.stop_conditions import AnyOf, MaxOptSteps
 from asyncrl.types import ModelVersion
 from benchmarks.learning.tasks import TASKS, case_of

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from asyncrl.cli.run_config import RunConfig, preset, preset_lines
+from asyncrl.cli.preset import preset, preset_lines
+from asyncrl.run_config import RunConfig
 from benchmarks.learning.networks import shallow
 
 __all__ = ["CASES", "TASKS", "Case", "Task", "case_of", "missing", "with_settings"]

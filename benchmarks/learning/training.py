@@ -22,7 +22,6 @@ import numpy as np
 
 from asyncrl.agent import PolicyContext
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, Evaluation
@@ -30,6 +29,7 @@ from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import AnyOf, StopCondition
 from asyncrl.train import train_async

@@ -30,7 +30,7 @@ from asyncrl.agents.ppo import PPOAgent, PPOConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.cli.run_config import preset
+from asyncrl.cli.preset import preset
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError

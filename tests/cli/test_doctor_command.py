@@ -13,12 +13,12 @@ import pytest
 
 from asyncrl.cli._examination import examine
 from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import save_yaml
 from asyncrl.envs.doctor import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.run_config import RunConfig
 from tests.cli import console
 from tests.helpers import wait_until
 from tests.leftovers import children

@@ -15,8 +15,8 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.config import save_yaml
+from asyncrl.run_config import RunConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import run
 from tests.fakes import ConstantConfig

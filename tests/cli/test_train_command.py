@@ -22,11 +22,12 @@ from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
-from asyncrl.cli.run_config import RunConfig, preset, preset_lines
+from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.tuner import Freedom, Tuning

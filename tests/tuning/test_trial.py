@@ -9,7 +9,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.cli.run_config import preset, preset_lines
+from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.segment import SegmentConfig

@@ -6,9 +6,9 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
 __all__ = ["preset"]

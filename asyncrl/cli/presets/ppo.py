@@ -5,9 +5,9 @@ from __future__ import annotations
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 

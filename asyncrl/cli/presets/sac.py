@@ -5,8 +5,8 @@ from __future__ import annotations
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.cli.run_config import RunConfig
 from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
 __all__ = ["preset"]
