@@ -115,8 +115,9 @@ class PeerTable:
     """Decides whose messages count. Keeps one life for each actor id, the newest.
 
     A message counts if its sender has said a `Hello` that agrees with us, has not been turned
-    away, and is not an earlier life of an actor that has come back since. Experience counts once,
-    and in order, and so do reports: what follows a gap is left for the actor to send again.
+    away, and is not an earlier life of an actor that has come back since. Whoever is out is told
+    so each time it speaks, for it may not have heard it. Experience counts once, and in order, and
+    so do reports: what follows a gap is left for the actor to send again.
     """
 
     schema_hash: str
@@ -131,7 +132,8 @@ class PeerTable:
     """Who is to send something again; whoever carries it out takes it off."""
 
     _lives: dict[ActorId, _Life] = field(default_factory=dict)
-    _refused: dict[ActorId, int] = field(default_factory=dict)
+    _refused: dict[ActorId, tuple[int, str]] = field(default_factory=dict)
+    """The last life that was turned away, and why."""
 
     @property
     def peers(self) -> list[Peer]:
@@ -141,13 +143,11 @@ class PeerTable:
     def hears(self, peer: Peer) -> bool:
         """Whether this very life has been let in; counted if it has not."""
         life = self._lives.get(peer.actor_id)
-        if life is None or life.peer != peer:
-            reason = self._why_not(peer)
-            self.counters[reason] += 1
-            if life is not None and reason == "stale":
-                self.refusals.append((peer, _replaced_by(life.peer)))
-            return False
-        return True
+        if life is not None and life.peer == peer:
+            return True
+        if not self._is_out(peer):
+            self.counters["unknown"] += 1
+        return False
 
     def admits(self, message: Message) -> bool:
         """Decide on one message, in the order of arrival; a repeated `Hello` is let in again."""
@@ -190,20 +190,15 @@ class PeerTable:
         life = self._lives.get(peer.actor_id)
         if life is not None and life.peer == peer:
             del self._lives[peer.actor_id]
-        if len(self._refused) < _MOST_PEERS:
-            before = self._refused.get(peer.actor_id, -1)
-            self._refused[peer.actor_id] = max(before, peer.incarnation)
+        last, _ = self._refused.get(peer.actor_id, (-1, ""))
+        if peer.incarnation > last and (last >= 0 or len(self._refused) < _MOST_PEERS):
+            self._refused[peer.actor_id] = peer.incarnation, reason
         self.refusals.append((peer, reason))
 
     def _admits_hello(self, hello: Hello) -> bool:
         peer = hello.peer
         life = self._lives.get(peer.actor_id)
-        if life is not None and peer.incarnation < life.peer.incarnation:
-            self.counters["stale"] += 1
-            self.refusals.append((peer, _replaced_by(life.peer)))
-            return False
-        if peer.incarnation <= self._refused.get(peer.actor_id, -1):
-            self.counters["refused"] += 1
+        if (life is None or life.peer != peer) and self._is_out(peer):
             return False
         if reason := self._objection(hello):
             self.refuse(peer, reason)
@@ -264,13 +259,19 @@ class PeerTable:
             life.asked_after = life.lacks
             self.resends.append((life.peer, life.lacks))
 
-    def _why_not(self, peer: Peer) -> str:
+    def _is_out(self, peer: Peer) -> bool:
+        """Whether one who is not in may not come in; it is counted, and told why."""
         life = self._lives.get(peer.actor_id)
+        last, reason = self._refused.get(peer.actor_id, (-1, ""))
         if life is not None and peer.incarnation < life.peer.incarnation:
-            return "stale"
-        if peer.incarnation <= self._refused.get(peer.actor_id, -1):
-            return "refused"
-        return "unknown"
+            count, reason = "stale", _replaced_by(life.peer)
+        elif peer.incarnation <= last:
+            count = "refused"
+        else:
+            return False
+        self.counters[count] += 1
+        self.refusals.append((peer, reason))
+        return True
 
 
 def _replaced_by(peer: Peer) -> str:

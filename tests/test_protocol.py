@@ -166,6 +166,27 @@ def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> Non
     assert table.admits(make_hello(NEXT_LIFE))
 
 
+@pytest.mark.fault("F31")
+def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> None:
+    """It may not have heard it, and would wait for ever."""
+    table.refuse(NEXT_LIFE, "why")
+    for peer in (NEXT_LIFE, PEER):
+        for message in (make_hello(peer), make_experience(1, peer), make_report(peer)):
+            table.refusals.clear()
+            assert not table.admits(message)
+            assert list(table.refusals) == [(peer, "why")]
+
+
+@pytest.mark.fault("F31")
+def test_what_is_held_against_a_later_life_turns_away_no_one_who_is_in(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert not table.admits(Hello(peer=NEXT_LIFE, schema_hash="another"))
+    table.refusals.clear()
+    assert table.admits(make_hello())
+    assert table.admits(make_report())
+    assert not table.refusals
+
+
 @pytest.mark.fault("F25")
 def test_another_schema_is_turned_away_and_both_are_named(table: PeerTable) -> None:
     assert not table.admits(Hello(peer=PEER, schema_hash="another"))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -501,12 +502,53 @@ def test_a_drain_asks_at_once_what_has_arrived(
     assert [type(message).__name__ for message in received] == ["ActorReport"]
 
 
+@contextmanager
+def losing(learner: ZmqLearnerLink) -> Iterator[None]:
+    """Lose all that the learner sends in this block."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(learner, "_send_frames", lambda *_: None)
+        yield
+
+
+def is_refused(link: ZmqActorLink) -> bool:
+    try:
+        link.stopping()
+    except Refused:
+        return True
+    return False
+
+
+@pytest.mark.fault("F31")
+def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_in(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    assert actor.send(make_experience(1), 0.0)
+    with losing(learner):
+        learner.refuse(PEER, "it rains")
+        until(learner, lambda: learner.counters.get("refused") == 1)
+    assert not is_refused(actor)
+    now_s[0] += 2 * CONFIG.request_interval_s  # now it asks what has become of its experience
+    until(learner, lambda: is_refused(actor))
+
+
+@pytest.mark.fault("F31")
+def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_never_in(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    with losing(learner):
+        assert not actor.hello(replace(make_hello(), schema_hash="another"))
+        until(learner, lambda: learner._table._refused)
+    assert not is_refused(actor)
+    now_s[0] += 2 * CONFIG.request_interval_s
+    until(learner, lambda: is_refused(actor))
+
+
 @pytest.mark.parametrize("losses", [1, 2, 3])
 def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
-    learner: ZmqLearnerLink,
-    greeted: ZmqActorLink,
-    monkeypatch: pytest.MonkeyPatch,
-    losses: int,
+    learner: ZmqLearnerLink, greeted: ZmqActorLink, losses: int
 ) -> None:
     """As often as it gets lost; an acknowledgement that tells of no other loss asks for none."""
 
@@ -517,8 +559,7 @@ def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
     learner.publish(make_model(3), "act")
     for lost in range(1, losses + 1):
         assert greeted.latest_model("act", -1) is None  # asks for one
-        with monkeypatch.context() as patched:
-            patched.setattr(learner, "_send_frames", lambda *_: None)
+        with losing(learner):
             until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
         sends(lost)
     found: list[ModelInfo | None] = []
