@@ -43,6 +43,7 @@ from asyncrl.agents._checks import check_choice
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.segment import ColumnSpec
@@ -67,8 +68,9 @@ class DQNConfig(QConfig):
     clipped rewards, and is slow where returns are in the tens or more."""
 
     actor_priorities: bool = False
-    """Let actors store the values of the action taken and of the best one beside each row, of
-    which a prioritized replay computes first priorities."""
+    """Let actors store the values of the action taken and of the best one beside each row, and the
+    unit of both where rewards are normalised: of these a prioritized replay computes first
+    priorities."""
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
@@ -93,7 +95,8 @@ class DQNConfig(QConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what first priorities and normalisation need, where they are asked for."""
-        values = ("q_taken", "q_best") if self.actor_priorities else ()
+        units = ("reward_scale",) if self.normalize_reward else ()
+        values = ("q_taken", "q_best", *units) if self.actor_priorities else ()
         return (*(ColumnSpec(name, "float32") for name in values), *self.norm_columns)
 
 
@@ -109,7 +112,11 @@ class DQNPolicy(QPolicy):
     def _extras(self, q: Array, action: Array) -> Columns:
         if not self.config.actor_priorities:
             return {}
-        return {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)}
+        values = {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)}
+        if not isinstance(self.model, Normalized) or self.model.returns is None:
+            return values
+        scale = float(self.model.returns.scale())
+        return {**values, "reward_scale": np.full(len(q), scale, np.float32)}
 
 
 class DQNAgent(DQNPolicy, QAgent):

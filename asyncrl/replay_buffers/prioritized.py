@@ -12,6 +12,8 @@ was taken and of the best one as the acting model saw them, it is
 
     | n-step return + discount * q_best of the row after - q_taken |
 
+where the return is multiplied by the row's `reward_scale`, if there is one: its unit is then that
+of the values, as of the errors that are told later.
 Other new transitions have the highest priority so far: also those whose return ends in an `END`
 row without the episode having terminated, for nobody acted there.
 """
@@ -69,5 +71,8 @@ class PrioritizedReplay(RingReplay):
         after = returns.last + 1
         ended = (columns["flags"].take(after) >= END) & (returns.discount > 0)
         value = np.where(returns.discount > 0, columns["q_best"].take(after), np.float32(0))
-        error = returns.reward + returns.discount * value - columns["q_taken"].take(rows)
+        reward = returns.reward
+        if "reward_scale" in columns:
+            reward = reward * columns["reward_scale"].take(rows)
+        error = reward + returns.discount * value - columns["q_taken"].take(rows)
         return np.where(ended, np.float32(np.nan), error)

@@ -16,9 +16,11 @@ from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration, Softmax
 from asyncrl.agents.networks import DuelingHead, MakeNetwork
+from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
+from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Array, Columns
 from tests.agents.chain import (
     CHAIN,
@@ -240,6 +242,18 @@ def test_actors_store_what_first_priorities_are_computed_of(exploration: Explora
     assert np.array_equal(act.extras["q_taken"], q[np.arange(50), act.action])
     assert np.array_equal(act.extras["q_best"], q.max(axis=1))
     assert (act.extras["q_taken"] < act.extras["q_best"]).any()
+
+
+def test_actors_store_the_unit_of_values_where_rewards_are_normalized() -> None:
+    config = DQNConfig(actor_priorities=True, normalize_reward=True, device="cpu")
+    columns = [column.name for column in config.extra_columns(TWO_STATES)]
+    assert columns == ["q_taken", "q_best", "reward_scale", DISCOUNTED_RETURN]
+    policy = config.build_policy(TWO_STATES, PolicyContext(seed=0, n_envs=3))
+    assert isinstance(policy.model, Normalized)
+    assert policy.model.returns is not None
+    policy.model.returns.learn(torch.tensor([-50.0, 50.0]))
+    act = policy.act(np.ones((3, 2), np.float32))
+    np.testing.assert_allclose(act.extras["reward_scale"], np.full(3, 0.02, np.float32))
 
 
 def test_dueling_and_hidden_shape_the_network() -> None:

@@ -243,6 +243,17 @@ def test_first_errors_follow_from_what_the_acting_model_saw() -> None:
     assert first_priorities(buffer) == pytest.approx(np.abs(expected))
 
 
+def test_first_errors_are_in_the_unit_of_values() -> None:
+    columns = with_columns("q_taken", "q_best", "reward_scale", length=3, lookahead=2)
+    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, n_step=2, gamma=0.5)
+    buffer = config.build(columns, 0)
+    values = {"q_taken": [0.5, 3, 1], "q_best": [9.0, 8, 7, 6, 5]}
+    scale = [0.1, 0.1, 0.2, 0.2, 0.2]
+    buffer.push(*segment(columns, reward=[100.0, 200, 400, 0, 80], reward_scale=scale, **values))
+    expected = [20 + 0.25 * 7 - 0.5, 40 + 0.25 * 6 - 3, 80 + 0.25 * 5 - 1]
+    assert first_priorities(buffer) == pytest.approx(expected)
+
+
 def test_nobody_knows_the_value_after_a_truncated_episode() -> None:
     columns = with_columns("q_taken", "q_best", length=4, lookahead=1)
     config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, gamma=0.5)
