@@ -1,11 +1,12 @@
 """Saving and loading named arrays on disk, so that a crash at any moment leaves a whole checkpoint.
 
 A checkpoint `NAME` is a folder of `<group>.safetensors` files and a `manifest.json` with their
-sizes and hashes. The folder itself is hidden, `.data-...`; `NAME` is a symbolic link to it, which
-is switched only when all the data has reached the disk, and the old data is deleted only after
-that. What no link points to is left over from a crash, and is deleted by the next save.
+sizes and hashes. The folder itself is hidden, `.asyncrl-...`; `NAME` is a symbolic link to it,
+which is switched only when all the data has reached the disk, and the old data is deleted only
+after that. What no link points to is left over from a crash, and is deleted by the next save.
 
-One run writes to a directory at a time; any number may read. Nothing is ever unpickled.
+One writes to a directory at a time, under its lock; any number may read. Files of other kinds may
+lie there, too. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from asyncrl.array_file import (
     write_group,
 )
 from asyncrl.directory_lock import DirectoryLock
-from asyncrl.durable import make_directory, sync
+from asyncrl.durable import sync
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.manifest import MANIFEST, NAME, pack_manifest, read_manifest
 from asyncrl.types import Params
@@ -42,7 +43,11 @@ __all__ = ["Checkpoint", "Checkpointer"]
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".safetensors"
-_HIDDEN = ".data-"
+_HIDDEN = ".asyncrl-"
+_OURS = re.compile(r"\.asyncrl-[a-z0-9_]{8}(\.link)?", re.ASCII)
+_OURS_BEFORE = re.compile(r"\.data-[a-z0-9_]{8}", re.ASCII)
+"""What data was called by earlier versions; others may well call theirs so, too."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
 
@@ -118,7 +123,8 @@ class Checkpointer:
     def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
         """Save under `name`, a number of optimisation steps or a word such as `best`.
 
-        If this raises, what was saved before, also under the same name, is still whole.
+        If this raises, what was saved before, also under the same name, is still whole. Takes the
+        lock meanwhile, if it is not held.
         """
         path = self._directory / _checked("checkpoint", name)
         files = {_checked("group", group) + _SUFFIX: groups[group] for group in groups}
@@ -127,15 +133,16 @@ class Checkpointer:
                 check_finite(group, params)
         pack_manifest(meta, {})  # what cannot be saved is refused before anything is written
         try:
-            make_directory(self._directory)
-            self._sweep()
-            self._write(files, meta, path)
-            self._prune(name)
-            self._sweep()
-        except OSError as error:
+            with self._locked():
+                self._sweep()
+                self._write(files, meta, path)
+                self._prune(name)
+                self._sweep()
+        except (OSError, ConfigError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"cannot save checkpoint {path}: {error.strerror or error}; checkpoints that were "
-                "saved before are untouched"
+                f"cannot save checkpoint {path}: {reason}; checkpoints that were saved before are "
+                "untouched"
             ) from error
         return path
 
@@ -190,6 +197,17 @@ class Checkpointer:
         ]
         return sorted(found, key=lambda name: (not _NUMBER.fullmatch(name), len(name), name))
 
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if self._lock:
+            yield
+            return
+        lock = DirectoryLock(self._directory)
+        try:
+            yield
+        finally:
+            lock.release()
+
     def _numbered(self) -> list[str]:
         return [name for name in self.names() if _NUMBER.fullmatch(name)]
 
@@ -229,14 +247,14 @@ class Checkpointer:
         sync(self._directory)
         linked = self._linked()
         for path in list(self._directory.iterdir()):
-            if path.name.startswith(_HIDDEN) and path.name not in linked:
+            if _is_ours(path) and path.name not in linked:
                 _remove(path)
 
     def _linked(self) -> set[str]:
         return {
             path.readlink().name
             for path in self._directory.iterdir()
-            if path.is_symlink() and not path.name.startswith(_HIDDEN)
+            if path.is_symlink() and not _OURS.fullmatch(path.name)
         }
 
 
@@ -273,6 +291,13 @@ def _verify(path: Path, digest: Digest) -> None:
         raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
     if digest_of(path) != digest:
         raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a save has made this, well or not."""
+    if _OURS_BEFORE.fullmatch(path.name):
+        return not path.is_symlink() and (path / MANIFEST).is_file()
+    return _OURS.fullmatch(path.name) is not None
 
 
 def _remove(path: Path) -> None:

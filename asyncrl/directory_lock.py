@@ -53,8 +53,10 @@ class DirectoryLock:
         """Give the lock back; a directory made for it goes if it is empty. May be called again."""
         if self._descriptor < 0:
             return
-        self._path.unlink(missing_ok=True)
-        self.abandon()
+        try:
+            self._path.unlink(missing_ok=True)
+        finally:
+            self.abandon()
         if self._made:
             with suppress(OSError):
                 self._directory.rmdir()

@@ -270,7 +270,7 @@ def test_wherever_a_save_ends_there_is_a_whole_checkpoint(
         checkpointer = Checkpointer(directory, keep_last=1)
         checkpointer.save("5", groups(1), {})
         checkpointer.save("best", groups(1), {})
-        shutil.copytree(directory / "best", directory / ".data-left-over")
+        shutil.copytree(directory / "best", directory / ".asyncrl-leftover")
         failing = FailsAt(getattr(os, call), index, error)
         with monkeypatch.context() as patch, suppress(Killed, CheckpointError):
             patch.setattr(os, call, failing)
@@ -315,12 +315,14 @@ def test_the_data_is_on_disk_before_the_link_is_switched(
     def note_fsync(descriptor: int) -> None:
         inode = os.fstat(descriptor).st_ino
         name = next(p.name for p in [tmp_path, *tmp_path.rglob("*")] if p.lstat().st_ino == inode)
-        done.append("folder" if name.startswith(".data-") else name)
+        done.append("folder" if name.startswith(".asyncrl-") else name)
         fsync(descriptor)
 
     def note_replace(source: Path, target: Path) -> None:
         done.append("switch")
-        assert len([name for name in hidden(tmp_path) if not name.endswith(".link")]) == 2
+        assert (
+            len([name for name in hidden(tmp_path) if not name.endswith((".link", ".lock"))]) == 2
+        )
         replace(source, target)
 
     monkeypatch.setattr(os, "fsync", note_fsync)
@@ -328,6 +330,40 @@ def test_the_data_is_on_disk_before_the_link_is_switched(
     checkpointer.save("best", groups(2), {})
     assert done == [tmp_path.name, *FILES, "folder", "switch", tmp_path.name]
     assert len(hidden(tmp_path)) == 1
+
+
+FOREIGN = [
+    ".data-original/precious.csv",
+    ".data-weights_/model.safetensors",
+    ".data-notes.txt",
+    ".asyncrl-notes.txt",
+    ".asyncrl-abcdefgh-notes/a",
+]
+
+
+def test_what_others_have_put_there_stays(tmp_path: Path) -> None:
+    for name in FOREIGN:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".data-archived").symlink_to(tmp_path / ".data-original")
+    checkpointer = Checkpointer(tmp_path, keep_last=1)
+    for name in ("1", "best", "2", "best"):
+        checkpointer.save(name, groups(), {})
+    assert [(tmp_path / name).read_text() for name in FOREIGN] == FOREIGN
+    assert (tmp_path / ".data-archived").is_symlink()
+
+
+def test_data_under_its_earlier_name_is_read_and_gives_way(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    path = checkpointer.save("best", groups(1), {})
+    path.resolve().rename(tmp_path / ".data-ab_cd_12")
+    path.unlink()
+    path.symlink_to(".data-ab_cd_12")
+    checkpointer.save("other", groups(2), {})
+    assert value_of(checkpointer, "best") == 1
+    checkpointer.save("best", groups(3), {})
+    assert value_of(checkpointer, "best") == 3
+    assert not (tmp_path / ".data-ab_cd_12").exists()
 
 
 def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
@@ -455,7 +491,7 @@ class Stream:
         self.files_before: list[str] = []
 
     def pieces(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        files = self._directory.glob(".data-*/*")
+        files = self._directory.glob(".asyncrl-*/*")
         self.files_before = [f.name for f in files if not (f.parent / FILES[-1]).exists()]
         for i in range(len(self._rows)):
             yield i, {"rows": self._rows[i : i + 1]}
@@ -487,3 +523,18 @@ def test_stream_that_cannot_be_saved_leaves_what_was_before(tmp_path: Path) -> N
         checkpointer.save("1", {**groups(2.0), "replay": stream}, {})
     assert hidden(tmp_path) == before
     assert value_of(checkpointer, "1") == 1.0
+
+
+def test_second_writer_is_refused_and_the_first_one_ends_well(tmp_path: Path) -> None:
+    class Overtaken(Stream):
+        def pieces(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+            with pytest.raises(CheckpointError, match=r"other: .* in use by another run, process"):
+                Checkpointer(tmp_path).save("other", groups(), {})
+            return super().pieces()
+
+    stream = Overtaken(tmp_path, np.arange(12.0).reshape(4, 3))
+    Checkpointer(tmp_path).save("1", {"replay": stream}, {})
+    assert Checkpointer(tmp_path).names() == ["1"]
+    Checkpointer(tmp_path).load("1")
+    Checkpointer(tmp_path).save("other", groups(), {})
+    assert not (tmp_path / ".lock").exists()

@@ -160,7 +160,7 @@ def prepared(directory: Path) -> Path:
     """Return a directory with two checkpoints, and the leftovers of a save that was killed."""
     for name in ("5", "best"):
         Checkpointer(directory).save(name, groups(1), {})
-    shutil.copytree(directory / "best", directory / ".data-left-over")
+    shutil.copytree(directory / "best", directory / ".asyncrl-leftover")
     return directory
 
 

@@ -249,6 +249,15 @@ def test_saving_deletes_no_other_data(tmp_path: Path) -> None:
     assert Checkpointer(tmp_path).names() == names
 
 
+def test_what_lies_beside_it_stays(tmp_path: Path) -> None:
+    precious = tmp_path / ".data-original/precious.csv"
+    precious.parent.mkdir()
+    precious.write_text("1,2,3")
+    for _ in range(2):
+        save_replay(filled(UNIFORM), tmp_path / "pendulum")
+    assert precious.read_text() == "1,2,3"
+
+
 def test_replay_that_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     class Own:
         def __len__(self) -> int:
