@@ -22,12 +22,7 @@ from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import (
-    TakesPriorities,
-    check_priorities,
-    in_batches,
-    pass_priorities_on,
-)
+from asyncrl.replay_buffer import check_priorities, drawn_singly, in_batches, pass_priorities_on
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
@@ -57,7 +52,8 @@ class AsyncTrainerConfig:
     batches_per_draw: int = 32
     """Batches drawn from replay at once at the most: as many of them as the limiter allows and as
     fit into a processor's cache. By itself, a draw takes a third as long as a step of a small
-    network. Those with priorities are drawn one by one, as each batch changes who comes next."""
+    network. Those with priorities are drawn one by one, as each batch changes who comes next, and
+    so are trajectories, which are handed out whole."""
 
     sync_interval_opt_steps: int = 50
     """Optimisation steps between two published models."""
@@ -150,7 +146,7 @@ class AsyncTrainer:
         self._batch: Columns = {}
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
-        self._has_priorities = isinstance(proxy.buffer, TakesPriorities)
+        self._singly = drawn_singly(proxy.buffer)
         self.books = Bookkeeper(
             agent,
             config.books,
@@ -286,10 +282,12 @@ class AsyncTrainer:
         if not allowed:
             return iter(())
         together = self.proxy.sample(count * size)
-        if count == 1 and not self._has_priorities:
-            self._at_once = self.config.draw_at_once(together)
         self.books.watch.lap("sample")
-        return iter(in_batches(together, size))
+        if count > 1:
+            return iter(in_batches(together, size))
+        if not self._singly:
+            self._at_once = self.config.draw_at_once(together)
+        return iter([together])
 
     def _count_env_steps(self) -> None:
         self.books.counts.env_steps = self.proxy.ledger.env_steps

@@ -20,6 +20,7 @@ __all__ = [
     "StreamsState",
     "TakesPriorities",
     "check_priorities",
+    "drawn_singly",
     "in_batches",
     "pass_priorities_on",
     "replay_groups",
@@ -64,6 +65,11 @@ class ReplayBuffer(Protocol):
     @property
     def capacity(self) -> int:
         """Transitions that it holds at the most."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """Whether it hands out each transition once."""
         ...
 
 
@@ -177,6 +183,14 @@ def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:
         )
     buffer.load_state(groups[REPLAY])
     return True
+
+
+def drawn_singly(buffer: ReplayBuffer) -> bool:
+    """Whether batches are to be drawn one by one, and not cut out of what was sampled at once.
+
+    Whole segments cannot be cut so, and with priorities each batch changes who comes next.
+    """
+    return buffer.once or isinstance(buffer, TakesPriorities)
 
 
 def in_batches(together: Columns, batch_size: int) -> list[Columns]:

@@ -6,7 +6,6 @@ Nothing is started here: settings that contradict each other are refused before 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from asyncrl.actor_manager import MakeBody
@@ -76,10 +75,6 @@ class RunPlan:
             lookahead=config.replay.lookahead,
         )
         self.limiter = self._build_limiter()
-        # Batches of trajectories differ in size, so several cannot be cut out of one.
-        self.trainer = (
-            replace(config.trainer, batches_per_draw=1) if config.replay.once else config.trainer
-        )
         self.setup = Setup(
             actors=n_actors,
             envs_per_actor=self._n_envs,

@@ -136,7 +136,7 @@ def build_async_trainer(
             learner,
             link,
             proxy,
-            plan.trainer,
+            config.trainer,
             manager=_manager(
                 launcher,
                 bodies,

@@ -31,6 +31,7 @@ from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import first_incarnation
 from asyncrl.stop_conditions import MaxOptSteps
@@ -370,6 +371,13 @@ def test_batches_with_priorities_are_drawn_one_by_one() -> None:
     stage = Stage(agent=Wrong(), strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
     stage.train()
     assert stage.proxy.drawn == [BATCH_SIZE] * 3
+
+
+def test_what_is_handed_out_once_is_drawn_batch_by_batch() -> None:
+    stage = Stage(strategy=Steps(2), replay=TrajectoryQueueConfig())
+    stage.train()
+    assert stage.proxy.drawn == [BATCH_SIZE] * 2
+    assert [batch["mask"].sum() for batch in stage.agent.batches] == [BATCH_SIZE] * 2
 
 
 def test_large_batches_are_drawn_one_by_one() -> None:

@@ -87,6 +87,11 @@ class RingReplay(ABC):
         return self._ring.capacity
 
     @property
+    def once(self) -> bool:
+        """Rows may be drawn again and again."""
+        return False
+
+    @property
     def nbytes(self) -> int:
         """Bytes of columns and index when it is full."""
         return self._ring.nbytes

@@ -113,6 +113,11 @@ class TrajectoryQueue:
         """Transitions that it holds at the most."""
         return self._config.capacity
 
+    @property
+    def once(self) -> bool:
+        """Each transition is handed out once."""
+        return True
+
     def __len__(self) -> int:
         return self._len
 

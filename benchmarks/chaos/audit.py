@@ -133,3 +133,7 @@ class _Audited(ReplayBuffer):
     @property
     def capacity(self) -> int:
         return self._inner.capacity
+
+    @property
+    def once(self) -> bool:
+        return self._inner.once
