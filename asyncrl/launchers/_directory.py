@@ -20,7 +20,7 @@ from pathlib import Path
 
 from asyncrl.launchers._marks import kill_marked
 
-__all__ = ["ALIVE", "make_directory", "uninterrupted"]
+__all__ = ["ALIVE", "WAITING", "make_directory", "uninterrupted"]
 
 ALIVE = ".alive"
 """The file whose lock says that somebody uses the directory; it also marks it as one of ours."""
@@ -28,11 +28,14 @@ ALIVE = ".alive"
 _PREFIX = "asyncrl-"
 _LONGEST_TEMP = 70
 
+WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that wait in `uninterrupted`, and in a process that is started in it."""
+
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let signals wait whose handlers might raise before what was made can be undone."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITING)
     try:
         yield
     finally:

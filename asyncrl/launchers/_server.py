@@ -29,6 +29,7 @@ from pathlib import Path
 
 from asyncrl.launchers import _child
 from asyncrl.launchers._bodies import identity
+from asyncrl.launchers._directory import WAITING
 from asyncrl.launchers._lives import LifeFiles
 
 __all__ = ["command", "main"]
@@ -88,9 +89,11 @@ def main(arguments: Sequence[str]) -> None:
 
 def _leave_signals_to_learner() -> None:
     """Do nothing at signals that are sent to a whole job: the learner saves, or ends the run."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which actors inherit, and leave as it is
     for number in _TO_ALL:
         if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
             signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITING)
 
 
 class _Server:

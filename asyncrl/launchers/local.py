@@ -49,6 +49,8 @@ _ONE_THREAD = dict.fromkeys(
 """Actors share the cores by being several; threads of their own would only be in the way."""
 
 _CLOSE_S = 10.0
+_LAST_WORD_S = 1.0
+"""Time for a helper process that has let go of its socket to end with a code of its own."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class LocalLauncher:
                 undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._control, theirs = socket.socketpair()
             undo.callback(self._control.close)
-            with theirs:
+            with theirs, uninterrupted():  # until it leaves signals to the learner, it could die
                 self._server = _start_server(
                     theirs, self._alive, self._directory, start_method, preload
                 )
@@ -215,8 +217,10 @@ class LocalLauncher:
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nobody looks after any more, and say what happened."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._server.wait(_LAST_WORD_S)
         self._kill_everything()
-        code = self._server.poll()
+        code = self._server.returncode
         raise ActorFailed(
             f"the process that starts actors has gone (exit code {code}); all actors were killed, "
             "and the run ends. If the machine ran out of memory, run fewer actors, or fewer "

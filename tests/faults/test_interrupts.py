@@ -44,6 +44,14 @@ def generations(process: subprocess.Popen[str]) -> int:
     return found
 
 
+def send_to_all(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    """Send a signal to a process and all below it, as schedulers and service managers do."""
+    learner = psutil.Process(process.pid)
+    for each in [*reversed(learner.children(recursive=True)), learner]:
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            each.send_signal(number)
+
+
 def imports(process: subprocess.Popen[str], _: Path) -> bool:
     return any("torch" in m.path for m in psutil.Process(process.pid).memory_maps())
 
@@ -75,6 +83,23 @@ def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
     assert process.returncode == 130, err
     assert "Traceback" not in out + err
     assert err in {"", "asyncrl: interrupted\n"}
+
+
+@pytest.mark.fault("F12")
+@pytest.mark.parametrize("moment", [starts_its_helper, writes])
+def test_signal_to_every_process_of_a_job_is_answered_by_the_learner_alone(
+    tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
+) -> None:
+    with started([COMMAND, "train", "dqn", *TINY, "--run-dir", "x"], tmp_path) as process:
+        try:
+            wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
+            send_to_all(process, signal.SIGINT)
+            out, err = process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in out + err
+    assert err == ""
 
 
 # The disk hangs as soon as the test says so.

@@ -197,6 +197,29 @@ def test_without_its_helper_process_it_says_so_and_kills_all(
         wait_until(lambda: not alive(actor.pid), DEADLINE_S, "the actor gone")
 
 
+ENDS_SLOWLY = """
+import atexit, signal, sys, time
+
+atexit.register(time.sleep, 0.3)
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(3))
+"""
+
+
+@pytest.mark.fault("F11")
+def test_helper_process_that_ends_by_itself_tells_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_slowly.py").write_text(ENDS_SLOWLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(local, "_LAST_WORD_S", DEADLINE_S)
+    with LocalLauncher(preload=["ends_slowly"]) as launcher:
+        launcher.launch(peer(), bodies.waits)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        its_server().send_signal(signal.SIGUSR2)
+        with pytest.raises(ActorFailed, match=r"has gone \(exit code 3\)"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+
+
 @pytest.mark.fault("F11")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("body", [bodies.StartsHelpers, bodies.ForksAway])
