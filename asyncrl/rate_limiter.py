@@ -98,6 +98,7 @@ class RateLimiter:
         self._min_size = config.min_size
         self._lowest = lowest
         self._highest = highest
+        self._offset = 0.0  # of the difference, as counts of another ratio have it
         self.inserted = 0
         """Transitions inserted so far."""
         self.sampled = 0
@@ -107,7 +108,7 @@ class RateLimiter:
         """Whether `count` more transitions may be inserted now."""
         if self._ratio == 0 or self.inserted < self._min_size:
             return True
-        return self._ratio * (self.inserted + count) - self.sampled <= self._highest
+        return self._difference(inserts=count) <= self._highest
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` more transitions may be sampled now."""
@@ -115,7 +116,21 @@ class RateLimiter:
             return False
         if self._ratio == 0:
             return True
-        return self._ratio * self.inserted - (self.sampled + count) >= self._lowest
+        return self._difference(samples=count) >= self._lowest
+
+    def state(self) -> dict[str, float]:
+        """Return what `go_on` takes."""
+        counts = {"inserted": self.inserted, "sampled": self.sampled}
+        return {**counts, "samples_per_insert": self._ratio}
+
+    def go_on(self, *, inserted: int, sampled: int, samples_per_insert: float) -> None:
+        """Go on from such counts, in the middle of the band if they came of another ratio.
+
+        Else one side would wait until the other had made up for all that has been.
+        """
+        self.inserted, self.sampled = inserted, sampled
+        if samples_per_insert != self._ratio:
+            self._offset = self._difference() - (self._lowest + self._highest) / 2
 
     def on_insert(self, count: int) -> None:
         """Note an insert."""
@@ -124,3 +139,8 @@ class RateLimiter:
     def on_sample(self, count: int) -> None:
         """Note a sample."""
         self.sampled += count
+
+    def _difference(self, *, inserts: int = 0, samples: int = 0) -> float:
+        """Return how far inserts would be ahead after so many more."""
+        ahead = self._ratio * (self.inserted + inserts) - (self.sampled + samples)
+        return ahead - self._offset

@@ -131,11 +131,11 @@ class ReplayBufferProxy:
         here: whoever saves takes it piece by piece, while all goes on. Raises `CheckpointError` if
         a receiving thread that hangs keeps the buffer.
         """
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         with self._turnstile, self._buffer_to_save():
             groups = replay_groups(self.buffer, save=save_replay, room_bytes=_KEPT_BYTES)
             if groups:
-                counts = {"inserted": self._limiter.inserted, "sampled": self._limiter.sampled}
+                counts = self._limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
         return groups, {"ledger": asdict(balance), "env_steps": env_steps, "limiter": counts}
 
@@ -144,8 +144,11 @@ class ReplayBufferProxy:
         parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
         self.ledger.go_on(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
         if restore_replay(self.buffer, checkpoint.groups):
-            self._limiter.on_insert(checkpoint.count("run.limiter.inserted"))
-            self._limiter.on_sample(checkpoint.count("run.limiter.sampled"))
+            self._limiter.go_on(
+                inserted=checkpoint.count("run.limiter.inserted"),
+                sampled=checkpoint.count("run.limiter.sampled"),
+                samples_per_insert=checkpoint.number("run.limiter.samples_per_insert"),
+            )
 
     def take_evaluations(self) -> list[EvaluationReport]:
         """Return the evaluations that have arrived since the last call."""

@@ -60,6 +60,38 @@ def test_a_band_that_is_accepted_never_deadlocks(
             limiter.on_sample(batch)
 
 
+@given(
+    before=st.sampled_from([0.0, 0.5, 8.0]),
+    ratio=st.sampled_from([0.5, 1.5, 8.0]),
+    inserted=st.integers(100, 10**9),
+    message=st.integers(1, 300),
+    batch=st.integers(1, 512),
+)
+def test_neither_side_waits_for_what_went_by_at_another_ratio(
+    before: float, ratio: float, inserted: int, message: int, batch: int
+) -> None:
+    old = RateLimiterConfig(samples_per_insert=before, min_size=100).build(
+        max_insert=message, batch_size=batch
+    )
+    old.on_insert(inserted)
+    old.on_sample(int(inserted * before))
+    config = RateLimiterConfig(samples_per_insert=ratio, min_size=100)
+    limiter = config.build(max_insert=message, batch_size=batch)
+    counts = old.state()
+    limiter.go_on(
+        inserted=int(counts["inserted"]),
+        sampled=int(counts["sampled"]),
+        samples_per_insert=counts["samples_per_insert"],
+    )
+    assert (limiter.inserted, limiter.sampled) == (old.inserted, old.sampled)
+    if before == ratio:
+        assert limiter.may_insert(message) == old.may_insert(message)
+        assert limiter.may_sample(batch) == old.may_sample(batch)
+    else:
+        assert limiter.may_insert(message)
+        assert limiter.may_sample(batch)
+
+
 def test_refusal_names_a_band_that_works() -> None:
     config = RateLimiterConfig(samples_per_insert=2.0, band_transitions=1)
     with pytest.raises(ConfigError, match="at least 75") as refused:

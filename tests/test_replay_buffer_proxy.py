@@ -573,7 +573,7 @@ def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -
     first.proxy.close()
     groups, numbers = first.proxy.state(save_replay=save_replay)
     stored, produced = 3 * PER_MESSAGE, 5 * PER_MESSAGE
-    counts = {"inserted": stored, "sampled": 4}
+    counts = {"inserted": stored, "sampled": 4, "samples_per_insert": 0.5}
     assert numbers["limiter"] == (counts if save_replay else {})
     assert numbers["env_steps"] == stored
 
@@ -582,7 +582,7 @@ def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -
     second.proxy.restore(Checkpoint(copies, {"run": numbers}))
     assert second.buffer.pushed == (first.buffer.pushed if save_replay else [])
     _, after = second.proxy.state(save_replay=True)
-    assert after["limiter"] == (counts if save_replay else {"inserted": 0, "sampled": 0})
+    assert after["limiter"] == (counts if save_replay else {**counts, "inserted": 0, "sampled": 0})
     lost = produced - stored  # it was on its way when the checkpoint was taken
     assert after["ledger"] == {"produced": produced, "stored": stored, "dropped": 0, "lost": lost}
     assert after["env_steps"] == stored

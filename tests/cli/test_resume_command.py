@@ -121,6 +121,7 @@ def without(meta: dict[str, Any], name: str) -> None:
         ("best_score", [], "should say best_score, a number, and does not"),
         ("run.ledger.lost", [], "should say run.ledger.lost, a count, and does not"),
         ("run.limiter.sampled", [], "should say run.limiter.sampled"),
+        ("run.limiter.samples_per_insert", [], "should say run.limiter.samples_per_insert"),
         ("run.incarnation", [], "should say run.incarnation"),
         ("agent", [], "should hold agent, and holds model, replay"),
         ("", ["--agent.hidden", "32"], r"has shape \(16, 4\), expected \(32, 4\)"),
