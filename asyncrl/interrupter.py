@@ -125,7 +125,19 @@ class CrashForwardingThread(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._interrupter = interrupter
         self._body = target
+        self._ended = threading.Event()
 
     def run(self) -> None:
         """Run the target; hand whatever it raises to the interrupter."""
-        self._interrupter.take_steps(self._body)
+        try:
+            self._interrupter.take_steps(self._body)
+        finally:
+            self._ended.set()
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Wait until the target has ended; False if it has not in time.
+
+        A signal may interrupt this. After a `join` that was interrupted, Python 3.11 takes a
+        thread that goes on for one that has ended.
+        """
+        return self._ended.wait(timeout_s)

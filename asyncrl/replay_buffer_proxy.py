@@ -41,6 +41,9 @@ _PART_BYTES = 256 << 10
 _KEPT_BYTES = 32 << 20
 """As much of what is overwritten while it is being saved is kept for that; no actor waits."""
 
+_MOMENT_S = 0.25
+"""The thread gets as long to end where waiting for it was interrupted."""
+
 _HELD_S = 5.0
 """A checkpoint waits so long for the buffer where the thread that may have it hangs."""
 
@@ -169,9 +172,10 @@ class ReplayBufferProxy:
         """
         self._closing.set()
         self._link.wake()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        self.hangs = self._thread.is_alive()
+        try:
+            self._has_ended(timeout_s)
+        finally:
+            self.hangs = not self._has_ended(_MOMENT_S)
         if self.hangs:
             raise TransportError(
                 f"the thread that receives experience did not end within {timeout_s:g} s, and is "
@@ -206,6 +210,9 @@ class ReplayBufferProxy:
             yield
         finally:
             self._changed.release()
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        return self._thread.ident is None or self._thread.has_ended(timeout_s)
 
     def _stands_in(self) -> str:
         # The one way to ask where another thread stands.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -433,17 +434,20 @@ def test_close_without_start_is_harmless() -> None:
     Station().proxy.close()
 
 
+class Hangs(ListBuffer):
+    """Takes nothing in until the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        assert self.let_go.wait(SOON_S)
+        return super().push(columns, rows)
+
+
 @pytest.mark.fault("F10")
 def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Hangs(ListBuffer):
-        """Takes nothing in until the test lets it."""
-
-        let_go = threading.Event()
-
-        def push(self, columns: Columns, rows: IntArray) -> int:
-            assert self.let_go.wait(SOON_S)
-            return super().push(columns, rows)
-
     station = Station()
     station.proxy.buffer = buffer = Hangs()
     station.proxy.start()
@@ -459,6 +463,32 @@ def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.M
     assert not station.proxy.hangs
     assert buffer.pushed == [1]
     assert station.proxy.state(save_replay=True)[1]["ledger"]["stored"] == PER_MESSAGE
+
+
+@pytest.mark.fault("F13")
+def test_thread_is_known_to_live_though_waiting_for_it_was_interrupted() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def close() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        station.proxy.close()
+
+    station = Station()
+    station.proxy.buffer = buffer = Hangs()
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert station.proxy.hangs
+    buffer.let_go.set()
+    station.proxy.close()
+    assert not station.proxy.hangs
+    assert buffer.pushed == [1]
 
 
 @pytest.mark.fault("F30")
