@@ -179,6 +179,7 @@ class AsyncTrainer:
             self._strategy.run(self)
             self.proxy.actors.end_learning()
             self.books.finish()
+            self.interrupter.stop("the loop ended")
         except BaseException as error:
             self.interrupter.fail(error)
         finally:
@@ -326,15 +327,11 @@ class AsyncTrainer:
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""
-        self._manager.stop(timeout_s=0.0 if self._in_a_hurry() else None)
+        self._manager.stop(timeout_s=0.0 if self.interrupter.hurry else None)
 
     def _close_saver(self) -> None:
         """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
-        if not self._in_a_hurry():
-            self.books.close_saver()
-
-    def _in_a_hurry(self) -> bool:
-        return any(isinstance(error, KeyboardInterrupt) for error in self.interrupter.errors)
+        self.books.close_saver(wait=not self.interrupter.hurry)
 
     def _save_last(self) -> None:
         """Save what was learned, also when a part failed; never a model that is not finite."""

@@ -230,10 +230,15 @@ class Bookkeeper:
             if self._recorder:
                 self._recorder.close(failed=failed)
 
-    def close_saver(self) -> None:
-        """Wait until the last checkpoint is on disk; raise if it could not be written."""
-        if self._saver:
+    def close_saver(self, *, wait: bool = True) -> None:
+        """Wait until the last checkpoint is on disk; raise if it could not be written.
+
+        Who does not wait gets it written as long as the process lives.
+        """
+        if self._saver and wait:
             self._saver.close(self._config.save_timeout_s)
+        elif self._saver:
+            self._saver.leave()
 
     def result(self) -> TrainResult:
         """Sum the run up, as far as the learner knows it."""

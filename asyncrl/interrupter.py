@@ -31,6 +31,8 @@ class Interrupter:
         self._reasons: list[str] = []
         self._errors: list[BaseException] = []
         self._urgent = False
+        self.hurry = False
+        """Whether somebody has interrupted the end as well, and nothing is to be waited for."""
         self.save_requested = False
         """Set it to have a checkpoint saved soon; the run goes on."""
         self._noted = 0
@@ -47,6 +49,7 @@ class Interrupter:
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error, which `raise_if_failed` will raise."""
+        self.hurry |= self.is_set and isinstance(error, KeyboardInterrupt)
         if not any(error is known for known in self._errors):
             self._errors.append(error)
         self._set(f"{type(error).__name__}: {error}")

@@ -65,7 +65,6 @@ class Saver:
         self._agent = agent
         self._changed = threading.Condition()
         self._waiting: dict[str, _Job] = {}
-        self._writing = False
         self._running = False
         self._closing = False
         self._thread: CrashForwardingThread | None = None
@@ -110,21 +109,24 @@ class Saver:
 
         Raises if the newest checkpoint of a kind could not be written.
         """
+        self.leave()
         with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            in_time = self._changed.wait_for(
-                lambda: not (self._waiting or self._writing), timeout_s
-            )
-        if in_time:
-            self._checkpointer.unlock()
-        else:
+            in_time = self._changed.wait_for(lambda: not self._running, timeout_s)
+        if not in_time:
             raise CheckpointError(
                 f"the last checkpoint was not on disk after {timeout_s:g} s and was given up; "
                 "those that were saved before are whole"
             )
         for error in self._errors.values():
             raise error
+
+    def leave(self) -> None:
+        """Wait for nothing: once all is on disk, others may write there."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            if not self._running:
+                self._checkpointer.unlock()
 
     def record(self) -> Record:
         """Return how often saving failed, and how long the newest checkpoint took to write."""
@@ -143,13 +145,13 @@ class Saver:
                     del job  # what was saved is not to stay in memory until the next one
                 with self._changed:
                     self._write_s = time.monotonic() - began
-                    self._writing = False
-                    self._changed.notify_all()
         finally:
             with self._changed:
                 given_up, self._waiting = self._waiting, {}
-                self._writing = self._running = False
+                self._running = False
                 self._changed.notify_all()
+                if self._closing:
+                    self._checkpointer.unlock()
             for waiting in given_up.values():
                 self._end(waiting)
 
@@ -158,7 +160,6 @@ class Saver:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             if not self._waiting:
                 return None
-            self._writing = True
             return self._waiting.pop(next(iter(self._waiting)))
 
     def _end(self, job: _Job) -> None:

@@ -141,6 +141,9 @@ class DirectSaver(Saver):
     def close(self, timeout_s: float) -> None:
         pass
 
+    def leave(self) -> None:
+        pass
+
 
 class NoProgress:
     """Nobody watches."""

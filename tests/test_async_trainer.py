@@ -732,16 +732,42 @@ def test_own_loop_may_use_the_parts_by_hand() -> None:
     assert result.opt_steps == 3
 
 
-@pytest.mark.fault("F13")
-def test_second_interruption_leaves_no_time_to_actors() -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
+
+class Disk(DirectSaver):
+    """Tells whether it is waited for."""
+
+    waited: bool | None = None
+
+    def close(self, timeout_s: float) -> None:
+        self.waited = True
+
+    def leave(self) -> None:
+        self.waited = False
+
+
+@pytest.mark.fault("F12")
+def test_first_ctrl_c_where_nobody_handles_it_ends_the_run_as_well() -> None:
+    stage = Stage(strategy=Steps(3, after=interrupt))
+    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
+    with pytest.raises(KeyboardInterrupt):
+        stage.train()
+    assert "save 3" in stage.log
+    assert disk.waited
+    assert stage.manager.waited_s is None, "actors have the time that they always have"
+
+
+@pytest.mark.fault("F13")
+def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None:
     stage = Stage(strategy=Steps(1))
+    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
     stage.link.at_stop_actors = interrupt
     with pytest.raises(KeyboardInterrupt):
         stage.train()
     assert stage.manager.waited_s == 0.0
+    assert disk.waited is False
     assert "close link" in stage.log
 
 

@@ -6,6 +6,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,38 @@ def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="in use by another run"):
         other.lock()
     saver.close(20)
+    other.lock()
+    other.unlock()
+
+
+@pytest.mark.fault("F13", "F36")
+def test_checkpoint_that_nobody_waits_for_is_written_and_then_others_may_write(
+    tmp_path: Path,
+) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    saver = Saver(checkpointer, Interrupter())
+    saver.save("7", GROUPS, {})
+    saver.leave()
+
+    def taken() -> bool:
+        with suppress(ConfigError):
+            other.lock()
+            return True
+        return False
+
+    wait_until(taken, 20, "the lock")
+    assert other.names() == ["7"]
+    other.unlock()
+
+
+@pytest.mark.fault("F13", "F36")
+def test_saver_that_is_left_without_anything_to_write_lets_others_write_at_once(
+    tmp_path: Path,
+) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    Saver(checkpointer, Interrupter()).leave()
     other.lock()
     other.unlock()
 

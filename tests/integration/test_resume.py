@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCo
 from asyncrl.train import build_async_trainer, train_async
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
+from asyncrl.types import Columns
 from benchmarks.chaos.resumed_runs import (
     CASES,
     DQN_SMALL,
@@ -78,6 +80,35 @@ def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
     per_insert = 32 * (500 - 300) / (ledger["stored"] - first.ledger["stored"])
     assert per_insert < 8.0, "the limiter holds the ratio over both parts"
     assert Checkpointer(tmp_path).load_latest().meta["run"]["incarnation"] == 2
+
+
+@pytest.mark.fault("F12", "F21")
+@pytest.mark.processes
+def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
+    trainer = build_async_trainer(
+        DQN_SMALL, cartpole(), async_config(), stop=MaxOptSteps(10_000), checkpoint_dir=tmp_path
+    )
+    learn = trainer.agent.opt
+
+    def opt(batch: Columns) -> Mapping[str, float]:
+        if trainer.books.counts.opt_steps == 100:
+            signal.raise_signal(signal.SIGINT)
+        return learn(batch)
+
+    trainer.agent.opt = opt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert Checkpointer(tmp_path).latest() == "100"
+    resumed = train_async(
+        DQN_SMALL,
+        cartpole(),
+        async_config(),
+        stop=MaxOptSteps(120),
+        checkpoint_dir=tmp_path,
+        resume=True,
+    )
+    assert resumed.opt_steps == 120
+    assert resumed.ledger["in_flight"] == 0
 
 
 @pytest.mark.fault("F21")
