@@ -206,26 +206,27 @@ class AsyncTrainer:
             )
             self.interrupter.raise_if_failed()
 
-    def run_step(self) -> bool:
+    def run_step(self, turns_left: int | None = None) -> bool:
         """Take one turn: sample, learn, keep books.
 
         Returns whether it learned; if not, it has waited a little for experience.
         """
-        batch = self.sample()
+        batch = self.sample(turns_left)
         if batch is not None:
             self.learn(batch)
         self.keep_books()
         return batch is not None
 
-    def sample(self) -> Columns | None:
+    def sample(self, turns_left: int | None = None) -> Columns | None:
         """Return a batch as soon as the limiter allows one; None after a short wait in vain.
 
+        No more are drawn at once than there are `turns_left`, this one included, if that is given.
         Raises the error of whichever part of the run has failed, so that no loop goes on alone.
         """
         self.interrupter.raise_if_failed()
         batch = next(self._drawn, None)
         if batch is None:
-            self._drawn = self._draw()
+            self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
             batch = next(self._drawn, None)
         return batch
 
@@ -273,9 +274,9 @@ class AsyncTrainer:
             actors={str(actor_id): row.counts() for actor_id, row in rows.items()},
         )
 
-    def _draw(self) -> Iterator[Columns]:
+    def _draw(self, count: int) -> Iterator[Columns]:
         """Draw several batches if the limiter allows them now, else one; none if it allows none."""
-        count, size = self._at_once, self.config.batch_size
+        size = self.config.batch_size
         while count > 1 and not self.proxy.wait_may_sample(count * size, 0.0):
             count //= 2
         allowed = count > 1 or self.proxy.wait_may_sample(size, _WAIT_S)

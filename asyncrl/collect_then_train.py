@@ -57,6 +57,7 @@ class CollectThenTrain:
         """Learn as often as a round says, and hand out the model that comes of it."""
         done = 0
         while done < self.opt_steps and not trainer.should_stop:
-            done += trainer.run_step()
+            # What is drawn ahead would be older than the next round's experience.
+            done += trainer.run_step(turns_left=self.opt_steps - done)
         if done:
             trainer.publish()

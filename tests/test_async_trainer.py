@@ -350,6 +350,18 @@ def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
     assert len({obs.tobytes() for obs in batches}) == 6, "no batch is there twice"
 
 
+def test_no_more_batches_are_drawn_together_than_turns_are_to_come() -> None:
+    class Rounds:
+        def run(self, trainer: AsyncTrainer) -> None:
+            for _ in range(3):
+                for left in (5, 4, 3, 2, 1):
+                    assert trainer.run_step(turns_left=left)
+
+    stage = Stage(strategy=Rounds())
+    stage.train()
+    assert [drawn // BATCH_SIZE for drawn in stage.proxy.drawn] == [1, 4, 5, 5]
+
+
 def test_no_more_batches_are_drawn_together_than_the_limiter_allows() -> None:
     # 28 stored transitions, 16 of them before the first sample, allow 12 samples and a band of 12.
     stage = Stage(strategy=Steps(3), samples_per_insert=1.0)

@@ -43,9 +43,18 @@ class Watched:
     def __post_init__(self) -> None:
         self.collected: list[tuple[int, int]] = []
         self.trained: list[tuple[int, int]] = []
+        self.drawn: list[int] = []
 
     def run(self, trainer: AsyncTrainer) -> None:
+        sample = trainer.proxy.sample
+
+        def watched_sample(batch_size: int) -> Columns:
+            self.drawn[-1] += batch_size
+            return sample(batch_size)
+
+        trainer.proxy.sample = watched_sample  # type: ignore[method-assign]
         while not trainer.should_stop:
+            self.drawn.append(0)
             begin = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
             self.inner.collect(trainer)
             middle = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
@@ -75,6 +84,7 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     result = trainer.train()
     assert result.opt_steps == 21
     assert watched.trained == [(0, 7), (7, 14), (14, 21)]
+    assert watched.drawn == [7 * SETTINGS.trainer.batch_size] * 3, "in their own rounds"
     assert published == [0, 7, 14, 21]
     assert all(env_steps >= 300 and not opts for env_steps, opts in watched.collected)
     assert result.env_steps >= 900
