@@ -93,7 +93,7 @@ def test_data_reaches_the_disk_before_it_is_shown(traced: TracedSaves, tmp_path:
         elif call.startswith("rename"):
             done.append("switch")
     files = ["agent.safetensors", "model.safetensors", "manifest.json"]
-    assert done == ["run", *files, ".data", "switch", "run"]
+    assert done == ["run", *files, ".asyncrl", "switch", "run"]
 
 
 @pytest.fixture
