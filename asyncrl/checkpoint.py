@@ -111,8 +111,18 @@ class Checkpointer:
         self._lock: DirectoryLock | None = None
 
     def lock(self) -> None:
-        """Keep other runs from writing here, until `unlock`; raise `ConfigError` if one does."""
-        self._lock = self._lock or DirectoryLock(self._directory)
+        """Keep other runs from writing here, until `unlock`.
+
+        Raises `ConfigError` if one does, or if no checkpoint can be saved here.
+        """
+        if self._lock:
+            return
+        self._lock = DirectoryLock(self._directory)
+        try:
+            _try_link(self._directory)
+        except ConfigError:
+            self.unlock()
+            raise
 
     def unlock(self) -> None:
         """Let others write here; may be called again."""
@@ -291,6 +301,20 @@ def _verify(path: Path, digest: Digest) -> None:
         raise CheckpointError(f"{path.name} has {size} bytes, but {expected} were saved")
     if digest_of(path) != digest:
         raise CheckpointError(f"{path.name} is damaged: its sha256 is not what was saved")
+
+
+def _try_link(directory: Path) -> None:
+    """Make a link, as each save does, and remove it."""
+    link = directory / f"{_HIDDEN}linkable.link"
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to("nothing")
+        link.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{directory} can hold no symbolic links, which checkpoints need: {error.strerror}; "
+            "give a directory on another disk"
+        ) from error
 
 
 def _is_ours(path: Path) -> bool:

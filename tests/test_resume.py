@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,28 @@ def test_directory_that_nothing_can_be_resumed_from_is_left_to_others(tmp_path: 
     other = Checkpointer(tmp_path)
     other.lock()
     other.unlock()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_directory_that_can_hold_no_links_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool
+) -> None:
+    if resume:
+        save(tmp_path / "run", "5", META)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "symlink", refuse)
+        with pytest.raises(ConfigError, match=r"run can hold no .* links.*not permitted.* another"):
+            open_checkpoints(tmp_path / "run", keep=2, resume=resume, config=CONFIG)
+    assert (tmp_path / "run").exists() == resume
+    for _ in range(2):  # nor is anything in the way of the next one
+        checkpointer, _ = open_checkpoints(tmp_path / "run", keep=2, resume=resume, config=CONFIG)
+        assert checkpointer is not None
+        assert [path.name for path in (tmp_path / "run").glob(".*link")] == []
+        checkpointer.unlock()
 
 
 def test_file_where_the_directory_should_be_is_nothing_to_resume_from(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ A checkpoint of a run holds its replay, too, unless `save_replay` is off: `load_
 path of one checkpoint, or that of their directory, whose newest one it loads.
 
 The files are checkpoints: arrays beside a manifest with their hashes, written so that a crash
-leaves no half of one. All of it is checked before a buffer is made, and nothing is unpickled.
+leaves no half of one. All of it is checked before a buffer is made, and nothing is unpickled. The
+path is a link to a hidden folder beside it: to copy it somewhere else, take `cp -rL`.
 """
 
 from __future__ import annotations
