@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from asyncrl.step_processor import OneStep, Step, StepProcessor
     from asyncrl.train import build_async_trainer, train_async
     from asyncrl.train_sync import SyncConfig, train_sync
+    from asyncrl.trained import load_policy
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
     from asyncrl.trajectory_processor import ReturnToGo, Trajectories, Trajectory, TrajectoryConfig
     from asyncrl.transport import ActorLink, LearnerLink, Transport
@@ -128,6 +129,7 @@ __all__ = [
     "TransportError",
     "WireError",
     "build_async_trainer",
+    "load_policy",
     "train_async",
     "train_from_data",
     "train_offline",
@@ -178,6 +180,7 @@ _HOMES = {
     "step_processor": ["OneStep", "Step", "StepProcessor"],
     "train": ["build_async_trainer", "train_async"],
     "train_sync": ["SyncConfig", "train_sync"],
+    "trained": ["load_policy"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
     "trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
     "transport": ["ActorLink", "LearnerLink", "Transport"],

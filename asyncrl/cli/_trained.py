@@ -1,22 +1,20 @@
-"""What a run has left: its settings, and one of its models, ready to act."""
+"""A model that a run from the command line has left, with the environment it is scored on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncrl.agent import Policy, PolicyContext
-from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.config import load_yaml
+from asyncrl.agent import Policy
 from asyncrl.env import BatchEnv
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.messages import ModelInfo
-from asyncrl.replay_buffer import REPLAY
+from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
-from asyncrl.types import ModelVersion
+from asyncrl.trained import SavedModel, policy_of
+
+__all__ = ["Trained", "check_run_dir", "find_model", "trained"]
 
 
 class Trained(NamedTuple):
@@ -49,46 +47,25 @@ def check_run_dir(run_dir: Path) -> None:
     )
 
 
+def find_model(run: Path, checkpoint: str) -> SavedModel:
+    """Find what is named by a run, or by one of its checkpoints."""
+    model = SavedModel.at(run, checkpoint)
+    check_run_dir(model.run_dir)
+    return model
+
+
 @contextmanager
 def trained(
-    run_dir: Path, checkpoint: str, *, episodes: int = 1, env_kwargs: Mapping[str, Any]
+    model: SavedModel, *, episodes: int = 1, env_kwargs: Mapping[str, Any]
 ) -> Iterator[Trained]:
     """Load a model, and make the environment for so many episodes, some arguments changed."""
-    config = load_yaml(RunConfig, run_dir / "config.yaml")
+    config = model.config()
     config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
-    saved = _load(run_dir, checkpoint)
+    saved = model.load()
     env = config.eval_env_config().build_for(episodes)
     try:
-        with _using(saved, run_dir):
-            policy = config.agent.build_policy(env.spec, PolicyContext(seed=config.seed))
-            info = ModelInfo(
-                version=ModelVersion(saved.count("opt_steps")),
-                params=saved.group("model"),
-                env_steps=saved.count("env_steps"),
-            )
-            policy.sync_model(info)
-        yield Trained(config, policy, env, info.version)
+        source = f"in {model.config_path}"
+        policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
+        yield Trained(config, policy, env, saved.count("opt_steps"))
     finally:
         env.close()
-
-
-def _load(run_dir: Path, name: str) -> Checkpoint:
-    checkpointer = Checkpointer(run_dir / "checkpoints")
-    if not (names := checkpointer.names()):
-        raise CheckpointError(
-            f"{run_dir} holds no checkpoint: its run has saved none, which it does every "
-            "trainer.books.save_interval_opt_steps and at its end, once it has learned"
-        )
-    if name not in names:
-        raise CheckpointError(
-            f"{run_dir} has no checkpoint {name}; --checkpoint chooses one of {', '.join(names)}"
-        )
-    return checkpointer.load(name, mapped=[REPLAY])
-
-
-def _using(saved: Checkpoint, run_dir: Path) -> AbstractContextManager[None]:
-    return saved.naming(
-        "use",
-        f"The agent and the environment in {run_dir}/config.yaml must be those that it was "
-        "trained with, and this the version of asyncrl that saved it",
-    )

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from asyncrl.cli._trained import check_run_dir, trained
+from asyncrl.cli._trained import find_model, trained
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator
 from asyncrl.seeding import Role, derive_seed
@@ -23,10 +23,10 @@ class EvalArguments:
     """Score a trained model."""
 
     run_dir: Annotated[Path, tyro.conf.Positional]
-    """Directory of the run."""
+    """Directory of the run, or of one of its checkpoints."""
 
     checkpoint: str = "best"
-    """`best`, or the number of optimisation steps of a checkpoint."""
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint."""
 
     episodes: int = 10
     """Episodes to play."""
@@ -49,18 +49,15 @@ def parse(argv: list[str]) -> EvalArguments:
     arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
     if arguments.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
-    check_run_dir(arguments.run_dir)
+    find_model(arguments.run_dir, arguments.checkpoint)
     return arguments
 
 
 def run(arguments: EvalArguments) -> int:
     """Evaluate, and return the exit code."""
-    with trained(
-        arguments.run_dir,
-        arguments.checkpoint,
-        episodes=arguments.episodes,
-        env_kwargs=arguments.env_kwargs,
-    ) as (config, policy, env, version):
+    model = find_model(arguments.run_dir, arguments.checkpoint)
+    playing = trained(model, episodes=arguments.episodes, env_kwargs=arguments.env_kwargs)
+    with playing as (config, policy, env, version):
         play = replace(
             config.evaluation.play,
             episodes=arguments.episodes,

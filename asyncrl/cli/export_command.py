@@ -12,8 +12,7 @@ import tyro
 from asyncrl import policy_numpy
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.torch_agent import TorchPolicy
-from asyncrl.checkpoint import Checkpointer
-from asyncrl.cli._trained import check_run_dir, trained
+from asyncrl.cli._trained import find_model, trained
 from asyncrl.errors import ConfigError
 
 __all__ = ["ExportArguments", "parse", "run"]
@@ -32,43 +31,29 @@ class ExportArguments:
     with a memory is to be told where episodes begin."""
 
     checkpoint: str = "best"
-    """`best`, or the number of optimisation steps of a checkpoint."""
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint."""
 
 
 def parse(argv: list[str]) -> ExportArguments:
     """Read the command line."""
     arguments = tyro.cli(ExportArguments, prog="asyncrl export", args=argv)
-    path, to = arguments.run_dir.absolute(), arguments.to
-    if path.parent.name == "checkpoints" and not (path / "config.yaml").exists():
-        name = _name_of(path)
-        if arguments.checkpoint not in {"best", name}:
-            raise ConfigError(
-                f"{arguments.run_dir} is one checkpoint and --checkpoint {arguments.checkpoint} "
-                "another; leave one of them out"
-            )
-        if path.resolve() == to.parent.resolve():
-            raise ConfigError(
-                f"{to} would be in checkpoint {name} itself, and deleted with it; let --to name a "
-                f"file elsewhere, such as {path.parent.parent / to.name}"
-            )
-        arguments = ExportArguments(run_dir=path.parent.parent, to=to, checkpoint=name)
-    check_run_dir(arguments.run_dir)
+    to = arguments.to
+    model = find_model(arguments.run_dir, arguments.checkpoint)
+    if (model.checkpoints / model.name).resolve() == to.parent.resolve():
+        raise ConfigError(
+            f"{to} would be in checkpoint {model.name} itself, and deleted with it; let --to name "
+            f"a file elsewhere, such as {model.run_dir / to.name}"
+        )
     if to.suffix not in {".npz", ".onnx"} or to.is_dir():
         raise ConfigError(f"--to must name a file that ends in .npz or .onnx, got {to}")
     return arguments
 
 
-def _name_of(path: Path) -> str:
-    """Return what a checkpoint is called, also if its data is named, as by `.` from within."""
-    names = Checkpointer(path.parent).names()
-    data = path.resolve()
-    return next((one for one in names if (path.parent / one).resolve() == data), path.name)
-
-
 def run(arguments: ExportArguments) -> int:
     """Export, and return the exit code."""
     to = arguments.to
-    with trained(arguments.run_dir, arguments.checkpoint, env_kwargs={}) as (_, policy, env, steps):
+    model = find_model(arguments.run_dir, arguments.checkpoint)
+    with trained(model, env_kwargs={}) as (_, policy, env, steps):
         if not isinstance(policy, TorchPolicy):
             raise ConfigError(
                 f"{type(policy).__name__} is not made of torch modules, and cannot be exported"

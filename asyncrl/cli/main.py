@@ -33,7 +33,7 @@ usage: asyncrl COMMAND [OPTIONS]
       go on with a run from its newest whole checkpoint
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]
       score the best model of a run
-  asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|N]
+  asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|newest|N]
       write its policy as a file that acts with numpy alone, or as an ONNX model
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch

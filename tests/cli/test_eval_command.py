@@ -143,7 +143,7 @@ def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["eval", str(trained.directory), "--checkpoint", "77"]) == 1
-    assert "has no checkpoint 77; --checkpoint chooses one of 300, best" in capsys.readouterr().err
+    assert "has no checkpoint 77; choose one of 300, best" in capsys.readouterr().err
 
 
 @pytest.mark.fault("F37")

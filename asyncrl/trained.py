@@ -1,0 +1,151 @@
+"""What runs have left behind, ready to act: a saved model as a policy. Trains and scores nothing.
+
+policy = load_policy("runs/mine")
+action = policy.act(obs).action
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Self
+
+from asyncrl.agent import AgentConfig, Policy, PolicyContext
+from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.config import load_yaml
+from asyncrl.env import EnvSpec, MakeBatchEnv
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.given import look_at, require_agent_config
+from asyncrl.messages import ModelInfo
+from asyncrl.replay_buffer import REPLAY
+from asyncrl.run_config import RunConfig
+from asyncrl.types import ModelVersion
+
+__all__ = ["SavedModel", "load_policy", "policy_of"]
+
+_BEST, _NEWEST = "best", "newest"
+
+
+def load_policy(
+    run: str | PathLike[str],
+    checkpoint: str | int = _BEST,
+    *,
+    agent: AgentConfig | None = None,
+    make_env: MakeBatchEnv | None = None,
+    seed: int = 0,
+) -> Policy:
+    """Return a model that a run has saved, as a policy that does not explore.
+
+    `policy.act(obs).action` holds an action for each row of `obs`, any number of them, as the
+    environments of training gave them. `policy.train()` has it explore. One with a memory keeps it
+    from one `act` to the next: tell it by `asyncrl.agent.forget` where an episode begins.
+
+    Args:
+        run: Directory of a run, or of checkpoints, or one checkpoint in there.
+        checkpoint: `best`, `newest`, or a number of optimisation steps.
+        agent: What was trained; not needed where `asyncrl train` has written it to `config.yaml`.
+        make_env: What it was trained on, the same; called once, for the spaces.
+        seed: Of its exploration.
+
+    Raises `CheckpointError` if there is no such checkpoint, or none that is whole and of that agent
+    and environment, and `ConfigError` if these are not known.
+    """
+    model = SavedModel.at(Path(run), str(checkpoint))
+    saved, source = model.load(), "that are given"
+    if agent is None or make_env is None:
+        config, source = model.config(), f"in {model.config_path}"
+        agent = config.agent if agent is None else agent
+        make_env = make_env or partial(config.eval_env_config().build_for, 1)
+    require_agent_config(agent)
+    spec, _ = look_at(make_env)
+    policy = policy_of(saved, agent, spec, seed=seed, source=source)
+    policy.train(False)
+    return policy
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """Which of the models that a run has saved."""
+
+    checkpoints: Path
+    name: str
+
+    @classmethod
+    def at(cls, path: Path, name: str = _BEST) -> Self:
+        """Find it by the directory of its run, of its checkpoints, or by its own."""
+        if (path / "config.yaml").exists() or (path / "checkpoints").is_dir():
+            return cls(path / "checkpoints", name)
+        if Checkpointer(path).names():
+            return cls(path.absolute(), name)
+        # What it is called, also if its data is named, as by `.` from within.
+        parent, data = path.absolute().parent, path.resolve()
+        names = Checkpointer(parent).names()
+        own = next((one for one in names if (parent / one).resolve() == data), None)
+        if own is None:
+            return cls(path / "checkpoints", name)
+        if name not in {_BEST, own}:
+            raise ConfigError(f"{path} is one checkpoint and {name} another; leave one of them out")
+        return cls(parent, own)
+
+    @property
+    def run_dir(self) -> Path:
+        """The directory that holds everything else of the run."""
+        return self.checkpoints.parent
+
+    @property
+    def config_path(self) -> Path:
+        """Where the command line has written how it was trained."""
+        return self.run_dir / "config.yaml"
+
+    def config(self) -> RunConfig:
+        """Read how it was trained; raise `ConfigError` if nothing says so."""
+        if not (self.config_path.is_file() and self.config_path.stat().st_size):
+            raise ConfigError(
+                f"nothing says how the models in {self.checkpoints} were trained, as asyncrl train "
+                f"would in {self.config_path}; give agent= and make_env=, the same as to "
+                "train_async or train_sync"
+            )
+        return load_yaml(RunConfig, self.config_path)
+
+    def load(self) -> Checkpoint:
+        """Load its checkpoint; raise `CheckpointError` if it is not there, or not whole."""
+        checkpointer = Checkpointer(self.checkpoints)
+        if not (names := checkpointer.names()):
+            why = (
+                "its run has saved none, which it does every trainer.books.save_interval_opt_steps "
+                "and at its end, once it has learned"
+                if self.run_dir.is_dir()
+                else "there is no such directory"
+            )
+            raise CheckpointError(f"{self.run_dir} holds no checkpoint: {why}")
+        if self.name == _NEWEST and checkpointer.latest():
+            return checkpointer.load_latest(mapped=[REPLAY])
+        if self.name not in names:
+            raise CheckpointError(
+                f"{self.run_dir} has no checkpoint {self.name}; choose one of {', '.join(names)}"
+            )
+        return checkpointer.load(self.name, mapped=[REPLAY])
+
+
+def policy_of(
+    saved: Checkpoint, agent: AgentConfig, spec: EnvSpec, *, seed: int, source: str
+) -> Policy:
+    """Make the policy that a checkpoint holds the model of.
+
+    `source` tells, in errors, where agent and environment have come from.
+    """
+    advice = (
+        f"The agent and the environment {source} must be those that it was trained with, and this "
+        "the version of asyncrl that saved it"
+    )
+    with saved.naming("use", advice):
+        policy = agent.build_policy(spec, PolicyContext(seed=seed))
+        info = ModelInfo(
+            version=ModelVersion(saved.count("opt_steps")),
+            params=saved.group("model"),
+            env_steps=saved.count("env_steps"),
+        )
+        policy.sync_model(info)
+    return policy
