@@ -264,12 +264,12 @@ class PeerTable:
         life = self._lives.get(peer.actor_id)
         last, reason = self._refused.get(peer.actor_id, (-1, ""))
         if life is not None and peer.incarnation < life.peer.incarnation:
-            count, reason = "stale", _replaced_by(life.peer)
+            self.counters["stale"] += 1
+            reason = _replaced_by(life.peer)
         elif peer.incarnation <= last:
-            count = "refused"
+            self.counters["refused"] += 1
         else:
             return False
-        self.counters[count] += 1
         self.refusals.append((peer, reason))
         return True
 
