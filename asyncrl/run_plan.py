@@ -30,7 +30,7 @@ from asyncrl.rate_limiter import RateLimiter
 from asyncrl.replay_buffer import ReplayBuffer, with_start_columns
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentSchema
-from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
+from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.transport import Transport
 from asyncrl.types import ActorId
 
@@ -66,7 +66,8 @@ class RunPlan:
         self._spec, self._n_envs = look_at(make_env)
         extras = agent.extra_columns(self._spec)
         self._replay = with_start_columns(config.replay, extras)
-        self._make_processor = make_processor or partial(make_one_step, config.segment, extras)
+        make_processor = make_processor or partial(make_one_step, config.segment, extras)
+        self._make_processor = partial(made_for, make_processor, self._spec, extras)
         self.schema: SegmentSchema = schema_of(
             self._make_processor(),
             self._spec,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from asyncrl.segment import (
 )
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
-__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "make_one_step", "schema_of"]
+__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "made_for", "make_one_step", "schema_of"]
 
 
 _RETURN_GAMMA = 0.99
@@ -55,7 +55,10 @@ class StepProcessor(Protocol):
     """Turns steps into rows. One processor serves one batch of environments for its whole life."""
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
-        """Return the columns of its rows, given the environment's and the policy's."""
+        """Return the columns of its rows, given the environment's and the policy's.
+
+        Asked before the first step of each life, so a processor may fill what a policy asks for.
+        """
         ...
 
     def process(self, step: Step) -> Iterator[Rows]:
@@ -80,9 +83,9 @@ class OneStep:
     def __init__(self, *, frame_stack: int = 1, return_gamma: float | None = None) -> None:
         """Serve one batch of environments.
 
-        With `return_gamma`, rows have one of the agent's own columns filled, `discounted_return`:
-        the episode's rewards so far, each discounted by the steps since then. Reward
-        normalisation takes its scale from it.
+        With `return_gamma`, or for an agent that asks for it, rows have one of the agent's own
+        columns filled, `discounted_return`: the episode's rewards so far, each discounted by the
+        steps since then. Reward normalisation takes its scale from it.
         """
         self._stacks = _Stacks(frame_stack) if frame_stack > 1 else None
         self._return_gamma = return_gamma
@@ -95,6 +98,8 @@ class OneStep:
         """Observation, action, reward, flags, model version, and the policy's own columns."""
         if self._stacks:
             self._stacks.check(spec)
+        if self._return_gamma is None and any(c.name == DISCOUNTED_RETURN for c in extras):
+            self._return_gamma = _RETURN_GAMMA
         shape = spec.observation.shape[1:] if self._stacks else spec.observation.shape
         return (
             ColumnSpec("obs", spec.observation.dtype, shape),
@@ -147,6 +152,15 @@ def make_one_step(config: SegmentConfig, extras: Sequence[ColumnSpec]) -> OneSte
     """Return the processor that fits how segments are cut, and what columns an agent asks for."""
     asked = any(column.name == DISCOUNTED_RETURN for column in extras)
     return OneStep(frame_stack=config.frame_stack, return_gamma=_RETURN_GAMMA if asked else None)
+
+
+def made_for(
+    make_processor: Callable[[], StepProcessor], spec: EnvSpec, extras: tuple[ColumnSpec, ...]
+) -> StepProcessor:
+    """Return a processor that knows what columns an agent asks for."""
+    processor = make_processor()
+    processor.columns(spec, extras)
+    return processor
 
 
 def schema_of(

@@ -158,8 +158,7 @@ class Trajectories:
     ) -> None:
         """Serve one batch of environments.
 
-        `one_step` makes the rows that are held; a `OneStep` unless another one is given, for
-        instance one with `return_gamma`.
+        `one_step` makes the rows that are held; a `OneStep` unless another one is given.
         """
         self._config = config or TrajectoryConfig()
         self._post_process = post_process

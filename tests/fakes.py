@@ -14,7 +14,7 @@ from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.saver import Saver
-from asyncrl.segment import ColumnSpec
+from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns, ModelVersion, Params
 
 COUNTING_SPEC = EnvSpec(
@@ -167,3 +167,10 @@ class ConstantConfig:
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         return ()
+
+
+class AskingConfig(ConstantConfig):
+    """Builds agents that ask for the discounted return of each episode so far."""
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        return (ColumnSpec(DISCOUNTED_RETURN, "float32"),)

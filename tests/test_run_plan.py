@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.agent import Act
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.env import BatchEnv, EnvSpec
@@ -17,9 +18,11 @@ from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
 from asyncrl.segment import ColumnSpec, SegmentConfig
+from asyncrl.step_processor import OneStep, Step
+from asyncrl.trajectory_processor import Trajectories
 from asyncrl.transports.local import LocalTransport
-from asyncrl.types import ActorId
-from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
+from asyncrl.types import ActorId, ModelVersion
+from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 CONFIG = AsyncConfig(
     actors=3,
@@ -87,6 +90,18 @@ def test_start_columns_of_the_agent_are_kept_as_such(named: tuple[str, ...]) -> 
 def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
     with pytest.raises(ConfigError, match=r"needs its column 'memory'.*UniformReplayConfig"):
         RunPlan(RememberingConfig(), CountingBatch, None, CONFIG, None)
+
+
+@pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
+def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
+    one = RunPlan(AskingConfig(), CountingBatch, make_processor, CONFIG, None)
+    processor = one._make_processor()
+    env, obs = CountingBatch(), np.zeros((2, 2), np.float32)
+    outcome = env.step(np.ones(2, np.int64))
+    step = Step(obs, Act(np.ones(2, np.int64)), outcome, ModelVersion(0))
+    rows = [*processor.process(step), *processor.finish(outcome.obs)]
+    columns = {name for row in rows for name in row.columns}
+    assert columns == {column.name for column in one.schema.columns}
 
 
 def test_learner_and_buffer_are_the_configs() -> None:

@@ -256,6 +256,15 @@ def test_returns_so_far_are_discounted_and_begin_anew_with_each_episode() -> Non
     assert row.columns["discounted_return"].dtype == np.float32
 
 
+def test_returns_so_far_are_filled_for_an_agent_that_asks() -> None:
+    asked = ColumnSpec("discounted_return", "float32")
+    processor = OneStep()
+    assert asked in processor.columns(SPEC, (asked,))
+    for _ in range(2):
+        row, *_ = processor.process(make_step())
+    assert row.columns["discounted_return"].tolist() == pytest.approx([0.995, 2.985, 4.975])
+
+
 def test_rows_have_no_returns_so_far_unless_asked() -> None:
     (row,) = process(make_step())
     assert "discounted_return" not in row.columns

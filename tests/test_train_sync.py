@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.env import EnvSpec
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.segment import DISCOUNTED_RETURN
+from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.trajectory_processor import ReturnToGo, Trajectories
+from tests.fakes import AskingConfig, ConstantAgent, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -66,6 +72,33 @@ def test_run_whose_settings_are_infinite_is_saved_and_resumed(
         assert result.env_steps == limit
     assert "other settings" not in caplog.text
     assert Checkpointer(tmp_path).load_latest().meta["env_steps"] == 120
+
+
+class Watched(AskingConfig):
+    """Builds an agent that can be looked at."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        built.append(super().build(spec, context))
+        return built[-1]
+
+
+built: list[ConstantAgent] = []
+
+
+@pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
+def test_returns_so_far_are_in_the_batches_of_an_agent_that_asks(
+    make_processor: Callable[[], StepProcessor] | None,
+) -> None:
+    # A reward of 10 in each of the second environment's steps, plus the action.
+    train_sync(
+        Watched(), CountingBatch, CONFIG, stop=MaxEnvSteps(80), make_processor=make_processor
+    )
+    batches = built.pop().batches
+    rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    begins = rows["obs"][:, 1] == 0
+    assert (rows["reward"][begins] > 0).any()
+    assert rows[DISCOUNTED_RETURN][begins].tolist() == rows["reward"][begins].tolist()
+    assert (rows[DISCOUNTED_RETURN][~begins] >= rows["reward"][~begins]).all()
 
 
 def test_same_seed_gives_the_same_model(tmp_path: Path) -> None:
