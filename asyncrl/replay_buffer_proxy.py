@@ -274,25 +274,23 @@ class ReplayBufferProxy:
                 return
             self._held.popleft()
             if may_insert:
-                self.ledger.on_stored(self._store(message))
+                self._store(message)
             else:
                 self.ledger.on_dropped("overflow", message.transitions)
             self._link.acknowledge(message.peer, message.seq)
             self._watch.lap("push")
 
-    def _store(self, message: Experience) -> int:
-        """Push a message, in parts between which others may sample."""
+    def _store(self, message: Experience) -> None:
+        """Push a message, in parts between which others may sample or save; each counts at once."""
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
         step = max(1, _PART_BYTES // segment_bytes)
-        stored = 0
         for first in range(0, len(message.rows), step):
             part = slice(first, first + step)
             columns = {name: column[part] for name, column in message.columns.items()}
             with self._turnstile:
                 pass
             with self._changed:
-                stored += self.buffer.push(columns, message.rows[part])
-        with self._changed:
-            self._limiter.on_insert(stored)
-            self._changed.notify_all()
-        return stored
+                stored = self.buffer.push(columns, message.rows[part])
+                self.ledger.on_stored(stored)
+                self._limiter.on_insert(stored)
+                self._changed.notify_all()

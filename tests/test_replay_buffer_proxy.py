@@ -273,6 +273,35 @@ def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     station.interrupter.raise_if_failed()
 
 
+@pytest.mark.fault("F21")
+def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
+    buffer = SlowBuffer()
+    station = Station(buffer=buffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert buffer.entered.wait(SOON_S)
+    states: list[tuple[int, Mapping[str, Any]]] = []
+
+    def save() -> None:
+        _, numbers = station.proxy.state(save_replay=True)
+        states.append((len(buffer.done), numbers["ledger"]))
+
+    saver = threading.Thread(target=save)
+    saver.start()
+    wait_until(station.proxy._turnstile.locked, SOON_S, "the saver to stand in line")
+    buffer.go_on.set()
+    saver.join(SOON_S)
+    ((pushed, ledger),) = states
+    assert pushed == 1, "of two parts"
+    assert ledger["stored"] == PER_MESSAGE // 2
+    assert ledger["produced"] == PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
 class PriorityBuffer(ListBuffer):
     """Keeps what it is told."""
 
