@@ -3,7 +3,8 @@
 What is to be saved must be a copy, or a stream of what was there. Of two checkpoints of the same
 kind, numbered or of one word, that wait to be written, the newer one is enough. A disk that is full
 ends no run: what was saved before is whole, the failure is told and counted, and the next
-checkpoint is another try.
+checkpoint is another try. Where that one goes well, what found no room under a word before, as the
+best model, is tried again.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ class _Job:
     def kind(self) -> str:
         return "numbered" if self.name.isdigit() else self.name
 
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether no newer one will do as well, and it keeps nothing from anybody."""
+        streams = [group for group in self.groups.values() if not isinstance(group, Mapping)]
+        return self.kind != "numbered" and not streams and "agent" not in self.groups
+
     def close(self) -> None:
         """Have nothing kept for it any more."""
         for group in self.groups.values():
@@ -65,6 +72,7 @@ class Saver:
         self._agent = agent
         self._changed = threading.Condition()
         self._waiting: dict[str, _Job] = {}
+        self._failed: dict[str, _Job] = {}
         self._running = False
         self._closing = False
         self._thread: CrashForwardingThread | None = None
@@ -84,12 +92,12 @@ class Saver:
         """
         job = _Job(name, groups, meta)
         with self._changed:
-            overtaken = self._waiting.get(job.kind)
+            overtaken = [self._waiting.get(job.kind), self._failed.pop(job.kind, None)]
             self._waiting[job.kind] = job
             was_running, self._running = self._running, True
             self._changed.notify_all()
-        if overtaken:
-            self._end(overtaken)
+        for older in filter(None, overtaken):
+            self._end(older)
         if not was_running:
             self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
             self._thread.start()
@@ -138,22 +146,25 @@ class Saver:
         try:
             while (job := self._next()) is not None:
                 began = time.monotonic()
+                is_kept = False
                 try:
-                    self._write(job)
+                    is_kept = self._write(job)
                 finally:
-                    self._end(job)
+                    if not is_kept:
+                        self._end(job)
                     del job  # what was saved is not to stay in memory until the next one
                 with self._changed:
                     self._write_s = time.monotonic() - began
         finally:
             with self._changed:
-                given_up, self._waiting = self._waiting, {}
+                given_up = [*self._waiting.values(), *self._failed.values()]
+                self._waiting, self._failed = {}, {}
                 self._running = False
                 self._changed.notify_all()
                 if self._closing:
                     self._checkpointer.unlock()
-            for waiting in given_up.values():
-                self._end(waiting)
+            for job in given_up:
+                self._end(job)
 
     def _next(self) -> _Job | None:
         with self._changed:
@@ -169,12 +180,21 @@ class Saver:
         if isinstance(state, Mapping) and isinstance(self._agent, ReusesMemory):
             self._agent.spare = state
 
-    def _write(self, job: _Job) -> None:
+    def _write(self, job: _Job) -> bool:
+        """Return whether it failed, and is kept to be tried again after one that does not."""
         try:
             self._checkpointer.save(job.name, job.groups, job.meta)
         except CheckpointError as error:
-            self._errors[job.kind] = error
             logger.exception("training goes on without checkpoint %s", job.name)
-            self._failures += 1
-        else:
+            with self._changed:
+                self._errors[job.kind] = error
+                is_kept = job.may_be_kept and job.kind not in self._waiting
+                if is_kept:
+                    self._failed[job.kind] = job
+                self._failures += 1
+            return is_kept
+        with self._changed:
             self._errors.pop(job.kind, None)
+            self._waiting.update(self._failed)
+            self._failed = {}
+        return False

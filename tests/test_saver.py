@@ -236,6 +236,46 @@ def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
 
 
 @pytest.mark.fault("F17")
+def test_best_model_that_found_no_room_is_written_when_there_is_some(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    for names in (["best"], ["1"], ["best"]):
+        failures = stage.saver.record().get("checkpoint/failures", 0.0)
+        stage.save(*names)
+        wait_until(
+            lambda n=failures: stage.saver.record()["checkpoint/failures"] == n + 1,  # type: ignore[misc]
+            20,
+            "a failure",
+        )
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)  # raises nothing: all is on disk
+    assert stage.checkpointer.written == ["2", "best"], "the newest of them, and once"
+    assert stage.saver.record()["checkpoint/failures"] == 3
+
+
+@pytest.mark.fault("F17")
+def test_model_that_found_no_room_is_forgotten_for_a_newer_one(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # or the log would keep the error, and it the model
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    weight = np.ones(3)
+    kept = weakref.ref(weight)
+    stage.saver.save("best", {"model": {"weight": weight}}, {})
+    del weight
+    wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    assert kept() is not None
+    stage.checkpointer.fail = lambda: None
+    stage.save("best")
+    wait_until(lambda: kept() is None, 20, "the older model to be forgotten")
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["best", "2"]
+
+
+@pytest.mark.fault("F17")
 def test_last_checkpoint_that_could_not_be_written_is_the_runs_error(stage: Stage) -> None:
     stage.checkpointer.may_write.set()
     stage.save("1")
