@@ -28,17 +28,12 @@ from asyncrl.agent import (
 )
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.env_checks import checked
-from asyncrl.errors import EnvironmentFault
+from asyncrl.errors import EnvironmentFault, describe_error
 from asyncrl.evaluator import Evaluator
 from asyncrl.launcher import Progress
 from asyncrl.messages import EvaluationReport, Hello, Peer
 from asyncrl.outbox import Outbox
-from asyncrl.restart_policy import (
-    EnvRestartPolicy,
-    GiveUp,
-    RestartPolicyConfig,
-    describe_error,
-)
+from asyncrl.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor

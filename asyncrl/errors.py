@@ -1,4 +1,4 @@
-"""Every exception that asyncrl raises on purpose.
+"""Every exception that asyncrl raises on purpose, and any exception in words.
 
 AsyncRLError
 ├── ConfigError (ValueError)     a setting that cannot work; raised before anything is started
@@ -27,7 +27,17 @@ __all__ = [
     "TransportClosed",
     "TransportError",
     "WireError",
+    "describe_error",
 ]
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class and message of an exception in one line."""
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except BaseException:  # the user's own class may fail to say what it is, in any way
+        words = type(error).__name__
+    return " ".join(words.split())
 
 
 class AsyncRLError(Exception):

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from asyncrl.errors import describe_error
+
 __all__ = ["CrashForwardingThread", "Interrupter"]
 
 _MAX_NOTES = 8
@@ -52,7 +54,7 @@ class Interrupter:
         self.hurry |= self.is_set and isinstance(error, KeyboardInterrupt)
         if not any(error is known for known in self._errors):
             self._errors.append(error)
-        self._set(f"{type(error).__name__}: {error}")
+        self._set(describe_error(error))
 
     def take_steps(self, *steps: Callable[[], object]) -> None:
         """Take each of these steps, whatever became of the one before; keep what they raise."""

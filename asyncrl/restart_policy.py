@@ -36,7 +36,6 @@ __all__ = [
     "RestartPolicy",
     "RestartPolicyConfig",
     "cause_of",
-    "describe_error",
     "hung",
     "lagged",
 ]
@@ -255,15 +254,6 @@ class _Recent:
         # 64 deaths reach any limit, and no power of so few overflows.
         wait = config.backoff_s * config.backoff_factor ** min(deaths - 1, 64)
         return min(config.backoff_max_s, wait) * (1.0 - config.jitter * self._random.random())
-
-
-def describe_error(error: BaseException) -> str:
-    """Return class and message of an exception in one line."""
-    try:
-        words = f"{type(error).__name__}: {error}"
-    except BaseException:  # the user's own class may fail to say what it is, in any way
-        words = type(error).__name__
-    return " ".join(words.split())
 
 
 def cause_of(ended: ActorExit) -> Cause:

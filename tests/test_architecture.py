@@ -31,7 +31,6 @@ WITHOUT_TWIN = {
     "asyncrl/agent.py": "protocols; tests/contracts covers implementations",
     "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
     "asyncrl/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",
-    "asyncrl/errors.py": "a tree of empty classes",
     "asyncrl/launcher.py": "protocols; tests/launchers covers implementations",
     "asyncrl/messages.py": "frozen classes; test_wire.py sends each of them",
     "asyncrl/recorder.py": "protocols; tests/recorders covers implementations",

@@ -82,6 +82,24 @@ def test_steps_are_taken_whatever_became_of_those_before() -> None:
     assert [type(error) for error in interrupter.errors] == [SystemExit]
 
 
+@pytest.mark.fault("F10")
+def test_steps_go_on_after_an_error_that_cannot_say_what_it_is() -> None:
+    class Speechless(Exception):
+        def __str__(self) -> str:
+            raise SystemExit("no words")
+
+    def fail() -> None:
+        raise Speechless
+
+    interrupter = Interrupter()
+    taken: list[int] = []
+    interrupter.take_steps(fail, lambda: taken.append(2))
+    assert taken == [2]
+    assert interrupter.reason == "Speechless"
+    with pytest.raises(Speechless):
+        interrupter.raise_if_failed()
+
+
 def test_an_error_that_comes_by_twice_counts_once() -> None:
     interrupter = Interrupter()
     error = ValueError("one")

@@ -22,7 +22,6 @@ from asyncrl.restart_policy import (
     RestartPolicy,
     RestartPolicyConfig,
     cause_of,
-    describe_error,
     hung,
     lagged,
 )
@@ -235,16 +234,6 @@ def test_environments_that_never_made_a_step_are_not_made_anew() -> None:
     end = EnvRestartPolicy(STEADY, seed=0).on_failure(now=0.0, env_steps=0)
     assert isinstance(end, GiveUp)
     assert "before their first step" in end.why
-
-
-@pytest.mark.fault("F4")
-def test_error_in_one_line() -> None:
-    class Speechless(Exception):
-        def __str__(self) -> str:
-            raise SystemExit("no words")
-
-    assert describe_error(ValueError("the wheel\n  came off")) == "ValueError: the wheel came off"
-    assert describe_error(Speechless()) == "Speechless"
 
 
 # --- waits ---------------------------------------------------------------------------------------

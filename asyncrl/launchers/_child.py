@@ -16,10 +16,10 @@ from pathlib import Path
 
 import cloudpickle
 
+from asyncrl.errors import describe_error
 from asyncrl.launcher import Progress
 from asyncrl.launchers._bodies import take_body
 from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
-from asyncrl.restart_policy import describe_error
 
 __all__ = ["STACKS_SIGNAL", "live", "main"]
 
