@@ -26,6 +26,7 @@ from asyncrl.restart_policy import (
     cause_of,
     hung,
     lagged,
+    overgrown,
 )
 from asyncrl.stragglers import Stragglers
 from asyncrl.types import ActorId
@@ -38,6 +39,9 @@ MakeBody = Callable[[Peer], ActorBody]
 """Makes what one life of an actor runs."""
 
 _WATCH_S = 0.05
+_SAME_SIGNAL_S = 1.0
+"""Time for the learner to hear of a signal to the whole job, too: it may be in native code."""
+
 _LET_GO_S = 30.0
 """Time for a launcher to end what it has, beside that for actors to die of being killed."""
 
@@ -74,15 +78,9 @@ class ActorManagerConfig:
     """When an actor that died is started again."""
 
     def __post_init__(self) -> None:
-        if self.step_timeout_s < 0:
-            raise ConfigError(
-                f"supervision.step_timeout_s must be 0 (off) or more, got {self.step_timeout_s}"
-            )
-        if self.memory_limit_bytes < 0:
-            raise ConfigError(
-                "supervision.memory_limit_bytes must be 0 (no limit) or more, got "
-                f"{self.memory_limit_bytes}"
-            )
+        for name in ("step_timeout_s", "memory_limit_bytes"):
+            if (value := getattr(self, name)) < 0:
+                raise ConfigError(f"supervision.{name} must be 0 (off) or more, got {value}")
         if not 0 <= self.min_pace < 1:
             raise ConfigError(
                 "supervision.min_pace must be 0 (never) or a share below 1, as 0.1, got "
@@ -219,6 +217,8 @@ class ActorManager:
     def _take_exits(self, exits: Sequence[ActorExit]) -> None:
         for ended in exits:  # all of them first: who is alive matters below
             self._slots[ended.peer.actor_id].alive = False
+        if any(ended.by_signal_to_job for ended in exits):
+            self._interrupter.wait(_SAME_SIGNAL_S)
         for ended in exits:
             self._take_exit(ended)
 
@@ -229,8 +229,8 @@ class ActorManager:
         killed_because = slot.killed_because if ended.code < 0 else None  # else it was quicker
         cause = killed_because or cause_of(ended)
         text = f"\n\n{ended.text}" if ended.text else ""
-        if self._finishing.is_set():
-            if ended.code:
+        if self._ends_well():
+            if ended.code and not (ended.by_signal_to_job and self._interrupter.urgent):
                 lost = "at the end of the run; what it had not sent is lost"
                 logger.warning("%s %s, %s. %s%s", who, cause.how, lost, cause.advice, text)
             return
@@ -243,15 +243,20 @@ class ActorManager:
             case GiveUp(why, todo):
                 done = "; ".join(filter(None, (cause.how, why, "the run ends")))
                 self._interrupter.fail(ActorFailed(f"{who} {done}. {todo}{text}"))
+                return
             case Drop():
                 slot.dropped = True
                 self._on_drop(ended.peer.actor_id)
                 done = f"the run goes on without it, with {left} others"
-                logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
             case restart:
                 done = f"it is started again in {restart.after_s:.1f} s"
-                logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
                 slot.restart_at = now + restart.after_s
+        logger.warning("%s %s; %s. %s%s", who, cause.how, done, cause.advice, text)
+
+    def _ends_well(self) -> bool:
+        """Whether actors may end now without harm: asked to, or by the signal that ends the run."""
+        hurries = self._interrupter.urgent and self._interrupter.error is None
+        return hurries or self._finishing.is_set()
 
     def _others_left(self, actor_id: ActorId) -> int | None:
         """Return how many other actors live or will live again; None if this is no actor."""
@@ -295,16 +300,9 @@ class ActorManager:
         if not limit_bytes or self._finishing.is_set():
             return
         for peer, slot in self._living():
-            if slot.killed_because:
-                continue
             held_bytes = self._launcher.memory_bytes(peer)
-            if held_bytes > limit_bytes:
-                slot.killed_because = Cause(
-                    f"held {held_bytes / 2**20:.0f} MiB of memory where "
-                    "supervision.memory_limit_bytes allows "
-                    f"{limit_bytes / 2**20:.0f}, and was killed",
-                    "If that is no leak, raise the limit, or run fewer environments in each actor.",
-                )
+            if held_bytes > limit_bytes and not slot.killed_because:
+                slot.killed_because = overgrown(held_bytes, limit_bytes)
                 self._launcher.kill(peer)
 
     def _end_slow(self) -> None:

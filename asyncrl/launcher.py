@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,6 +61,11 @@ class ActorExit:
 
     peak_bytes: int = 0
     """The most memory that it held at once; 0 if that is not known."""
+
+    @property
+    def by_signal_to_job(self) -> bool:
+        """Whether it was a signal that schedulers send to all processes of a job at once."""
+        return -self.code in {signal.SIGTERM, signal.SIGHUP}
 
 
 class Launcher(Protocol):

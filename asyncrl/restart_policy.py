@@ -38,6 +38,7 @@ __all__ = [
     "cause_of",
     "hung",
     "lagged",
+    "overgrown",
 ]
 
 _MEND = "Mend what raised it."
@@ -294,6 +295,15 @@ def lagged(
         f"If its environments are meant to be slower, lower supervision.min_pace, now "
         f"{min_pace:g}; else {_SEE_STACKS}",
         wasted_s=window_s,
+    )
+
+
+def overgrown(held_bytes: int, limit_bytes: int) -> Cause:
+    """Say why an actor was killed that held too much memory."""
+    return Cause(
+        f"held {held_bytes / 2**20:.0f} MiB of memory where supervision.memory_limit_bytes allows "
+        f"{limit_bytes / 2**20:.0f}, and was killed",
+        "If that is no leak, raise the limit, or run fewer environments in each actor.",
     )
 
 

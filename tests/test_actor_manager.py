@@ -24,7 +24,7 @@ from asyncrl.types import ActorId
 from tests.helpers import wait_until
 
 DEADLINE_S = 5.0
-KILLED, RAISED = -9, 1
+KILLED, TERMINATED, RAISED = -9, -15, 1
 
 
 class FakeLauncher:
@@ -594,6 +594,46 @@ def test_no_actor_is_started_once_the_run_is_to_end_in_a_hurry() -> None:
         assert stage.launcher.launched == [peer(0), peer(1)]
 
 
+@pytest.mark.fault("F14")
+def test_actor_that_a_signal_to_the_whole_job_ended_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(max_restarts=0) as stage:
+        stage.interrupter.stop("interrupted by SIGTERM", urgent=True)
+        stage.launcher.end(peer(0), TERMINATED)
+        stage.launcher.wait_rounds()
+        assert [ended.peer for ended in stage.exits] == [peer(0)]
+        assert stage.interrupter.error is None
+        assert not caplog.records
+
+
+@pytest.mark.fault("F14")
+def test_actor_may_end_of_such_a_signal_before_the_learner_has_heard_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncrl.actor_manager._SAME_SIGNAL_S", DEADLINE_S)
+    with started() as stage:
+        stage.launcher.end(peer(0), TERMINATED)
+        wait_until(lambda: not stage.launcher._ended, DEADLINE_S, "the manager to see it")
+        stage.interrupter.stop("interrupted by SIGTERM", urgent=True)
+        stage.launcher.wait_rounds()
+        assert [ended.peer for ended in stage.exits] == [peer(0)]
+        assert stage.interrupter.error is None
+        assert not caplog.records
+
+
+def test_actor_that_alone_has_got_a_signal_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.actor_manager._SAME_SIGNAL_S", 0.0)
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), TERMINATED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(0, 1))
+
+
 def test_evaluator_that_died_comes_back_for_the_last_evaluation() -> None:
     with started() as stage:
         stage.all_work()
@@ -694,7 +734,7 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     [
         ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
         ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
-        ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(no limit\)"),
+        ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(off\)"),
         ({"min_pace": 1.0}, r"supervision\.min_pace must be 0 \(never\) or a share below 1"),
         ({"pace_window_s": 0.0}, r"supervision\.pace_window_s must be positive"),
         ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),

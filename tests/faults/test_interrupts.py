@@ -85,19 +85,27 @@ def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
     assert err in {"", "asyncrl: interrupted\n"}
 
 
-@pytest.mark.fault("F12")
-@pytest.mark.parametrize("moment", [starts_its_helper, writes])
+@pytest.mark.fault("F12", "F14")
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        (signal.SIGINT, starts_its_helper),
+        (signal.SIGINT, starts_its_actor),
+        (signal.SIGTERM, starts_its_actor),
+    ],
+)
 def test_signal_to_every_process_of_a_job_is_answered_by_the_learner_alone(
-    tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
+    tmp_path: Path, number: signal.Signals, moment: Callable[[subprocess.Popen[str], Path], bool]
 ) -> None:
-    with started([COMMAND, "train", "dqn", *TINY, "--run-dir", "x"], tmp_path) as process:
+    arguments = [*TINY, "--run-dir", "x", "--supervision.restart.max-restarts", "0"]
+    with started([COMMAND, "train", "dqn", *arguments], tmp_path) as process:
         try:
             wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
-            send_to_all(process, signal.SIGINT)
+            send_to_all(process, number)
             out, err = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
-    assert process.returncode == 130, err
+    assert process.returncode == 128 + number, err
     assert "Traceback" not in out + err
     assert err == ""
 
