@@ -152,7 +152,8 @@ def _load(
 
 
 def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | None:
-    return EpisodeEvaluator(env, config.play, config.evaluation_seed) if config.play else None
+    seed = derive_seed(config.evaluation_seed, Role.EVALUATION)
+    return EpisodeEvaluator(env, config.play, seed) if config.play else None
 
 
 def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:

@@ -108,6 +108,7 @@ def _make_evaluator(
     if config.play is None:
         return None
     env = make_batch_env(make_env, "make_eval_env")
-    evaluator = EpisodeEvaluator(env, config.play, config.evaluation_seed)
+    seed = derive_seed(config.evaluation_seed, Role.EVALUATION)
+    evaluator = EpisodeEvaluator(env, config.play, seed)
     closing.callback(evaluator.close)
     return evaluator

@@ -12,8 +12,10 @@ from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
@@ -25,11 +27,12 @@ from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Params
+from asyncrl.types import Array, Params
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
@@ -98,6 +101,21 @@ def test_learns_from_a_buffer(run: Path) -> None:
         AGENT, buffer, MAKE_ENV, replace(CONFIG, play=None), stop=MaxOptSteps(5)
     )
     assert (result.opt_steps, result.best_score) == (5, None)
+
+
+def test_evaluated_episodes_are_those_of_other_runs(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
+    reset = PlainBatch.reset
+
+    def watched(env: PlainBatch, seed: int) -> Array:
+        seeds.append(seed)
+        return reset(env, seed)
+
+    monkeypatch.setattr(PlainBatch, "reset", watched)
+    train_from_data(AGENT, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(1))
+    assert seeds == [derive_seed(AsyncConfig().evaluation.seed, Role.EVALUATION)]
 
 
 def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:

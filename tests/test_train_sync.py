@@ -12,6 +12,7 @@ import pytest
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.env import EnvSpec
@@ -19,13 +20,15 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.run_plan import RunPlan
 from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.step_processor import OneStep, StepProcessor
-from asyncrl.stop_conditions import MaxEnvSteps
+from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.trajectory_processor import ReturnToGo, Trajectories
-from tests.fakes import AskingConfig, ConstantAgent, CountingBatch
+from asyncrl.types import Array
+from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
@@ -132,3 +135,18 @@ def test_evaluates_never_if_asked() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="seed must be 0 or more, got -1"):
         SyncConfig(seed=-1)
+
+
+def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
+    seeds = []
+
+    class Watched(CountingBatch):
+        def reset(self, seed: int) -> Array:
+            seeds.append(seed)
+            return super().reset(seed)
+
+    train_sync(ConstantConfig(), CountingBatch, CONFIG, make_eval_env=Watched, stop=MaxOptSteps(1))
+    plan = RunPlan(ConstantConfig(), CountingBatch, None, AsyncConfig(), None)
+    plan.make_evaluator(None, Watched)().evaluate(ConstantAgent())
+    assert len(seeds) == 2
+    assert len(set(seeds)) == 1
