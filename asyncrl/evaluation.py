@@ -54,7 +54,7 @@ class InlineEvaluation:
     busy = False
 
     def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
-        if evaluator.stochastic:
+        if getattr(evaluator, "stochastic", False):
             raise ConfigError(
                 "play.stochastic=True lets a policy act as in training, which the one in training "
                 "cannot do in between; evaluate in the background, or after training: asyncrl eval "

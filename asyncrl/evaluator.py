@@ -24,12 +24,11 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator(Protocol):
-    """Policy in, score out; the same policy gets the same score each time."""
+    """Policy in, score out; the same policy gets the same score each time.
 
-    @property
-    def stochastic(self) -> bool:
-        """Whether it lets the policy act as in training."""
-        ...
+    One that lets the policy act as in training says so by an attribute `stochastic` that is true,
+    and is refused where the policy is the one in training.
+    """
 
     def evaluate(self, policy: Policy) -> Evaluation:
         """Score a policy in evaluation mode and leave its mode as it was."""

@@ -68,8 +68,6 @@ class Link:
 class Acts:
     """Scores how far the run has come, as far as the policy knows."""
 
-    stochastic = False
-
     def __init__(self, policy: Scheduled) -> None:
         self.policy = policy
 

@@ -22,8 +22,6 @@ from tests.sample_messages import PEER, make_model
 class CountingEvaluator:
     """Scores what the policy would do, and counts how often it was asked."""
 
-    stochastic = False
-
     def __init__(self) -> None:
         self.count = 0
         self.closed = False
@@ -135,6 +133,18 @@ def test_answer_for_another_model_is_no_answer() -> None:
     proxy.put(5, 2.0)
     assert [scored.score for scored in site.take()] == [2.0], "and the same one counts once"
     assert not site.busy
+
+
+def test_evaluator_of_ones_own_need_not_speak_of_exploring() -> None:
+    class Shortest:
+        def evaluate(self, policy: Policy) -> Evaluation:
+            return Evaluation(3.0, {})
+
+        def close(self) -> None: ...
+
+    site = InlineEvaluation(Shortest(), ConstantAgent())
+    site.request(make_model(5))
+    assert [scored.score for scored in site.take()] == [3.0]
 
 
 def test_policy_in_training_is_not_to_explore_in_between() -> None:

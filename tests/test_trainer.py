@@ -299,8 +299,6 @@ def test_offline_training_refuses_an_empty_buffer() -> None:
 class ScriptedEvaluator:
     """Gives the scores it was told to give."""
 
-    stochastic = False
-
     def __init__(self, scores: list[float]) -> None:
         self._scores = scores
         self.calls = 0

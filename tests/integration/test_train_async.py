@@ -481,8 +481,6 @@ class NotingBatch(CountingBatch):
 class SlowEvaluator:
     """Its first evaluation lasts until the learner has been seen to go on."""
 
-    stochastic = False
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
