@@ -60,7 +60,7 @@ METRICS: dict[str, Metric] = {
     "ledger/lost": Metric("transitions", "made by actors that died before sending them"),
     "ledger/in_flight": Metric("transitions", "on their way"),
     # What the link did not accept, whole run; absent until there is one.
-    "link/refused": Metric("messages", "from peers that were turned away, or have no credit"),
+    "link/refused": Metric("messages", "from peers that were turned away, or may not send them"),
     "link/stale": Metric("messages", "of an actor's earlier life, after its place was taken"),
     "link/unknown": Metric("messages", "from those who have not said who they are"),
     "link/duplicate": Metric("messages", "that came twice, and count once"),

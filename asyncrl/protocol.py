@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from asyncrl.messages import SOFTWARE, Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.messages import (
+    SOFTWARE,
+    EvaluationReport,
+    Experience,
+    Hello,
+    Message,
+    ModelInfo,
+    Peer,
+    Report,
+)
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId
 
@@ -131,6 +140,9 @@ class PeerTable:
     resends: deque[tuple[Peer, Resend]] = field(default_factory=deque)
     """Who is to send something again; whoever carries it out takes it off."""
 
+    evaluators: set[ActorId] = field(default_factory=set)
+    """Whose evaluations count. Whoever lets somebody in says so, and not who comes."""
+
     _lives: dict[ActorId, _Life] = field(default_factory=dict)
     _refused: dict[ActorId, tuple[int, str]] = field(default_factory=dict)
     """The last life that was turned away, and why."""
@@ -158,6 +170,10 @@ class PeerTable:
         life = self._lives[message.peer.actor_id]
         if isinstance(message, Experience):
             return self._admits_experience(life, message)
+        if isinstance(message, EvaluationReport) and life.peer.actor_id not in self.evaluators:
+            self.counters["refused"] += 1
+            self.refuse(life.peer, "an evaluation from a peer that is not to evaluate")
+            return False
         return self._admits_report(life, message)
 
     def acknowledges(self, peer: Peer, seq: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from asyncrl.actor_manager import MakeBody
 from asyncrl.actor_process import (
@@ -36,7 +37,13 @@ from asyncrl.types import ActorId
 
 __all__ = ["RunPlan"]
 
-Admit = Callable[[Peer], Transport]
+
+class Admit(Protocol):
+    """Tells what a life of an actor, or of who `evaluates`, is to connect to."""
+
+    def __call__(self, peer: Peer, *, evaluates: bool = False) -> Transport:
+        """As a learner's link does it."""
+        ...
 
 
 class RunPlan:
@@ -165,7 +172,8 @@ def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -
 
 
 def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:
-    return partial(run_evaluator, make_spec(transport=admit(peer)), peer)
+    transport = admit(peer, evaluates=True)
+    return partial(run_evaluator, make_spec(transport=transport), peer)
 
 
 def _episode_evaluator(

@@ -62,8 +62,11 @@ class LearnerLink(Protocol):
         """Messages and connections that did not count, by reason, see `metrics.py`. Any thread."""
         ...
 
-    def admit(self, peer: Peer) -> Transport:
-        """Return what this life of an actor is to connect to, its key included. Any thread."""
+    def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
+        """Return what this life of an actor is to connect to, its key included. Any thread.
+
+        Evaluations are taken from those who `evaluates`, and from nobody else.
+        """
         ...
 
     def revoke(self, peer: Peer) -> None:

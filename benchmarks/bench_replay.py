@@ -188,7 +188,7 @@ class Flood:
     def acknowledge(self, peer: Peer, seq: int) -> None:
         """Nobody waits."""
 
-    def admit(self, peer: Peer) -> Transport:
+    def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
         """Nobody is to come."""
         raise NotImplementedError
 

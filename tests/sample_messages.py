@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.messages import ActorReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
 from asyncrl.segment import ColumnSpec, make_schema
 from asyncrl.types import ActorId, Array, ModelVersion
 
@@ -62,6 +62,12 @@ def make_report(peer: Peer = PEER, produced: int = 5, seq: int = 1) -> ActorRepo
         policy={"epsilon": 0.1},
         final=True,
         seq=seq,
+    )
+
+
+def make_evaluation(peer: Peer = PEER, version: int = 0, score: float = 1.5) -> EvaluationReport:
+    return EvaluationReport(
+        peer=peer, model_version=ModelVersion(version), score=score, record={"a": 1.0}, seq=1
     )
 
 

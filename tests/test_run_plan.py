@@ -23,6 +23,7 @@ from asyncrl.trajectory_processor import Trajectories
 from asyncrl.transports.local import LocalTransport
 from asyncrl.types import ActorId, ModelVersion
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.sample_messages import make_peer
 
 CONFIG = AsyncConfig(
     actors=3,
@@ -65,6 +66,15 @@ def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
         one = plan(config)
         bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+
+
+def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
+    one = plan(replace(CONFIG, evaluation=EvaluationConfig(where="background")))
+    link = LocalTransport(one.schema).listen()
+    bodies = one.bodies(link.admit, lambda: None)  # type: ignore[arg-type,return-value]
+    for actor_id, make_body in bodies.items():
+        make_body(make_peer(actor_id))
+    assert link._table.evaluators == {ActorId(CONFIG.actors)}
 
 
 @dataclass(frozen=True)

@@ -113,8 +113,10 @@ class ZmqLearnerLink:
         """Messages and connections that did not count, by reason. Any thread."""
         return dict(self._table.counters)
 
-    def admit(self, peer: Peer) -> Transport:
+    def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
         """Return what this life of an actor is to connect to, its key included. Any thread."""
+        if evaluates:
+            self._table.evaluators.add(peer.actor_id)
         return self._make_address(self._gate.admit(self._name(peer).hex()) if self._gate else None)
 
     def revoke(self, peer: Peer) -> None:

@@ -84,8 +84,10 @@ class LocalLearnerLink:
         """Messages that did not count, by reason. Any thread."""
         return dict(self._table.counters)
 
-    def admit(self, peer: Peer) -> LocalTransport:
+    def admit(self, peer: Peer, *, evaluates: bool = False) -> LocalTransport:
         """Return what this life of an actor is to connect to. Any thread."""
+        if evaluates:
+            self._table.evaluators.add(peer.actor_id)
         return self.address
 
     def revoke(self, peer: Peer) -> None:

@@ -46,8 +46,10 @@ class Detour:
         """Be in the way of all links that admit somebody in this block."""
         admit = ZmqLearnerLink.admit
 
-        def admit_by_proxy(link: ZmqLearnerLink, peer: Peer) -> ZmqTransport:
-            transport = admit(link, peer)
+        def admit_by_proxy(
+            link: ZmqLearnerLink, peer: Peer, *, evaluates: bool = False
+        ) -> ZmqTransport:
+            transport = admit(link, peer, evaluates=evaluates)
             assert isinstance(transport, ZmqTransport)
             if not hasattr(self, "proxy"):
                 self.proxy = Proxy(int(transport.endpoint.rpartition(":")[2]))

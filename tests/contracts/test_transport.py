@@ -13,13 +13,22 @@ import numpy as np
 import pytest
 
 from asyncrl.errors import Refused, TransportClosed
-from asyncrl.messages import ActorReport, Experience, Hello, Message, ModelInfo, Peer
+from asyncrl.messages import (
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    Message,
+    ModelInfo,
+    Peer,
+)
 from asyncrl.transport import ActorLink
 from asyncrl.transports.local import LocalTransport
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from tests.sample_messages import (
     PEER,
     SCHEMA,
+    make_evaluation,
     make_experience,
     make_hello,
     make_model,
@@ -53,14 +62,14 @@ class Net:
         self.actors: list[ActorLink] = []
         self.received: list[Message] = []
 
-    def connect(self, peer: Peer = PEER) -> ActorLink:
-        actor = self.learner.admit(peer).connect(peer)
+    def connect(self, peer: Peer = PEER, *, evaluates: bool = False) -> ActorLink:
+        actor = self.learner.admit(peer, evaluates=evaluates).connect(peer)
         self.actors.append(actor)
         return actor
 
-    def join(self, peer: Peer = PEER) -> ActorLink:
+    def join(self, peer: Peer = PEER, *, evaluates: bool = False) -> ActorLink:
         """Connect an actor and let it in."""
-        actor = self.connect(peer)
+        actor = self.connect(peer, evaluates=evaluates)
         actor.hello(make_hello(peer))
         self.until(lambda: Hello in self.kinds(peer))
         return actor
@@ -378,6 +387,21 @@ def test_an_evaluator_needs_no_schema(net: Net) -> None:
     actor.hello(Hello(peer=PEER, schema_hash=""))
     net.learner.publish(make_model(1), "evaluate")
     assert net.until(lambda: actor.latest_model("evaluate", -1)).version == 1
+
+
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize("schema_hash", [SCHEMA.hash(), ""])
+def test_nobody_evaluates_but_the_evaluator(net: Net, schema_hash: str) -> None:
+    """Whatever it says in its hello: a score chooses the best model, and may end the run."""
+    evaluator = net.join(make_peer(7), evaluates=True)
+    actor = net.connect()
+    actor.hello(Hello(peer=PEER, schema_hash=schema_hash))
+    net.send(actor, make_evaluation())
+    net.send(evaluator, make_evaluation(make_peer(7)))
+    assert "evaluation" in refusal(net, actor)
+    net.until(lambda: EvaluationReport in net.kinds(make_peer(7)))
+    assert net.kinds() == [Hello]
+    assert net.learner.counters["refused"] > 0
 
 
 def test_an_earlier_life_is_fenced(net: Net) -> None:

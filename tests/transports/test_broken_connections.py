@@ -13,12 +13,12 @@ from asyncrl.errors import Refused
 from asyncrl.ledger import Ledger
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
-from asyncrl.types import ModelVersion
 from benchmarks.chaos.proxy import Proxy
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,
     SCHEMA,
+    make_evaluation,
     make_experience,
     make_hello,
     make_model,
@@ -28,6 +28,7 @@ from tests.sample_messages import (
 
 CONFIG = ZmqTransportConfig(window=4, request_interval_s=0.05, heartbeat_interval_s=0.1)
 DEADLINE_S = 60.0
+EVALUATOR = make_peer(7)
 
 
 class Line:
@@ -44,7 +45,7 @@ class Line:
         self.sent = 0
 
     def admit(self, peer: Peer) -> ZmqTransport:
-        transport = self.learner.admit(peer)
+        transport = self.learner.admit(peer, evaluates=peer == EVALUATOR)
         assert isinstance(transport, ZmqTransport)
         return transport
 
@@ -286,15 +287,11 @@ def test_no_report_is_lost_or_doubled_when_connections_break(line: Line, seed: i
 @pytest.mark.fault("F32")
 def test_an_evaluation_that_was_lost_is_told_again(line: Line) -> None:
     """By an evaluator, which sends nothing else, and only waits for its next model."""
-    peer = make_peer(7)
-    evaluator = line.connect(peer)
-    wait_until(lambda: line.take() or evaluator.hello(make_hello(peer)), DEADLINE_S, "entry")
+    evaluator = line.connect(EVALUATOR)
+    wait_until(lambda: line.take() or evaluator.hello(make_hello(EVALUATOR)), DEADLINE_S, "entry")
     for version in range(5):
         line.proxy.swallowing.set()
-        report = EvaluationReport(
-            peer=peer, model_version=ModelVersion(version), score=1.5 * version, record={"a": 1.0}
-        )
-        assert evaluator.send(report, 0.0)
+        assert evaluator.send(make_evaluation(EVALUATOR, version, 1.5 * version), 0.0)
         line.proxy.cut()
         line.proxy.swallowing.clear()
 
