@@ -28,6 +28,7 @@ from asyncrl.types import ActorId, Array, ModelVersion
 
 __all__ = [
     "DTYPES",
+    "MAX_COUNT",
     "MAX_EPISODES",
     "TAKE",
     "Entry",
@@ -69,6 +70,10 @@ DTYPES = {
 MAX_EPISODES = 1 << 20
 """The most episodes one report may list."""
 
+MAX_COUNT = 1 << 48
+"""The most steps, transitions or episodes that one life of an actor may tell of: at ten million a
+second it takes ten months. The sum over all actors stays far below what a model can tell."""
+
 MAX_REASON = 1000
 """Characters of a refusal; more is cut off."""
 
@@ -96,6 +101,10 @@ class Fields:
         if not low <= value <= high:
             raise WireError(f"{self.kind}: {name} is {value}, outside {low} to {high}")
         return value
+
+    def count(self, name: str, low: int = 0) -> int:
+        """Take how much a life of an actor has done."""
+        return self.integer(name, low, MAX_COUNT)
 
     def text(self, name: str) -> str:
         """Take a string."""
@@ -194,8 +203,8 @@ def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryv
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     """Take a report from its fields and arrays."""
     peer, seq = fields.peer(), fields.integer("seq", 1)
-    produced, env_steps = fields.integer("produced"), fields.integer("env_steps")
-    episodes = fields.integer("episodes")
+    produced, env_steps = fields.count("produced"), fields.count("env_steps")
+    episodes = fields.count("episodes")
     shares, policy = fields.numbers("shares"), fields.numbers("policy")
     final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:

@@ -180,8 +180,8 @@ class WireFormat:
         schema = self.schema
         n = fields.integer("segments", 1, self.max_segments)
         transitions = fields.integer("transitions", 0, n * schema.length)
-        produced = fields.integer("produced", transitions)
-        env_steps, version = fields.integer("env_steps"), fields.integer("model_version", -1)
+        produced = fields.count("produced", transitions)
+        env_steps, version = fields.count("env_steps"), fields.integer("model_version", -1)
         if len(arrays) != 1 + len(schema.columns):
             raise WireError(f"Experience: {len(arrays)} arrays, not {1 + len(schema.columns)}")
         rows = view("rows", arrays[0], DTYPES["int64"], (n,))

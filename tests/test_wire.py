@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -10,9 +11,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from asyncrl.errors import ConfigError, WireError
-from asyncrl.header import DTYPES, MAX_EPISODES, WireMessage
+from asyncrl.header import DTYPES, MAX_COUNT, MAX_EPISODES, WireMessage
 from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
-from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
+from asyncrl.protocol import (
+    _MOST_PEERS,
+    Ack,
+    Delivery,
+    Finish,
+    ModelRequest,
+    Refusal,
+    Resend,
+    Sync,
+    Welcome,
+)
 from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.wire import PROTOCOL, ForeignProtocol, ForeignRun, WireFormat
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_model, make_report, same
@@ -22,6 +33,7 @@ WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_
 TIME = ColumnSpec("time", "datetime64[s]")
 
 counts = st.integers(0, 2**63 - 1)
+told = st.integers(0, MAX_COUNT)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.dictionaries(names, st.floats(allow_nan=False), max_size=4)
 topics = st.sampled_from(["act", "evaluate"])
@@ -35,14 +47,15 @@ def experiences(draw: st.DrawFn) -> Experience:
         c.name: draw(hnp.arrays(c.dtype, (n, SCHEMA.rows, *c.shape))) for c in SCHEMA.columns
     }
     transitions = draw(st.integers(0, n * SCHEMA.length))
+    produced = draw(st.integers(transitions, MAX_COUNT))
     return Experience(
         peer=draw(peers),
         seq=draw(st.integers(1, 2**63 - 1)),
         columns=columns,
         rows=draw(hnp.arrays(np.int64, n, elements=st.integers(1, SCHEMA.rows))),
         transitions=transitions,
-        produced=draw(st.integers(transitions, 2**63 - 1)),
-        env_steps=draw(counts),
+        produced=produced,
+        env_steps=draw(told),
         model_version=draw(st.integers(-1, 2**63 - 1)),
     )
 
@@ -52,9 +65,9 @@ def reports(draw: st.DrawFn) -> ActorReport:
     returns = draw(st.lists(st.floats(allow_nan=False), max_size=5))
     return ActorReport(
         peer=draw(peers),
-        produced=draw(counts),
-        env_steps=draw(counts),
-        episodes=draw(counts),
+        produced=draw(told),
+        env_steps=draw(told),
+        episodes=draw(told),
         shares=draw(numbers),
         episode_returns=np.array(returns, np.float64),
         episode_lengths=np.arange(len(returns)),
@@ -293,6 +306,25 @@ def test_row_counts_outside_a_segment_are_refused(rows: int) -> None:
     frames[1] = np.full(2, rows, np.int64).tobytes()
     with pytest.raises(WireError, match="row counts"):
         WIRE.decode(frames)
+
+
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        *((make_experience(1), name) for name in ("produced", "env_steps")),
+        *((make_report(), name) for name in ("produced", "env_steps", "episodes")),
+    ],
+)
+def test_no_one_has_done_more_than_could_be_added_up(message: WireMessage, name: str) -> None:
+    """Else one actor that lies could bring the count of all beyond what a model can tell."""
+    most = replace(message, **{name: MAX_COUNT})  # type: ignore[type-var,arg-type]
+    assert same(WIRE.decode(frames_of(most)), most)
+    more = replace(message, **{name: MAX_COUNT + 1})  # type: ignore[type-var,arg-type]
+    with pytest.raises(WireError, match=f"{name} is"):
+        WIRE.decode(frames_of(more))
+    model = replace(make_model(1), env_steps=_MOST_PEERS * MAX_COUNT)
+    assert same(WIRE.decode(frames_of(Delivery("act", model))), Delivery("act", model))
 
 
 def _with_column(name: str, array: np.ndarray) -> Experience:
