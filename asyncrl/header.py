@@ -12,7 +12,14 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from asyncrl.errors import WireError
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Peer
+from asyncrl.messages import (
+    ACTOR_PHASES,
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    Peer,
+)
 from asyncrl.protocol import (
     Ack,
     Delivery,
@@ -77,6 +84,8 @@ second it takes ten months. The sum over all actors stays far below what a model
 MAX_REASON = 1000
 """Characters of a refusal; more is cut off."""
 
+_MOST_SECONDS = 1e9
+
 Entry = tuple[str, str, tuple[int, ...]]
 """Name, dtype and shape of one array."""
 
@@ -136,6 +145,14 @@ class Fields:
             if not isinstance(key, str) or type(value) not in {int, float}:
                 raise WireError(f"{self.kind}: {name} must map names to numbers")
         return {key: float(value) for key, value in values.items()}
+
+    def seconds(self, name: str) -> dict[str, float]:
+        """Take the seconds spent in phases, which are added up over the run, by phase."""
+        values = self.numbers(name)
+        for phase, value in values.items():
+            if phase not in ACTOR_PHASES or not 0 <= value <= _MOST_SECONDS:
+                raise WireError(f"{self.kind}: {name} has {value} s in {phase[:40]!r}")
+        return values
 
     def layout(self, limit: int) -> list[Entry]:
         """Take names, dtypes and shapes of arrays that fit into `limit` bytes together."""
@@ -205,7 +222,7 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     peer, seq = fields.peer(), fields.integer("seq", 1)
     produced, env_steps = fields.count("produced"), fields.count("env_steps")
     episodes = fields.count("episodes")
-    shares, policy = fields.numbers("shares"), fields.numbers("policy")
+    shares, policy = fields.seconds("shares"), fields.numbers("policy")
     final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:
         raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")

@@ -18,6 +18,7 @@ from asyncrl import __version__
 from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
 __all__ = [
+    "ACTOR_PHASES",
     "SOFTWARE",
     "ActorReport",
     "EvaluationReport",
@@ -91,6 +92,10 @@ class Experience:
     """The newest model that acted in this message."""
 
 
+ACTOR_PHASES = ("env", "policy", "wait", "send")
+"""What actors spend their time in."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorReport:
     """An actor's own numbers, from time to time and once more, `final`, when it ends."""
@@ -102,7 +107,7 @@ class ActorReport:
     env_steps: int
     episodes: int
     shares: Mapping[str, float]
-    """Seconds spent since the last report in `env`, `policy`, `wait` and `send`."""
+    """Seconds spent since the last report, by phase."""
 
     episode_returns: Array = field(default_factory=lambda: np.empty(0, np.float64))
     """(episodes,) float64, of those that ended since the last report; if they are more than fit

@@ -12,7 +12,15 @@ from hypothesis.extra import numpy as hnp
 
 from asyncrl.errors import ConfigError, WireError
 from asyncrl.header import DTYPES, MAX_COUNT, MAX_EPISODES, WireMessage
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.messages import (
+    ACTOR_PHASES,
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    ModelInfo,
+    Peer,
+)
 from asyncrl.protocol import (
     _MOST_PEERS,
     Ack,
@@ -33,6 +41,7 @@ WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_
 TIME = ColumnSpec("time", "datetime64[s]")
 
 counts = st.integers(0, 2**63 - 1)
+shares = st.dictionaries(st.sampled_from(ACTOR_PHASES), st.floats(0, 1e9))
 told = st.integers(0, MAX_COUNT)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.dictionaries(names, st.floats(allow_nan=False), max_size=4)
@@ -68,7 +77,7 @@ def reports(draw: st.DrawFn) -> ActorReport:
         produced=draw(told),
         env_steps=draw(told),
         episodes=draw(told),
-        shares=draw(numbers),
+        shares=draw(shares),
         episode_returns=np.array(returns, np.float64),
         episode_lengths=np.arange(len(returns)),
         policy=draw(numbers),
@@ -325,6 +334,22 @@ def test_no_one_has_done_more_than_could_be_added_up(message: WireMessage, name:
         WIRE.decode(frames_of(more))
     model = replace(make_model(1), env_steps=_MOST_PEERS * MAX_COUNT)
     assert same(WIRE.decode(frames_of(Delivery("act", model))), Delivery("act", model))
+
+
+@pytest.mark.fault("F22")
+@pytest.mark.parametrize(
+    "shares",
+    [
+        {"loafing": 1.0},
+        *({"env": seconds} for seconds in (-1.0, float("nan"), float("inf"), 1e300)),
+    ],
+)
+def test_time_is_spent_in_a_known_phase_and_does_not_spoil_the_sum(
+    shares: dict[str, float],
+) -> None:
+    """They are added up for the whole run, by name."""
+    with pytest.raises(WireError, match="shares"):
+        WIRE.decode(frames_of(replace(make_report(), shares=shares)))
 
 
 def _with_column(name: str, array: np.ndarray) -> Experience:
