@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
+from asyncrl.errors import ConfigError
 from asyncrl.messages import Experience, Peer
 from asyncrl.segment import END, ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.step_processor import Rows
-from asyncrl.types import Array, IntArray, ModelVersion
+from asyncrl.types import Array, Columns, IntArray, ModelVersion
 
 __all__ = ["Outbox", "segments_per_message"]
 
@@ -71,6 +72,8 @@ class Outbox:
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
         ids, columns, only = rows
+        if len(columns) < len(self._flat):
+            _check_end(columns, self._flat.keys())
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
@@ -179,6 +182,16 @@ class Outbox:
         if self._open and self._open.transitions:
             self._ready.append(self._open)
         self._open = None
+
+
+def _check_end(columns: Columns, wanted: Collection[str]) -> None:
+    """Refuse rows that leave columns out unless none is a step: they would hold what was before."""
+    if (columns["flags"] < END).any():
+        raise ConfigError(
+            f"segments have the columns {sorted(wanted)}, and a step leaves "
+            f"{sorted(set(wanted) - set(columns))} out; let the step processor, or the policy, "
+            "fill all that it has announced"
+        )
 
 
 class _Draft:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.errors import ConfigError
 from asyncrl.messages import Experience
 from asyncrl.outbox import Outbox, segments_per_message
 from asyncrl.segment import (
@@ -121,7 +122,8 @@ def test_rows_that_do_not_count_leave_nothing_behind(counting: list[list[bool]])
     for t, only in enumerate(counting):
         flags = np.zeros(2, np.uint8)
         obs = np.array([[t], [100 + t]], np.float32)
-        outbox.push(Rows(ids, {"obs": obs, "flags": flags}, np.array(only)))
+        told = dict.fromkeys(("action", "reward", "model_version"), flags)
+        outbox.push(Rows(ids, {"obs": obs, "flags": flags, **told}, np.array(only)))
         expected += [value for value, counts in zip([t, 100 + t], only, strict=True) if counts]
     outbox.push(Rows(ids, {"obs": np.full((2, 1), -1.0), "flags": np.full(2, END, np.uint8)}))
     outbox.finish()
@@ -208,6 +210,18 @@ def test_rows_of_another_size_are_refused() -> None:
     columns: Columns = {"obs": np.zeros((2, 3, 3), np.float32), "flags": np.zeros(2, np.uint8)}
     with pytest.raises(ValueError, match="shape"):
         pair_outbox().push(Rows(np.arange(2), columns))
+
+
+def test_steps_that_leave_a_column_out_are_refused() -> None:
+    outbox, ids = make_outbox(2, 3, 1), np.arange(2)
+    columns: Columns = {
+        name: np.zeros(2) for name in ("action", "reward", "flags", "model_version")
+    } | {"obs": np.zeros((2, 1))}
+    outbox.push(Rows(ids, columns))
+    outbox.push(Rows(ids, {"obs": columns["obs"], "flags": np.full(2, END, np.uint8)}))
+    left = {name: column for name, column in columns.items() if name != "reward"}
+    with pytest.raises(ConfigError, match=r"leaves \['reward'\] out"):
+        outbox.push(Rows(ids, left))
 
 
 @pytest.mark.parametrize("value", [0, -1])
