@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.launcher import ActorBody, ActorExit, Launcher
@@ -78,6 +79,7 @@ class ActorManagerConfig:
     """When an actor that died is started again."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "supervision")
         for name in ("step_timeout_s", "memory_limit_bytes"):
             if (value := getattr(self, name)) < 0:
                 raise ConfigError(f"supervision.{name} must be 0 (off) or more, got {value}")

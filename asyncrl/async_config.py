@@ -7,6 +7,7 @@ from typing import Literal
 
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
@@ -32,6 +33,9 @@ class EvaluationConfig:
     seed: int = 13
     """Of the episodes. Not the run's: scores of runs with different seeds are then scores of the
     same episodes, and no run has the bad luck of harder ones."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "evaluation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,7 @@ class AsyncConfig:
     """How the agent is scored."""
 
     def __post_init__(self) -> None:
+        check_declared(self)
         if self.actors < 1:
             raise ConfigError(f"actors must be at least 1, got {self.actors}")
         if (fewest := self.supervision.restart.min_actors) > self.actors:

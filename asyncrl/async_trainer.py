@@ -17,6 +17,7 @@ from asyncrl.actor_manager import ActorManager
 from asyncrl.agent import Agent, CountsEnvSteps
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError, NonFiniteModel
 from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
@@ -68,6 +69,7 @@ class AsyncTrainerConfig:
     """When to evaluate, record and save."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "trainer")
         for name in ("batch_size", "batches_per_draw"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")

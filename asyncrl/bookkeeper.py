@@ -16,6 +16,7 @@ from typing import SupportsFloat
 from asyncrl.agent import Agent
 from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import EvaluationSite, Scored
 from asyncrl.facts import Setup
@@ -73,6 +74,7 @@ class BookkeepingConfig:
     """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "books")
         for name, value in asdict(self).items():
             if name != "best_by" and not 0 <= value < math.inf:
                 raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")

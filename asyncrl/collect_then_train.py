@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
 __all__ = ["CollectThenTrain"]
@@ -31,6 +32,7 @@ class CollectThenTrain:
     """Optimisation steps of a round; after it, all actors get the model."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "strategy")
         for name in ("env_steps", "opt_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"strategy.{name} must be at least 1, got {getattr(self, name)}")

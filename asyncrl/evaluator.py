@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from asyncrl.agent import Policy, evaluation_mode, forget
+from asyncrl.checks import check_declared
 from asyncrl.env import BatchEnv
 from asyncrl.env_checks import checked
 from asyncrl.errors import ConfigError
@@ -55,11 +56,12 @@ class EpisodeEvaluatorConfig:
     for evaluations in a process of their own: a policy in training would not go on as it was."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "play")
         if self.episodes < 1:
-            raise ConfigError(f"evaluation.episodes must be at least 1, got {self.episodes}")
+            raise ConfigError(f"play.episodes must be at least 1, got {self.episodes}")
         if self.max_episode_steps < 1:
             raise ConfigError(
-                f"evaluation.max_episode_steps must be at least 1, got {self.max_episode_steps}"
+                f"play.max_episode_steps must be at least 1, got {self.max_episode_steps}"
             )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checks import check_declared
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
@@ -74,6 +75,7 @@ class OfflineConfig:
     """Of the evaluated episodes, the same for all runs."""
 
     def __post_init__(self) -> None:
+        check_declared(self)
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
         if self.batch_size < 1:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
 __all__ = ["RateLimiter", "RateLimiterConfig"]
@@ -37,6 +38,7 @@ class RateLimiterConfig:
     """How far inserts may run ahead or behind; 0 chooses the smallest band that runs smoothly."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "limiter")
         if not 0 <= self.samples_per_insert < float("inf"):
             raise ConfigError(
                 f"limiter.samples_per_insert must be 0 (off) or a positive number, "

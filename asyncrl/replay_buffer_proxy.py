@@ -18,6 +18,7 @@ from typing import Any, Literal
 from asyncrl.actor_table import ActorTable
 from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint
+from asyncrl.checks import check_declared
 from asyncrl.errors import CheckpointError, TransportError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.ledger import Balance, Ledger
@@ -55,6 +56,9 @@ class ReplayBufferProxyConfig:
     overflow: Literal["block", "drop"] = "block"
     """What becomes of a message that the limiter refuses: `block` keeps it, and its actor waits;
     `drop` throws it away, counts it in `ledger/dropped`, and no actor ever waits."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "proxy")
 
 
 class ReplayBufferProxy:

@@ -20,8 +20,9 @@ import random
 import signal
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit
 from asyncrl.types import ActorId
@@ -86,6 +87,7 @@ class RestartPolicyConfig:
     """Actors that `drop_actor` leaves the run; the exception that would leave fewer ends it."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "supervision.restart")
         for name in ("max_restarts", "backoff_s", "backoff_max_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(
@@ -100,11 +102,6 @@ class RestartPolicyConfig:
             )
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"supervision.restart.jitter must lie in [0, 1], got {self.jitter}")
-        if self.on_exception not in get_args(OnException):
-            raise ConfigError(
-                "supervision.restart.on_exception must be one of "
-                f"{', '.join(get_args(OnException))}, got {self.on_exception!r}"
-            )
         if self.min_actors < 1:
             raise ConfigError(
                 f"supervision.restart.min_actors must be at least 1, got {self.min_actors}"

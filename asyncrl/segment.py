@@ -33,6 +33,7 @@ from math import prod
 
 import numpy as np
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
 __all__ = [
@@ -97,6 +98,7 @@ class SegmentConfig:
     newest frame is sent and stored; batches have whole ones again. 1 keeps observations whole."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "segment")
         if self.length < 1:
             raise ConfigError(f"segment.length must be at least 1 row, got {self.length}")
         if self.frame_stack < 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.agent import AgentConfig, PolicyContext
+from asyncrl.checks import check_declared
 from asyncrl.env import MakeBatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
@@ -46,6 +47,7 @@ class SyncConfig:
     """Of the evaluated episodes, the same for all runs."""
 
     def __post_init__(self) -> None:
+        check_declared(self)
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or more, got {self.seed}")
 

@@ -14,6 +14,7 @@ from typing import SupportsFloat
 from asyncrl.agent import Agent
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checks import check_declared
 from asyncrl.env import BatchEnv
 from asyncrl.errors import ConfigError
 from asyncrl.evaluation import InlineEvaluation
@@ -71,6 +72,7 @@ class TrainerConfig:
     """When to evaluate, record and save; by steps, so that two runs record the same."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "trainer")
         for name in ("batch_size", "opt_interval_env_steps", "opt_steps_per_interval"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")

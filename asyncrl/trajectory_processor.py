@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from asyncrl.checks import check_declared
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
@@ -51,6 +52,7 @@ class TrajectoryConfig:
     leave steps out. 0 is the same as `clip_length`."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "trajectory")
         if self.min_length < 1:
             raise ConfigError(f"trajectory.min_length must be at least 1, got {self.min_length}")
         if self.max_length < self.min_length:

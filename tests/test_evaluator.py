@@ -200,7 +200,7 @@ def test_close_closes_the_environments() -> None:
 @pytest.mark.parametrize("name", ["episodes", "max_episode_steps"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_settings_are_checked(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=rf"evaluation\.{name} must be at least 1, got {value}"):
+    with pytest.raises(ConfigError, match=rf"play\.{name} must be at least 1, got {value}"):
         EpisodeEvaluatorConfig(**{name: value})
 
 

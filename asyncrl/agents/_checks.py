@@ -8,19 +8,11 @@ from collections.abc import Sequence
 from asyncrl.errors import ConfigError
 
 __all__ = [
-    "check_choice",
     "check_not_negative",
     "check_positive",
     "check_probability",
     "check_widths",
 ]
-
-
-def check_choice(name: str, choice: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices."""
-    if choice not in choices:
-        *some, last = choices
-        raise ConfigError(f"agent.{name} must be {', '.join(some)} or {last}, got {choice!r}")
 
 
 def check_probability(name: str, value: float) -> None:

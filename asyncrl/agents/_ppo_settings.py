@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from asyncrl.agents._checks import (
-    check_choice,
     check_not_negative,
     check_positive,
     check_probability,
@@ -119,9 +118,6 @@ class PPOSettings(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        check_choice("activation", self.activation, get_args(Activation))
-        check_choice("memory", self.memory, get_args(MemoryKind))
-        check_choice("correction", self.correction, get_args(Correction))
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accelerate={self.accelerate!r} repeats updates of batches of one size, but "

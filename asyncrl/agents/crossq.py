@@ -95,13 +95,13 @@ class CrossQConfig(SquashedConfig):
     deviations are brought in later."""
 
     def __post_init__(self) -> None:
+        SquashedConfig.__post_init__(self)
         if self.accumulate > 1:
             raise ConfigError(
                 f"agent.accumulate={self.accumulate} takes a batch in parts, but CrossQ's networks "
                 "normalise a batch by its own means and deviations, which those of its parts are "
                 "not; leave it at 1, and take smaller batches"
             )
-        SquashedConfig.__post_init__(self)
         check_widths("critic_hidden", self.critic_hidden)
         if not 0.0 <= self.adam_beta1 < 1.0:
             raise ConfigError(f"agent.adam_beta1 must lie in [0, 1), got {self.adam_beta1}")

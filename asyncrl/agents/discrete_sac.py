@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast, get_args
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -45,7 +45,6 @@ from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
 from asyncrl.agents._actor_critic import SlowCopy, make_actor
 from asyncrl.agents._checks import (
-    check_choice,
     check_not_negative,
     check_probability,
     check_widths,
@@ -140,7 +139,6 @@ class DiscreteSACConfig(TorchConfig):
         check_widths("hidden", self.hidden)
         if self.n_critics < 1:
             raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        check_choice("believe", self.believe, get_args(Belief))
         if not 0.0 < self.tau <= 1.0:
             raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
         check_not_negative("clip_change", self.clip_change)

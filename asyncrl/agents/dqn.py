@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_choice
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
@@ -75,7 +74,6 @@ class DQNConfig(QConfig):
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
         self.check_shapes(self.network)
-        check_choice("loss", self.loss, get_args(Loss))
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
         """Make the learner's agent."""

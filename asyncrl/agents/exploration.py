@@ -9,6 +9,7 @@ import numpy as np
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
+from asyncrl.checks import check_declared
 from asyncrl.recorder import Record
 from asyncrl.types import Array
 
@@ -46,6 +47,7 @@ class EpsilonLadder:
     """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "agent.exploration")
         check_schedule("exploration.base", self.base, check_probability)
         check_not_negative("exploration.alpha", self.alpha)
         check_not_negative("exploration.decay_env_steps", self.decay_env_steps)

@@ -28,14 +28,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import (
-    check_choice,
     check_not_negative,
     check_positive,
     check_probability,
@@ -146,9 +145,6 @@ class IMPALAConfig(TorchConfig):
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
         check_widths("hidden", self.hidden)
-        check_choice("activation", self.activation, get_args(Activation))
-        check_choice("memory", self.memory, get_args(MemoryKind))
-        check_choice("optimizer", self.optimizer, get_args(Optimizer))
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accelerate={self.accelerate} wants batches of one shape, but those of "

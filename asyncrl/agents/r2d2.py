@@ -29,14 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._checks import (
-    check_choice,
     check_not_negative,
     check_probability,
     check_widths,
@@ -105,7 +104,6 @@ class R2D2Config(QConfig):
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
         check_widths("encoder_hidden", self.encoder_hidden)
-        check_choice("memory", self.memory, get_args(CoreKind))
         if self.memory_units < 1:
             raise ConfigError(f"agent.memory_units must be at least 1, got {self.memory_units}")
         if self.accelerate != "off":

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeVar, cast, get_args
+from typing import ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import nn
 
-from asyncrl.agents._checks import check_choice, check_not_negative
+from asyncrl.agents._checks import check_not_negative
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.normalize import Normalized
+from asyncrl.checks import check_declared
 from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec
@@ -64,10 +65,9 @@ class TorchConfig:
     """Whether the algorithm's networks take a batch in parts."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "agent")
         check_not_negative("threads", self.threads)
         self._check_accumulation()
-        check_choice("precision", self.precision, get_args(Precision))
-        check_choice("accelerate", self.accelerate, get_args(Acceleration))
 
     def _check_accumulation(self) -> None:
         if self.accumulate < 1:

@@ -18,6 +18,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
+from asyncrl.checks import check_declared
 from asyncrl.config import from_plain
 from asyncrl.env import EnvSpec, EnvStep
 from asyncrl.envs._stacks import FrameStacks
@@ -65,6 +66,7 @@ class AtariConfig:
     """Threads that step the games of one actor; actors are processes of their own."""
 
     def __post_init__(self) -> None:
+        check_declared(self)
         for name in ("frame_skip", "frame_stack", "max_frames", "num_threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeGuard
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from asyncrl.checks import check_declared
 from asyncrl.config import load_object
 from asyncrl.env import BatchEnv, MakeBatchEnv
 from asyncrl.envs._mujoco import hear_warnings
@@ -56,14 +57,11 @@ class EnvConfig:
     environments are always `native`."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "env")
         if not self.id:
             raise ConfigError("env.id is empty; name a Gymnasium id, or module:factory")
         if self.n_envs < 1:
             raise ConfigError(f"env.n_envs must be at least 1, got {self.n_envs}")
-        if self.vectorization not in {"batch", "native"}:
-            raise ConfigError(
-                f"env.vectorization must be batch or native, got {self.vectorization!r}"
-            )
         if self._home() is not None:
             object.__setattr__(self, "vectorization", "native")
 

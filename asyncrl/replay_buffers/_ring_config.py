@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._memory import check_room, rounded_bytes
 from asyncrl.segment import ColumnSpec, SegmentSchema
@@ -45,6 +46,7 @@ class RingConfig:
     cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "replay")
         if self.capacity < 1:
             raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
         if self.n_step < 1:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.array_file import ArrayStream, collected
+from asyncrl.checks import check_declared
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffers._ring_config import check_holds_segment
 from asyncrl.replay_buffers._saving import QueueStream
@@ -66,6 +67,7 @@ class TrajectoryQueueConfig:
     """Columns of the agent's that are wanted at a trajectory's first row alone: its memory."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "replay")
         if self.capacity < 1:
             raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
         if not 0.0 <= self.gamma <= 1.0:

@@ -18,6 +18,7 @@ from typing import Self, cast
 
 import zmq
 
+from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError, TransportError
 from asyncrl.messages import Peer
 
@@ -48,10 +49,8 @@ ZAP_DOMAIN = b"asyncrl"
 MAX_FRAMES = 256
 """Frames of one message; what lies beyond is thrown away unread, with the message."""
 
-_HANDSHAKE_MS = 3000
-_CONNECT_MS = 2000
+_HANDSHAKE_MS, _CONNECT_MS, _LEARNER_LINGER_MS = 3000, 2000, 200
 _HIGH_WATER_MARK = 1000
-_LEARNER_LINGER_MS = 200
 # sun_path has 104 bytes on the BSDs and macOS, 108 on Linux, with the closing zero.
 _MAX_IPC_PATH = 103
 # Events that nobody has read. Beyond that libzmq waits, which is still better than no bound.
@@ -107,6 +106,7 @@ class ZmqTransportConfig:
     """Bytes of one model."""
 
     def __post_init__(self) -> None:
+        check_declared(self, "transport")
         for name in ("window", "max_message_bytes", "max_model_bytes"):
             if (value := getattr(self, name)) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
