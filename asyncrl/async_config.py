@@ -36,6 +36,8 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "evaluation")
+        if self.seed < 0:
+            raise ConfigError(f"evaluation.seed must be 0 or more, got {self.seed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

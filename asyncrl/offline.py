@@ -76,8 +76,9 @@ class OfflineConfig:
 
     def __post_init__(self) -> None:
         check_declared(self)
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        for name in ("seed", "evaluation_seed"):
+            if (seed := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} must be 0 or more, got {seed}")
         if self.batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
         if self.replay.once:

@@ -48,8 +48,9 @@ class SyncConfig:
 
     def __post_init__(self) -> None:
         check_declared(self)
-        if self.seed < 0:
-            raise ConfigError(f"seed must be 0 or more, got {self.seed}")
+        for name in ("seed", "evaluation_seed"):
+            if (seed := getattr(self, name)) < 0:
+                raise ConfigError(f"{name} must be 0 or more, got {seed}")
 
 
 def train_sync(

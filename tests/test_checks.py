@@ -91,6 +91,20 @@ def test_every_config_refuses_misfits_by_name(config: Any, name: str, value: obj
         dataclasses.replace(config, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        pytest.param(config, field.name, id=f"{cls.__name__}.{field.name}")
+        for cls, config in CONFIGS.items()
+        for field in dataclasses.fields(cls)
+        if field.name.endswith("seed")
+    ],
+)
+def test_every_seed_is_0_or_more(config: Any, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} must be 0 or more, got -1"):
+        dataclasses.replace(config, **{name: -1})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     count: int = 1

@@ -49,6 +49,8 @@ def parse(argv: list[str]) -> EvalArguments:
     arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
     if arguments.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise ConfigError(f"--seed must be 0 or more, got {arguments.seed}")
     find_model(arguments.run_dir, arguments.checkpoint)
     return arguments
 

@@ -57,6 +57,11 @@ def test_model_that_plays_is_the_one_that_was_saved(
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
 
 
+def test_seed_that_is_none_is_refused(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(trained.directory), "--seed", "-1"]) == 2
+    assert "--seed must be 0 or more, got -1" in capsys.readouterr().err
+
+
 def test_same_model_and_seed_give_the_same_score(
     trained: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
