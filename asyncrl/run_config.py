@@ -73,6 +73,8 @@ class RunConfig(AsyncConfig):
 
     def __post_init__(self) -> None:
         AsyncConfig.__post_init__(self)
+        if self.envs_per_actor < 1:
+            raise ConfigError(f"envs_per_actor must be at least 1, got {self.envs_per_actor}")
         for name in ("max_env_steps", "max_opt_steps", "max_seconds", "grace_s"):
             if not 0 <= (value := getattr(self, name)) < math.inf:
                 raise ConfigError(f"{name} must be a number, 0 (off) or more, got {value}")

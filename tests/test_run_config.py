@@ -28,6 +28,8 @@ def test_limits_that_are_negative_or_no_numbers_are_refused(name: str, value: An
 def test_settings_of_every_run_are_checked_here_too() -> None:
     with pytest.raises(ConfigError, match="actors must be at least 1, got 0"):
         RunConfig(actors=0)
+    with pytest.raises(ConfigError, match="envs_per_actor must be at least 1, got 0"):
+        RunConfig(envs_per_actor=0)
 
 
 @pytest.mark.parametrize("how", ["batch", "native"])
