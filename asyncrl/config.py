@@ -22,9 +22,8 @@ from pathlib import Path, PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, TypeVar, Union
 
-import yaml
-
 from asyncrl.errors import ConfigError
+from asyncrl.yaml_file import read_yaml, write_yaml
 
 __all__ = ["from_plain", "load_object", "load_yaml", "save_yaml", "to_plain"]
 
@@ -59,16 +58,15 @@ def from_plain(cls: type[T], data: object) -> T:
 
 def save_yaml(config: object, path: Path) -> None:
     """Write a dataclass as YAML."""
-    # In ASCII: with allow_unicode, PyYAML writes some line separators so that it cannot read them.
-    path.write_text(yaml.safe_dump(to_plain(config), sort_keys=False), encoding="ascii")
+    write_yaml(to_plain(config), path)
 
 
 def load_yaml(cls: type[T], path: Path) -> T:
     """Read a `cls` from a YAML file; an empty file gives the defaults."""
     try:
-        data = yaml.safe_load(path.read_bytes())
+        data = read_yaml(path)
         return from_plain(cls, {} if data is None else data)
-    except (OSError, yaml.YAMLError, ConfigError) as error:
+    except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
 
 
