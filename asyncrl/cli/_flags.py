@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TextIO, cast
 
-__all__ = ["as_flags", "flags_meant", "naming_flags"]
+__all__ = ["as_flags", "dashed", "flags_meant", "naming_flags", "value_of"]
 
 _GROUPS = {
     "agent": "agent",
@@ -76,6 +77,26 @@ def flags_meant(text: str, config: object) -> str:
         if meant:
             lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
     return "".join(lines)
+
+
+def dashed(argv: Sequence[str]) -> list[str]:
+    """Return words with flags as help shows them: the parser takes `--run_dir`, too."""
+    words = []
+    for word in argv:
+        name, *value = word.split("=", 1)
+        words.append("=".join([name.replace("_", "-"), *value]) if name[:2] == "--" else word)
+    return words
+
+
+def value_of(flag: str, argv: Sequence[str]) -> str | None:
+    """Find a flag's last value before all flags are known; None if there is none."""
+    found = None
+    for word, after in pairwise([*argv, ""]):
+        if word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+        elif word == flag and after:
+            found = after
+    return found
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.cli._flags import dashed
 from asyncrl.cli._trained import check_run_dir
 from asyncrl.cli.preset import preset_like
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
@@ -32,7 +33,7 @@ def parse(argv: list[str]) -> TrainArguments:
         raise SystemExit(0)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")
-    name, *flags = argv
+    name, *flags = dashed(argv)
     run_dir = Path(name)
     check_run_dir(run_dir)
     for flag in flags:

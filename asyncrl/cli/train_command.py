@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ import tyro
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
-from asyncrl.cli._flags import naming_flags
+from asyncrl.cli._flags import dashed, naming_flags, value_of
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli._run_directory import (
     gone_after_errors,
@@ -102,7 +101,7 @@ def parse(argv: list[str]) -> TrainArguments:
                 "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is "
                 f"one of {', '.join(preset_lines())}"
             )
-    agent, *flags = argv
+    agent, *flags = dashed(argv)
     return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
 
 
@@ -196,9 +195,9 @@ def _trained(trainer: AsyncTrainer, config: RunConfig, run_dir: Path) -> TrainRe
 def _starting_point(agent: str, flags: list[str]) -> RunConfig:
     """Return the config whose values are the defaults of all flags."""
     start = preset(agent)
-    if (path := _value_of("--config", flags)) is not None:
+    if (path := value_of("--config", flags)) is not None:
         start = _load(Path(path), start, agent)
-    kind = _value_of("--replay-kind", flags)
+    kind = value_of("--replay-kind", flags)
     return with_replay(start, kind) if kind and kind in REPLAYS else start
 
 
@@ -228,9 +227,9 @@ def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
 def _freedom(flags: list[str]) -> Freedom:
     """Leave to the search what no flag says."""
     return Freedom(
-        envs=_value_of("--envs-per-actor", flags) is None,
-        length=_value_of("--segment.length", flags) is None,
-        threads=_value_of("--agent.threads", flags) is None,
+        envs=value_of("--envs-per-actor", flags) is None,
+        length=value_of("--segment.length", flags) is None,
+        threads=value_of("--agent.threads", flags) is None,
     )
 
 
@@ -244,16 +243,6 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
     if not arguments.output.quiet:
         print(tuning.sentence, flush=True)
     return replace(arguments, config=config, auto=None)
-
-
-def _value_of(flag: str, argv: list[str]) -> str | None:
-    """Find a flag before all flags are known; None if it is not there, or lacks its value."""
-    for word, after in pairwise([*argv, ""]):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag and after:
-            return after
-    return None
 
 
 def _build(

@@ -181,6 +181,7 @@ def test_settings_are_those_of_the_run(run_dir: Path) -> None:
         ([__file__], "it is a file; name what asyncrl train has written"),
         (["RUN/checkpoints"], "it has no config.yaml; name what asyncrl train has written"),
         (["RUN", "--run-dir", "other"], "--run-dir has no meaning here"),
+        (["RUN", "--run_dir", "other"], "--run-dir has no meaning here"),
         (["RUN", "--config=other.yaml"], "--config has no meaning here"),
         (["RUN", "--actors", "auto"], "--actors auto has no meaning here"),
     ],

@@ -291,7 +291,15 @@ def test_kind_of_exploration_can_be_chosen_with_flags_before_and_after() -> None
     assert (config.actors, config.seed) == (3, 7)
 
 
-@pytest.mark.parametrize("write", ["--replay-kind=prioritized", "--replay-kind prioritized"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        "--replay-kind=prioritized",
+        "--replay-kind prioritized",
+        "--replay_kind prioritized",
+        "--replay-kind uniform --replay_kind=prioritized",
+    ],
+)
 def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(write: str, tmp_path: Path) -> None:
     flags = [*write.split(), "--replay.alpha", "0.9", "--replay.capacity", "5000"]
     config = parse(["dqn", *flags]).config
@@ -319,7 +327,7 @@ def test_arguments_of_the_environment_keep_their_types() -> None:
     assert config_of("dqn", "--eval-env-kwargs", "size", "4").eval_env_kwargs == {"size": 4}
 
 
-@pytest.mark.parametrize("write", ["--config {}", "--config={}"])
+@pytest.mark.parametrize("write", ["--config {}", "--config={}", "--config nothing --config {}"])
 def test_file_gives_the_defaults_of_flags(write: str, tmp_path: Path) -> None:
     config = RunConfig(
         agent=DQNConfig(hidden=(5, 6), exploration=Softmax()),
@@ -386,6 +394,8 @@ def test_actors_may_be_left_to_the_machine(flags: list[str]) -> None:
 
 def test_what_flags_give_is_not_chosen() -> None:
     flags = ["--actors", "auto", "--envs-per-actor", "4", "--segment.length=8"]
+    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    flags = ["--actors", "auto", "--envs_per_actor", "4", "--segment.length=8"]
     assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
     flags = ["--actors", "auto", "--agent.threads", "1"]
     assert parse(["dqn", *flags]).auto == Freedom(threads=False)
