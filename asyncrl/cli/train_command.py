@@ -17,6 +17,7 @@ import tyro
 from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
+from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import dashed, naming_flags, value_of
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli._run_directory import (
@@ -31,7 +32,7 @@ from asyncrl.cli.preset import REPLAYS, ReplayKind, preset, preset_lines, with_r
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune_command import tune
-from asyncrl.config import load_yaml, to_plain
+from asyncrl.config import to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.interrupter import Interrupter
 from asyncrl.recorders.terminal import render_summary
@@ -55,8 +56,8 @@ class Output:
     """Directory of the run; by default a new one under `runs/`."""
 
     config: Path | None = None
-    """YAML file to start from, for instance another run's `config.yaml`; where a flag and
-    the file differ, the flag counts."""
+    """YAML file to start from, for instance another run's `config.yaml`; what it does not say is
+    as in the preset. Where a flag and the file differ, the flag counts."""
 
     replay_kind: ReplayKind | None = None
     """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
@@ -194,21 +195,10 @@ def _trained(trainer: AsyncTrainer, config: RunConfig, run_dir: Path) -> TrainRe
 
 def _starting_point(agent: str, flags: list[str]) -> RunConfig:
     """Return the config whose values are the defaults of all flags."""
-    start = preset(agent)
-    if (path := value_of("--config", flags)) is not None:
-        start = _load(Path(path), start, agent)
+    path = value_of("--config", flags)
+    start = load_over(agent, Path(path), _with_auto(RunConfig)) if path else preset(agent)
     kind = value_of("--replay-kind", flags)
     return with_replay(start, kind) if kind and kind in REPLAYS else start
-
-
-def _load(path: Path, start: RunConfig, agent: str) -> RunConfig:
-    loaded = load_yaml(_with_auto(RunConfig), path)
-    if type(loaded.agent) is not type(start.agent):
-        raise ConfigError(
-            f"{path} trains {type(loaded.agent).__name__}, and {agent} is "
-            f"{type(start.agent).__name__}; name the agent that the file is about"
-        )
-    return loaded
 
 
 def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tyro
 
+from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import naming_flags
 from asyncrl.cli.preset import preset, preset_like
 from asyncrl.config import load_yaml
@@ -177,22 +178,12 @@ def render(tuning: Tuning, command: str) -> str:
 def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
     """Return the agent by name, and the settings to start from."""
     if options.config:
-        config = load_yaml(RunConfig, options.config)
-        name = _name_of(config, options)
+        name = options.agent or preset_like(load_yaml(RunConfig, options.config))
+        config = load_over(name, options.config)
     else:
         name = options.agent or _fitting_agent(options)
         config = preset(name)
     return name, _in_environment(config, options)
-
-
-def _name_of(config: RunConfig, options: TuneOptions) -> str:
-    """Return what the agent of a file is called, as the user calls it if that is the same."""
-    name = preset_like(config)
-    if not options.agent:
-        return name
-    if type(preset(options.agent).agent) is not type(config.agent):
-        raise ConfigError(f"{options.config} trains {name}, not {options.agent}")
-    return options.agent
 
 
 def _in_environment(config: RunConfig, options: TuneOptions) -> RunConfig:

@@ -27,6 +27,7 @@ from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 from asyncrl.tuning.model import Plan, Task
@@ -342,6 +343,48 @@ def test_file_gives_the_defaults_of_flags(write: str, tmp_path: Path) -> None:
     changed = config_of(*argv, "--actors", "1", "--agent.hidden", "9")
     assert changed.agent == DQNConfig(hidden=(9,), exploration=Softmax())
     assert (changed.actors, changed.stop_at_return) == (1, 100.0)
+
+
+PART = """
+max_env_steps: 1000
+trainer:
+  batch_size: 48
+agent:
+  hidden: [32]
+env_kwargs:
+  frame_skip: 2
+"""
+
+
+def test_file_that_says_a_part_leaves_the_rest_to_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "part.yaml"
+    path.write_text(PART)
+    start = preset("dqn-atari")
+    assert isinstance(start.agent, DQNConfig)
+    assert config_of("dqn-atari", "--config", str(path)) == replace(
+        start,
+        max_env_steps=1000,
+        trainer=replace(start.trainer, batch_size=48),
+        agent=replace(start.agent, hidden=(32,)),
+        env_kwargs={"frame_skip": 2},
+    )
+    path.write_text("max_env_steps: 1000\n")
+    for name in ("rainbow", "sac"):
+        config = config_of(name, "--config", str(path))
+        assert config == replace(preset(name), max_env_steps=1000)
+
+
+def test_file_that_names_a_class_says_all_about_that_part(tmp_path: Path) -> None:
+    path = tmp_path / "part.yaml"
+    path.write_text("replay: {type: asyncrl.replay_buffers.uniform:UniformReplayConfig, gamma: 1}")
+    config = config_of("rainbow", "--config", str(path))
+    assert config.replay == UniformReplayConfig(gamma=1.0), "not n_step of the preset's other one"
+    assert config_of("dqn", "--config", str(path)).replay == UniformReplayConfig(
+        gamma=1.0, n_step=5
+    )
+    path.write_text("replay: {type: nowhere:Replay}")
+    with pytest.raises(ConfigError, match=r"part.yaml: replay.type: 'nowhere:Replay'"):
+        config_of("dqn", "--config", str(path))
 
 
 def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
