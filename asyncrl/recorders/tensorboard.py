@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ConfigError
 from asyncrl.metrics import describe
 from asyncrl.recorder import Record
+from asyncrl.recorders._flat import flatten
 
 __all__ = ["TensorBoardRecorder"]
 
@@ -52,7 +53,7 @@ class TensorBoardRecorder:
         path = self._directory / f"{name}.{time.monotonic_ns()}"
         self._writer = RecordWriter(path.open("xb"))
         self._add(file_version="brain.Event:2")
-        if flat := dict(_flatten("", config)):
+        if flat := dict(flatten(config)):
             self._add(summary=_hyperparameters(flat))
             self._add(summary=_text("config", flat))
         self._writer.flush()
@@ -99,14 +100,6 @@ class TensorBoardRecorder:
             return None
         unit = f" [{metric.unit}]" if metric.unit else ""
         return SummaryMetadata(summary_description=f"{metric.meaning}{unit}")
-
-
-def _flatten(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), inner)
-    else:
-        yield prefix, value
 
 
 def _hyperparameters(flat: Mapping[str, object]) -> object:

@@ -18,8 +18,10 @@ from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder, NullRecorder
+from asyncrl.recorders.mlflow import MlflowRecorder, key_of
 from asyncrl.recorders.tensorboard import TensorBoardRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
+from tests import fake_mlflow
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "name": None, "layers": [64, 64]}}
 
@@ -64,6 +66,11 @@ def _tensorboard(tmp_path: Path) -> Kept:
     return Kept(TensorBoardRecorder(tmp_path), values)
 
 
+def _mlflow(_: Path) -> Kept:
+    store = fake_mlflow.installed()
+    return Kept(MlflowRecorder(), lambda name: store.values(key_of(name)))
+
+
 def _null(_: Path) -> Kept:
     return Kept(NullRecorder())
 
@@ -77,8 +84,9 @@ def _live(_: Path) -> Kept:
     return Kept(TerminalRecorder(console, limits={"env_steps": 100}))
 
 
-@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _null, _lines, _live])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _mlflow, _null, _lines, _live])
+def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    fake_mlflow.install(monkeypatch)
     make: Callable[[Path], Kept] = request.param
     return make(tmp_path)
 

@@ -1,0 +1,89 @@
+"""Records as MLflow gets them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from asyncrl.errors import ConfigError
+from asyncrl.recorders.mlflow import MlflowRecorder, key_of
+from tests.fake_mlflow import Store, install
+
+CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    return install(monkeypatch)
+
+
+def test_metrics_are_drawn_over_env_steps(store: Store) -> None:
+    recorder = MlflowRecorder()
+    recorder.start({})
+    for step in (100, 200):
+        recorder.write({"env_steps": float(step), "fps": step / 2})
+    (run,) = store.runs.values()
+    assert [(m.step, m.value) for m in run.metrics["fps"]] == [(100, 50.0), (200, 100.0)]
+    assert run.metrics["fps"][0].timestamp > 1e12, "milliseconds"
+    assert "env_steps" not in run.metrics
+    assert run.status == "RUNNING"
+
+
+def test_configuration_is_kept_as_parameters_flattened_with_dots(store: Store) -> None:
+    MlflowRecorder().start(CONFIG)
+    (run,) = store.runs.values()
+    assert run.params == {
+        "seed": "3",
+        "trainer.batch_size": "128",
+        "trainer.layers": "[64, 64]",
+        "trainer.eps": "None",
+    }
+
+
+def test_runs_are_of_one_experiment(store: Store) -> None:
+    for name in ("one", "other"):
+        MlflowRecorder("mine", run_name=name, tracking_uri="http://there").start({})
+    assert [(run.experiment, run.name) for run in store.runs.values()] == [
+        ("id of mine", "one"),
+        ("id of mine", "other"),
+    ]
+    assert store.uris == ["http://there"] * 2
+
+
+def test_as_much_goes_at_once_as_is_taken(store: Store) -> None:
+    recorder = MlflowRecorder()
+    recorder.start({f"name{i}": "long" * 1000 for i in range(250)})
+    recorder.write({"env_steps": 1.0, **{f"actor/{i}/episodes": 1.0 for i in range(2500)}})
+    (run,) = store.runs.values()
+    assert len(run.params) == 250
+    assert len(run.metrics) == 2500
+
+
+@pytest.mark.parametrize(("failed", "status"), [(False, "FINISHED"), (True, "FAILED")])
+def test_end_is_marked_with_how_the_run_ended(store: Store, failed: bool, status: str) -> None:
+    recorder = MlflowRecorder()
+    recorder.start({})
+    recorder.close(failed=failed)
+    recorder.close(failed=not failed)
+    assert [run.status for run in store.runs.values()] == [status]
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("actor/0/env_steps_per_s", "actor/0/env_steps_per_s"),
+        ("agent/Q mean-1.5", "agent/Q mean-1.5"),
+        ("agent/", "agent/_"),
+        ("/a//b/../c", "_/a/_/b/_/c"),
+        ("ünï [/x]", "ünï _/x_"),
+    ],
+)
+def test_names_are_such_as_are_taken(name: str, key: str) -> None:
+    assert key_of(name) == key
+
+
+def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(ConfigError, match=r"pip install asyncrl\[mlflow\]"):
+        MlflowRecorder()
