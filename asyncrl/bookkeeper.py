@@ -24,7 +24,7 @@ from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
 from asyncrl.messages import ModelInfo
 from asyncrl.pace import Counts, Pace
-from asyncrl.recorder import Record, Recorder
+from asyncrl.recorder import GoesOn, Record, Recorder
 from asyncrl.resume import plain_config
 from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
@@ -134,6 +134,8 @@ class Bookkeeper:
         self._record_every_s = EverySeconds(self._config.record_interval_s, self._clock())
         self._pace.start(self._told().get("samples_total", 0.0))
         if self._recorder:
+            if self.counts != Counts() and isinstance(self._recorder, GoesOn):
+                self._recorder.go_on(**asdict(self.counts))
             self._recorder.start(config)
         self._system.start()
         self.watch.start()

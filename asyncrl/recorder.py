@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-__all__ = ["Record", "Recorder"]
+__all__ = ["GoesOn", "Record", "Recorder"]
 
 Record = Mapping[str, float]
 """Flat metric names and their values. Names and units are listed in `metrics.py`."""
@@ -15,7 +15,8 @@ class Recorder(Protocol):
     """Keeps records. Called from one thread; may block, for `BackgroundRecorder` stands before it.
 
     The order of calls is `start` once, `write` any number of times, `close` once with how the
-    run ended. `close` is called also when the run failed, and calling it again does nothing.
+    run ended. `close` is called also when the run failed, and calling it again does nothing. One
+    that continues what it kept before may be a `GoesOn`, too.
     """
 
     def start(self, config: Mapping[str, object]) -> None:
@@ -31,4 +32,13 @@ class Recorder(Protocol):
 
     def close(self, *, failed: bool) -> None:
         """Write out what is pending and release files; `failed` marks a run that raised."""
+        ...
+
+
+@runtime_checkable
+class GoesOn(Protocol):
+    """A recorder that wants to know where a run goes on from that is resumed."""
+
+    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+        """Take note, before `start`, of where that is; what came after it has never been."""
         ...

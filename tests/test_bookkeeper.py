@@ -425,6 +425,25 @@ def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
 
 
 @pytest.mark.fault("F21")
+def test_recorder_that_wants_to_know_is_told_where_a_run_goes_on() -> None:
+    class Told(MemoryRecorder):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: list[tuple[int, int]] = []
+
+        def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+            assert not self.records
+            self.told.append((env_steps, opt_steps))
+
+    run = Run()
+    run.books._recorder = recorder = Told()
+    run.books.start({}, [run.stored])
+    assert recorder.told == []
+    run.resume(saved_after(6))
+    assert recorder.told == [(60, 6)]
+
+
+@pytest.mark.fault("F21")
 def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
     resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
     resumed.resume(saved_after(6))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record, Recorder
+from asyncrl.recorder import GoesOn, Record, Recorder
 
 __all__ = ["BackgroundRecorder"]
 
@@ -58,6 +58,12 @@ class BackgroundRecorder:
     def failure(self) -> BaseException | None:
         """What the first recorder that failed raised; None if all are well."""
         return self._failure
+
+    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+        """Pass it on to those who want to know."""
+        for recorder in self._recorders:
+            if isinstance(recorder, GoesOn):
+                recorder.go_on(env_steps=env_steps, opt_steps=opt_steps)
 
     def start(self, config: Mapping[str, object]) -> None:
         """Start the thread, which starts the recorders."""

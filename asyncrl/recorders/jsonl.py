@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
+from typing import BinaryIO
 
 from asyncrl.recorder import Record
 
@@ -20,25 +21,32 @@ __all__ = ["JsonlRecorder"]
 
 logger = logging.getLogger(__name__)
 
+_BLOCK_BYTES = 16 << 10
+
 
 class JsonlRecorder:
     """Appends each record to a file as one line, `null` for NaN and infinity.
 
     JSON has no word for those two, and other words for them are what strict readers stumble over.
     A file that is already there is continued. If it ends in half a line, as after a power cut,
-    that half is cut off: it can never be read, and the next record must not be glued to it.
-    While the disk is full, records are left out, and said to be; they go on when there is room.
+    that half is cut off: it can never be read, and the next record must not be glued to it. Where a
+    run goes on, so are the last records, as far as they are of later than its checkpoint. While the
+    disk is full, records are left out, and said to be; they go on when there is room.
     """
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
         self._file: FileIO | None = None
         self._left_out = 0
+        self._at: Record | None = None
+
+    def go_on(self, *, env_steps: int, opt_steps: int) -> None:
+        self._at = {"env_steps": env_steps, "opt_steps": opt_steps}
 
     def start(self, config: Mapping[str, object]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
-            _drop_half_line(self._path)
+            _cut_end(self._path, self._at)
         self._file = self._path.open("ab", buffering=0)
 
     def write(self, record: Record) -> None:
@@ -92,10 +100,44 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _drop_half_line(path: Path) -> None:
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        logger.warning("%s ended in half a record of %d bytes", path, len(content) - whole)
-        with path.open("r+b") as file:
-            file.truncate(whole)
+def _cut_end(path: Path, at: Record | None) -> None:
+    """Cut half a line off, and the last records as far as they are of later.
+
+    Reads only the end. Nothing before it is touched, so there is no moment to lose anything at.
+    """
+    later = 0
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        kept = whole = _begin_of_line(file, end)
+        while at and kept:
+            begin = _begin_of_line(file, kept - 1)
+            file.seek(begin)
+            if not _is_later(file.read(kept - begin), at):
+                break
+            kept = begin
+            later += 1
+        if kept < end:
+            file.truncate(kept)
+    if whole < end:
+        logger.warning("%s ended in half a record of %d bytes", path, end - whole)
+    if later:
+        logger.info("%s: %d records of after the checkpoint are cut off", path, later)
+
+
+def _begin_of_line(file: BinaryIO, end: int) -> int:
+    """Return where the line begins that ends there."""
+    while end:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        if found := file.read(end - begin).rfind(b"\n") + 1:
+            return begin + found
+        end = begin
+    return 0
+
+
+def _is_later(line: bytes, at: Record) -> bool:
+    try:
+        record = json.loads(line)
+        return any(record[name] > value for name, value in at.items())
+    except (KeyError, TypeError, ValueError):
+        return False  # no record of a run

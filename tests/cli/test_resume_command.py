@@ -46,7 +46,8 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     ledger = after["ledger"]
     assert ledger["produced"] > before["ledger"]["produced"]
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
-    for name in ("opt_steps", "env_steps", "wall_s", "ledger/stored"):
+    # Seconds between the last checkpoint and the last record are in none, so they may come again.
+    for name in ("opt_steps", "env_steps", "ledger/stored"):
         values = [record[name] for record in metrics(run_dir) if name in record]
         assert values == sorted(values), f"{name} goes on in the same file"
     assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
@@ -96,6 +97,9 @@ def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
     saved = checkpoints.load_latest().meta
+    at = {name: saved[name] for name in ("opt_steps", "env_steps", "wall_s")}
+    with (tmp_path / "x/metrics.jsonl").open("a") as file:  # at least one record is of later
+        file.write(json.dumps({**at, "opt_steps": at["opt_steps"] + 1, "late": 1}) + "\n")
     limit = saved["opt_steps"] + 100
     done = run("resume", "x", "--max-opt-steps", str(limit), "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -104,6 +108,14 @@ def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     assert summary["env_steps"] >= saved["env_steps"]
     ledger = summary["ledger"]
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    records = metrics(tmp_path / "x")
+    assert not any("late" in record for record in records), (
+        "the run that goes on has not been there"
+    )
+    for name in ("opt_steps", "env_steps"):
+        values = [record[name] for record in records]
+        assert values == sorted(values), f"{name} goes on in the same file"
+    assert records[-1]["opt_steps"] == limit
 
 
 def without(meta: dict[str, Any], name: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder
 
 DEADLINE_S = 10.0
@@ -212,3 +214,15 @@ def test_write_after_close_says_what_is_wrong() -> None:
 def test_room_for_no_record_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_pending"):
         BackgroundRecorder([], max_pending=0)
+
+
+@pytest.mark.fault("F21")
+def test_where_a_run_goes_on_is_told_to_those_who_want_to_know(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 9, "opt_steps": 9}\n')
+    recorder = BackgroundRecorder([MemoryRecorder(), JsonlRecorder(path)])
+    recorder.go_on(env_steps=5, opt_steps=5)
+    recorder.start({})
+    recorder.close(failed=False)
+    assert not path.read_text()
+    assert recorder.failure is None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import resource
 import signal
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,56 @@ def test_half_a_line_is_cut_off(
     recorder.close(failed=False)
     assert path.read_text() == whole + '{"a": 3.0}\n'
     assert "half a record" in caplog.text
+
+
+def line(opt_steps: float, env_steps: float, **more: float) -> str:
+    return json.dumps({"env_steps": env_steps, "opt_steps": opt_steps, **more}) + "\n"
+
+
+@pytest.mark.fault("F21")
+def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    earlier = line(900, 9000) + "# of somebody else\n"
+    known = line(1, 10) + line(2, 25) + line(3, 30) + line(3, 30, eval_reward=1.0)
+    later = line(3, 31) + line(4, 30) + line(5, 50, long="x" * 100_000)  # type: ignore[arg-type]
+    path.write_text(earlier + known + later + '{"opt_st')
+    recorder = JsonlRecorder(path)
+    recorder.go_on(env_steps=30, opt_steps=3)
+    with caplog.at_level(logging.INFO):
+        recorder.start({})
+    assert path.read_text() == earlier + known
+    assert "3 records" in caplog.text
+    recorder.write({"opt_steps": 4.0})
+    recorder.close(failed=False)
+    assert path.read_text() == earlier + known + '{"opt_steps": 4.0}\n'
+
+
+@pytest.mark.parametrize("before", ["", "\n", '{"opt_st', line(7, 70), line(7, 70) * 3])
+def test_whole_file_may_be_of_later(tmp_path: Path, before: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(before)
+    recorder = JsonlRecorder(path)
+    recorder.go_on(env_steps=30, opt_steps=3)
+    recorder.start({})
+    recorder.close(failed=False)
+    assert path.read_text() == before.replace(line(7, 70), "").replace('{"opt_st', "")
+
+
+def test_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = (line(1, 10) * 200_000).encode()
+    path.write_bytes(lines + b'{"half')
+    recorder = JsonlRecorder(path)
+    recorder.go_on(env_steps=30, opt_steps=3)
+    tracemalloc.start()
+    recorder.start({})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    recorder.close(failed=False)
+    assert peak < 1 << 20 < len(lines)
+    assert path.stat().st_size == len(lines)
 
 
 def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
