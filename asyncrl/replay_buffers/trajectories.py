@@ -1,7 +1,9 @@
 """A queue of trajectories, for on-policy agents: each transition is handed out once, oldest first.
 
 A trajectory is a segment: T = `segment.length` rows of one environment, of any number of episodes.
-A batch of B of them has
+Start columns are 0 where an episode begins. Where they are not, though an `END` row comes before,
+the episode was cut there, as into clips, and what follows is a trajectory of its own. A batch of B
+of them has
 
     obs            (B, T + 1, ...)   the next observation of row t is that of row t + 1
     action, ...    (B, T, ...)       and the other columns, the agent's own among them
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -132,7 +135,7 @@ class TrajectoryQueue:
         counts = np.count_nonzero(real[:, sampled], axis=1)
         for i in counts.nonzero()[0]:
             segment = {name: column[i] for name, column in copies.items()}
-            self._segments.append(_Segment(segment, real[i], int(counts[i])))
+            self._segments += self._parts(_Segment(segment, real[i], int(counts[i])))
         pushed = int(counts.sum())
         self._len += pushed
         while self._len > self._config.capacity:
@@ -181,6 +184,29 @@ class TrajectoryQueue:
         self._segments.clear()
         self._len, self._owed = 0, int(owed[0])
         push_saved(state, schema, self.push)
+
+    def _parts(self, segment: _Segment) -> list[_Segment]:
+        """Return a segment as it is, or in parts, each of which begins with what was remembered.
+
+        A memory that is not empty behind an `END` row is of an episode that goes on there.
+        """
+        sampled, real, columns = self._schema.sampled, segment.real, segment.columns
+        behind_end = sampled.start + 1 + np.flatnonzero(real[sampled][1:] & ~real[sampled][:-1])
+        starts = [columns[name] for name in self._config.start_columns]
+        cuts = [int(row) for row in behind_end if any(start[row].any() for start in starts)]
+        if not cuts:
+            return [segment]
+        parts = []
+        for first, end in pairwise([sampled.start, *cuts, sampled.stop]):
+            to_front = np.roll(np.arange(len(real)), sampled.start - first)
+            part = {name: column[to_front] for name, column in columns.items()}
+            part["flags"][sampled.start + end - first :] = (
+                END  # the first of them has what followed
+            )
+            reals = part["flags"] < END
+            if count := int(np.count_nonzero(reals[sampled])):
+                parts.append(_Segment(part, reals, count))
+        return parts
 
     def _batch(self, segments: list[_Segment]) -> dict[str, Array]:
         sampled = self._schema.sampled

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
+from asyncrl import trajectory_processor
 from asyncrl.agent import PolicyContext
 from asyncrl.agents._minibatches import Minibatches, Trajectories
 from asyncrl.agents._ppo_losses import (
@@ -631,6 +632,25 @@ def test_what_was_seen_earlier_is_used_with_a_memory_alone(memory: Any, recalls:
     stop = AnyOf(ReachesUpperBound("eval_reward", 1.0), MaxEnvSteps(40_000 if recalls else 5_000))
     result = train(agent, RECALL, n_envs=32, n_steps=16, stop=stop)
     assert (result.best_score == 1.0) is recalls
+
+
+@pytest.mark.parametrize("cut", [{"max_length": 8}, {"clip_length": 5}])
+def test_memory_goes_on_where_trajectories_are_cut(cut: dict[str, int]) -> None:
+    recorder = MemoryRecorder()
+    train(
+        PPOConfig(device="cpu", hidden=(16,), memory="gru", learning_rate=1e-2),
+        "CartPole-v1",
+        n_envs=2,
+        n_steps=32,
+        make_processor=lambda: trajectory_processor.Trajectories(
+            trajectory_processor.TrajectoryConfig(**cut)
+        ),
+        stop=MaxOptSteps(3),
+        recorder=recorder,
+    )
+    lags = [float(r["agent/lag_kl"]) for r in recorder.records if "agent/lag_kl" in r]
+    assert lags == pytest.approx([0.0] * len(lags), abs=1e-9), "nobody has changed the policy"
+    assert len(lags) >= 3
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])

@@ -13,8 +13,9 @@ from asyncrl.errors import ConfigError
 from asyncrl.messages import Experience
 from asyncrl.replay_buffers.trajectories import TrajectoryQueue, TrajectoryQueueConfig
 from asyncrl.segment import END, ColumnSpec, make_schema
-from asyncrl.types import Columns
-from tests.streams import Transition, make_outbox, play, schema
+from asyncrl.step_processor import OneStep
+from asyncrl.types import Columns, IntArray
+from tests.streams import SPEC, Transition, make_outbox, play, schema
 
 GAMMA = 0.5
 LENGTH = 4
@@ -158,6 +159,53 @@ def test_start_columns_are_those_of_the_first_row() -> None:
     np.testing.assert_array_equal(starts["model_version"], everything["model_version"][:, 0])
     with pytest.raises(ConfigError, match="memory"):
         queue(start_columns=("memory",))
+
+
+def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]:
+    """Return one segment, whose observations are the numbers of its rows."""
+    columns = {
+        "obs": np.arange(len(flags), dtype=np.float32)[None, :, None],
+        "action": np.zeros((1, len(flags)), np.int64),
+        "reward": np.ones((1, len(flags)), np.float32),
+        "flags": np.array([flags], np.uint8),
+        "memory": np.array([memory], np.float32)[..., None],
+    }
+    return columns, np.array([len(flags)])
+
+
+@pytest.mark.parametrize(
+    ("flags", "memory", "expected"),
+    [
+        # An episode that begins behind another one remembers nothing: its trajectory goes on.
+        ([0, 0, 1, 4, 0, 0, 0], [5, 6, 7, 0, 0, 1, 2], [(5, [0, 1, 2, 4, 5])]),
+        # One that goes on behind a cut does.
+        ([0, 0, 0, 4, 0, 0, 0], [5, 6, 7, 0, 8, 9, 2], [(5, [0, 1, 2]), (8, [4, 5])]),
+        ([4, 0, 4, 0, 4, 0, 0], [0, 8, 0, 9, 0, 3, 4], [(8, [1]), (9, [3]), (3, [5])]),
+        ([4, 0, 4, 0, 2, 4, 4], [0, 8, 0, 0, 2, 0, 0], [(8, [1, 3, 4])]),
+        # What lies beyond the trajectory begins the next one anyhow.
+        ([0, 0, 0, 0, 0, 4, 0], [5, 6, 7, 8, 9, 0, 4], [(5, [0, 1, 2, 3, 4])]),
+    ],
+)
+def test_trajectory_begins_anew_where_more_is_remembered_than_at_an_episodes_beginning(
+    flags: list[int], memory: list[float], expected: list[tuple[float, list[int]]]
+) -> None:
+    config = TrajectoryQueueConfig(start_columns=("memory",), gamma=GAMMA)
+    own = (ColumnSpec("memory", "float32", (1,)),)
+    columns = [c for c in OneStep().columns(SPEC, own) if c.name != "model_version"]
+    buffer = config.build(make_schema(columns, length=6, lookahead=1), 0)
+    count = sum(len(rows) for _, rows in expected)
+    assert buffer.push(*stream_of(flags, memory)) == len(buffer) == count
+    restored = config.build(make_schema(columns, length=6, lookahead=1), 0)
+    restored.load_state(buffer.state())
+    for one in (buffer, restored):
+        batch = one.sample(count)
+        told = [
+            obs[:-1][mask] for obs, mask in zip(batch["obs"][..., 0], batch["mask"], strict=True)
+        ]
+        starts = batch["memory"][:, 0].tolist()
+        assert list(zip(starts, [t.tolist() for t in told], strict=True)) == expected
+        for k, t in np.argwhere(batch["mask"]):
+            assert batch["obs"][k, t + 1, 0] == batch["obs"][k, t, 0] + 1, "what followed"
 
 
 def test_stacks_of_frames_are_whole_again() -> None:
