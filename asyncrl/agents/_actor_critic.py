@@ -175,10 +175,13 @@ class BoundedPolicy(TorchPolicy, ABC):
 class ActorCritic(BoundedPolicy, TorchAgent):
     """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
 
+    switches_modes: ClassVar[bool] = True
+    """Whether an update has actor and critics in learning mode throughout."""
+
     def equip(self, config: ActorCriticConfig, critics: nn.Module, seed: int) -> None:
         """Make what the equations of actor and critics need."""
         device = self.device
-        self.critics = critics.to(device)
+        self.critics = critics.to(device).eval()
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
         self._actor_adam = FusedAdam(learning_parameters(self._actor), config.actor_learning_rate)
         self._critic_adam = FusedAdam(
@@ -193,7 +196,10 @@ class ActorCritic(BoundedPolicy, TorchAgent):
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        learning = [self.model, self.critics] if self.switches_modes else []
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, learning=learning
+        )
         self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,
@@ -256,10 +262,13 @@ class ActorCritic(BoundedPolicy, TorchAgent):
 
 
 class SlowCopy:
-    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call."""
+    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call.
+
+    It is always in evaluation mode.
+    """
 
     def __init__(self, fast: nn.Module, tau: float) -> None:
-        self.network = copy.deepcopy(fast).requires_grad_(False)
+        self.network = copy.deepcopy(fast).eval().requires_grad_(False)
         self._tau = tau
         self._fast: list[Tensor] = [*fast.parameters()]
         self._slow: list[Tensor] = [*self.network.parameters()]

@@ -201,7 +201,9 @@ class QAgent(QPolicy, TorchAgent, ABC):
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, learning=[self.model]
+        )
         self.on_load.append(self._updates.forget)
         self._priorities: Tensor | None = None
 

@@ -60,7 +60,14 @@ class WeightedCloning(CloningPolicy, TorchAgent, ABC):
         self._descent = Descent([self.actor, critics, *others], config)
         self._matmul = pick_matmul(self.device, self.actor, critics, *others, hidden=config.hidden)
         self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, self.device)
+        self._updates = Updates(
+            self._update,
+            config,
+            self.model,
+            self.read_obs,
+            self.device,
+            learning=[self.model, critics, *others],
+        )
         self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": critics,

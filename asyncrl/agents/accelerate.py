@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from asyncrl.agents.torch_agent import learning_mode
 from asyncrl.errors import ConfigError
 
 __all__ = ["Accelerated", "Acceleration", "Update"]
@@ -33,20 +34,25 @@ _CPU_COMPILERS = ("g++", "clang++", "c++", "cl")
 
 
 class Accelerated:
-    """An update that is run as `how` says.
+    """An update that is run as `how` says, with networks in learning mode meanwhile.
 
     Every call is one update, also those before a graph is recorded. Tensors with dimensions that a
     graph answers with are overwritten by the next call; numbers are not.
     """
 
-    def __init__(self, update: Update, how: Acceleration, device: torch.device) -> None:
+    def __init__(
+        self,
+        update: Update,
+        how: Acceleration,
+        device: torch.device,
+        learning: Sequence[nn.Module] = (),
+    ) -> None:
         _check_possible(how, device)
-        self._update = update
-        self._graphs: _Graphs | None = None
         if how == "compile":
-            self._update = torch.compile(update, dynamic=False)
-        elif how == "graphs":
-            self._graphs = _Graphs(update, device)
+            update = torch.compile(update, dynamic=False)
+        # A compiled update cannot switch modes inside; a recorded one need not when it is repeated.
+        self._update = _with_modes(update, learning)
+        self._graphs = _Graphs(self._update, device) if how == "graphs" else None
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update once."""
@@ -117,6 +123,14 @@ class _Graph:
         self._graph.replay()
         numbers = self._numbers.clone().unbind()
         return dict(zip(self._names, numbers, strict=True)) | self._arrays
+
+
+def _with_modes(update: Update, learning: Sequence[nn.Module]) -> Update:
+    def updated(data: dict[str, Tensor]) -> dict[str, Tensor]:
+        with learning_mode(*learning):
+            return update(data)
+
+    return updated
 
 
 def _check_possible(how: Acceleration, device: torch.device) -> None:

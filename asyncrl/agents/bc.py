@@ -67,7 +67,9 @@ class BCAgent(BCPolicy, TorchAgent):
         self._descent = Descent([self.actor], config)
         self._matmul = pick_matmul(device, self.actor, hidden=config.hidden)
         self._descend = config.uncompiled(self._descent)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, learning=[self.model]
+        )
         self.on_load.append(self._updates.forget)
         self.parts |= {"optimizer": self._descent.adam, "random": self.random}
 

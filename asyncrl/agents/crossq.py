@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -119,7 +119,7 @@ class CrossQConfig(SquashedConfig):
 
 
 class CrossQPolicy(SquashedPolicy):
-    """The part that acts, always with running means and deviations."""
+    """The part that acts."""
 
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -136,16 +136,12 @@ class CrossQPolicy(SquashedPolicy):
             else:
                 actor = make_actor(spec, (), 2 * bounds.size, config.actor_network)
         super().__init__(actor, bounds, config, spec, context, device)
-        self.model.eval()
-
-    def train(self, mode: bool = True) -> Self:
-        """Switch exploration on or off, and nothing else."""
-        self._training = mode
-        return self
 
 
 class CrossQAgent(CrossQPolicy, ActorCritic):
     """The part that learns, and acts as well."""
+
+    switches_modes: ClassVar[bool] = False  # twins of both networks learn
 
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -163,7 +159,7 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
             else:
                 critics = make_critics(spec, (), config.n_critics, config.critic_network)
         self.config = config
-        self.equip(config, critics.eval(), context.seed)
+        self.equip(config, critics, context.seed)
         for adam in (self._actor_adam, self._critic_adam):
             adam.beta1 = config.adam_beta1
         # The same parameters and buffers, in the mode that normalises a batch by itself.

@@ -220,7 +220,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
             critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
-        self.critics = cast(ChoiceValues, critics).to(device)
+        self.critics = cast(ChoiceValues, critics).to(device).eval()
         self._slow = SlowCopy(self.critics, config.tau)
         self.targets = cast(ChoiceValues, self._slow.network)
         self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
@@ -234,7 +234,10 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
         self._in_parts = InParts(config.accumulate)
         self._descend = config.uncompiled(self._step_down)
         self._finish = config.uncompiled(self._follow_up)
-        self._updates = Updates(self._update, config, self.model, self.read_obs, device)
+        learning = [self.model, self.critics]
+        self._updates = Updates(
+            self._update, config, self.model, self.read_obs, device, learning=learning
+        )
         self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,

@@ -205,7 +205,13 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, read_columns(self.net)
+            self._update,
+            config,
+            self.model,
+            self.read_obs,
+            device,
+            read_columns(self.net),
+            learning=[self.model],
         )
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor | float]:

@@ -61,6 +61,7 @@ from asyncrl.agents.torch_agent import (
     TorchAgent,
     clip_gradients,
     flatten_parameters,
+    learning_mode,
     pick_device,
     seeded,
     use_threads,
@@ -114,7 +115,13 @@ class PPOAgent(PPOPolicy, TorchAgent):
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, read_columns(self.net)
+            self._update,
+            config,
+            self.model,
+            self.read_obs,
+            device,
+            read_columns(self.net),
+            learning=[],
         )
         self.parts |= {
             "value_norm": self._value_norm,
@@ -137,8 +144,10 @@ class PPOAgent(PPOPolicy, TorchAgent):
         obs, reward = self._updates.trajectories(data)
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = Trajectories(obs, data["mask"], data.get("memory", nothing))
+        # Still in the mode in which actors act, so that both tell the same probabilities.
         columns, told = self._look_back(played, reward, data)
-        return told | self._learn(Minibatches(self.net, played, columns, self._in_parts))
+        with learning_mode(self.model):
+            return told | self._learn(Minibatches(self.net, played, columns, self._in_parts))
 
     @torch.no_grad()
     def _look_back(

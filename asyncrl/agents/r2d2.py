@@ -206,7 +206,13 @@ class R2D2Agent(R2D2Policy, QAgent):
         super().__init__(config, spec, context, device)
         self.config = config
         self._updates = _SequenceUpdates(
-            self._update, config, self.model, self.read_obs, device, _COLUMNS
+            self._update,
+            config,
+            self.model,
+            self.read_obs,
+            device,
+            _COLUMNS,
+            learning=[self.model],
         )
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:

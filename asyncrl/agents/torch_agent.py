@@ -28,6 +28,7 @@ __all__ = [
     "flatten_pair",
     "flatten_parameters",
     "gpu_names",
+    "learning_mode",
     "learning_parameters",
     "pick_device",
     "seeded",
@@ -38,6 +39,10 @@ __all__ = [
 class TorchPolicy:
     """Keeps the model that acts; a subclass adds `act`.
 
+    The model is always in evaluation mode, whether `act` explores or not: what layers such as
+    batch normalisation or dropout make of an observation depends on nothing else then, changes
+    nothing, and is the same wherever it is computed.
+
     `env_steps` are those of the whole run, as far as this policy knows: what the newest model
     came with, or its own steps if those are more. Schedules count in them.
     """
@@ -46,7 +51,7 @@ class TorchPolicy:
     """Whether `act` squashes what the model answers, by tanh, to between the actions' bounds."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self.model = model.to(device)
+        self.model = model.to(device).eval()
         self.device = device
         self.version = ModelVersion(0)
         self.env_steps = 0
@@ -58,9 +63,8 @@ class TorchPolicy:
         return self._training
 
     def train(self, mode: bool = True) -> Self:
-        """Switch exploration on or off, and layers such as dropout with it."""
+        """Switch exploration on or off, and nothing else."""
         self._training = mode
-        self.model.train(mode)
         return self
 
     def record(self) -> Record:
@@ -97,6 +101,8 @@ class TorchAgent(TorchPolicy):
 
         class MyPolicy(TorchPolicy): ...             # model, act; counts env_steps when training
         class MyAgent(MyPolicy, TorchAgent): ...     # self.parts |= {"optimizer": ...}; opt
+
+    What `opt` learns through, it puts into `learning_mode`.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -168,6 +174,18 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextmanager
+def learning_mode(*modules: nn.Module) -> Iterator[None]:
+    """Let layers such as dropout do what they do while they learn, only inside the block."""
+    for module in modules:
+        module.train()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.eval()
 
 
 def learning_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -40,13 +40,16 @@ class Updates:
         read_obs: Callable[[Tensor], NetworkInput],
         device: torch.device,
         columns: Sequence[str] = TRANSITION_COLUMNS,
+        *,
+        learning: Sequence[nn.Module],
     ) -> None:
+        """Wrap an update during which networks that learn are in learning mode."""
         self._device = device
         self._singly = "next_obs" in columns
         self._norm = model if isinstance(model, Normalized) else None
         self._read_obs = read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
-        self._run = Accelerated(update, config.accelerate, device)
+        self._run = Accelerated(update, config.accelerate, device, learning)
         self._newest: tuple[Tensor, Tensor] | None = None
 
     def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:

@@ -197,7 +197,6 @@ def test_encoder_of_ones_own_comes_before_all_hidden_layers() -> None:
     agent = dataclasses.replace(SMALL, network=own_encoder).build(TWO_STATES, CONTEXT)
     assert agent.net.embedding.out_features == 5
     assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]
-    assert agent.net.encoder.training
     assert np.isfinite(float(agent.opt(random_batch())["loss"]))
 
 

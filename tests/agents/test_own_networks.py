@@ -1,4 +1,4 @@
-"""Networks of the user's own that cannot learn, or not in one dtype, are refused by name."""
+"""Networks of the user's own: those that cannot learn are refused, others act as they should."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.networks import MakeNetwork
-from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.ppo import PPOConfig, PPOPolicy
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
+from asyncrl.types import Columns
 
 _FREE, _ONES = np.full(4, np.inf, np.float32), np.ones(2, np.float32)
 OBSERVATION = BoxSpec((4,), "float32", -_FREE, _FREE)
@@ -196,3 +197,51 @@ def test_asking_leaves_what_a_network_counts_and_chance_as_they_were() -> None:
     assert made[0].training
     assert made[0].get_buffer("0.num_batches_tracked") == 0
     assert torch.equal(made[0].get_buffer("0.running_var"), torch.ones(4))
+
+
+def normalizing(_: EnvSpec) -> nn.Module:
+    """Make what answers otherwise while it learns, for rows that depend on their neighbours."""
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
+
+
+def test_answers_to_a_row_depend_on_nothing_else_and_change_nothing() -> None:
+    config = DQNConfig(network=normalizing, actor_priorities=True, device="cpu")
+    agent = config.build(CHOICES, PolicyContext(seed=0, n_envs=8))
+    obs = np.random.default_rng(0).normal(2.0, 3.0, (8, 4)).astype(np.float32)
+    before = agent.model_info().params
+    together = agent.act(obs).extras["q_best"]
+    alone = DQNConfig(network=normalizing, actor_priorities=True).build_policy(
+        CHOICES, PolicyContext(seed=0)
+    )
+    each = [alone.act(row[None]).extras["q_best"][0] for row in obs]
+    np.testing.assert_allclose(each, together, rtol=1e-5)
+    after = agent.model_info().params
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def trajectories(policy: PPOPolicy, n: int = 4, length: int = 8) -> Columns:
+    """Return what a policy has played."""
+    random = np.random.default_rng(0)
+    obs = random.normal(2.0, 3.0, (n, length + 1, 4)).astype(np.float32)
+    act = policy.act(obs[:, :-1].reshape(-1, 4))
+    return {
+        "obs": obs,
+        "action": act.action.reshape(n, length),
+        **{name: column.reshape(n, length) for name, column in act.extras.items()},
+        "reward": random.normal(size=(n, length)).astype(np.float32),
+        "discount": np.full((n, length), 0.99, np.float32),
+        "mask": np.ones((n, length), np.bool_),
+    }
+
+
+def test_learner_and_actor_tell_the_same_probabilities_and_learn_what_to_normalize_by() -> None:
+    config = PPOConfig(network=normalizing, device="cpu", epochs=2, minibatches=2)
+    agent = config.build(CHOICES, PolicyContext(seed=0))
+    policy = config.build_policy(CHOICES, PolicyContext(seed=0, n_envs=32))
+    for turn in range(3):
+        policy.sync_model(agent.model_info())
+        told = agent.opt(trajectories(policy))
+        assert float(told["lag_kl"]) == pytest.approx(0.0, abs=1e-6)
+        counts = [v for k, v in agent.model_info().params.items() if k.endswith("batches_tracked")]
+        assert counts
+        assert {int(count) for count in counts} == {4 * (turn + 1)}

@@ -19,6 +19,7 @@ from asyncrl.agents.torch_agent import (
     clip_gradients,
     flatten_pair,
     flatten_parameters,
+    learning_mode,
     pick_device,
     seeded,
     use_threads,
@@ -104,13 +105,28 @@ def test_snapshot_that_nobody_may_write_is_taken() -> None:
     assert flat(policy.model_info().params) == flat(info(5.0).params)
 
 
-def test_mode_reaches_layers_that_act_differently_in_training() -> None:
+def test_layers_that_act_differently_in_training_do_not_whether_it_explores_or_not() -> None:
     policy = TorchPolicy(nn.Sequential(layer(1.0), nn.Dropout()), CPU)
-    assert (policy.training, policy.model.training) == (True, True)
+    assert policy.training
+    assert not any(module.training for module in policy.model.modules())
     assert policy.train(False) is policy
-    assert (policy.training, policy.model[1].training) == (False, False)  # type: ignore[index]
+    assert not policy.training
     policy.train()
-    assert policy.model[1].training  # type: ignore[index]
+    assert policy.training
+    assert not any(module.training for module in policy.model.modules())
+
+
+def test_learning_mode_ends_however_the_block_does() -> None:
+    networks = [nn.Sequential(layer(1.0), nn.Dropout()).eval() for _ in range(2)]
+    layers = [module for network in networks for module in network.modules()]
+
+    def fail() -> None:
+        assert all(module.training for module in layers)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), learning_mode(*networks):
+        fail()
+    assert not any(module.training for module in layers)
 
 
 def test_each_kind_of_part_comes_back() -> None:

@@ -16,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agent import (
@@ -31,7 +32,7 @@ from asyncrl.agents import accumulation
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
-from asyncrl.agents.crossq import CrossQConfig
+from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy, Softmax
@@ -313,6 +314,48 @@ def copied(params: Params) -> dict[str, Array]:
 
 def same(a: Params, b: Params) -> bool:
     return set(a) == set(b) and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def modes(agent: Any) -> dict[str, set[tuple[bool, bool]]]:
+    """Note, of each network in an agent's state, in which mode it is called and with gradients."""
+    networks = {name: part for name, part in agent.parts.items() if isinstance(part, nn.Module)}
+    called: dict[str, set[tuple[bool, bool]]] = {name: set() for name in networks}
+
+    def note(name: str, module: nn.Module) -> None:
+        called[name].add((module.training, torch.is_grad_enabled()))
+
+    for name, network in networks.items():
+        for module in network.modules():
+            if any(True for _ in module.parameters()):
+                module.register_forward_pre_hook(lambda module, _, name=name: note(name, module))
+    return called
+
+
+@every_agent_with_networks
+@pytest.mark.parametrize("training", [True, False])
+def test_networks_act_in_evaluation_mode(case: Case, training: bool) -> None:
+    agent: Any = case.build()
+    agent.random_env_steps = agent.env_steps = 1000
+    called = modes(agent)
+    for opt_steps in (0, 3):
+        learn(agent, case, range(opt_steps))
+        called["model"].clear()
+        agent.train(training)
+        agent.act(observations())
+        assert called["model"] == {(False, False)}
+
+
+@every_agent_with_networks
+def test_what_is_learned_through_is_in_training_mode_and_slow_copies_are_not(case: Case) -> None:
+    agent: Any = case.build()
+    called = modes(agent)
+    learn(agent, case, range(3))
+    slow = {name for name in called if name.startswith(("target", "slow"))}
+    assert all(called[name] == {(False, False)} for name in slow)
+    if not isinstance(agent, CrossQAgent):  # twins of its networks learn
+        learned = set(called) - slow - {"value_norm"}
+        assert all((True, True) in called[name] for name in learned)
+        assert all((False, True) not in called[name] for name in learned)
 
 
 @every_agent
