@@ -146,14 +146,6 @@ class Fields:
                 raise WireError(f"{self.kind}: {name} must map names to numbers")
         return {key: float(value) for key, value in values.items()}
 
-    def seconds(self, name: str) -> dict[str, float]:
-        """Take the seconds spent in phases, which are added up over the run, by phase."""
-        values = self.numbers(name)
-        for phase, value in values.items():
-            if phase not in ACTOR_PHASES or not 0 <= value <= _MOST_SECONDS:
-                raise WireError(f"{self.kind}: {name} has {value} s in {phase[:40]!r}")
-        return values
-
     def layout(self, limit: int) -> list[Entry]:
         """Take names, dtypes and shapes of arrays that fit into `limit` bytes together."""
         entries: dict[str, Entry] = {}
@@ -217,12 +209,21 @@ def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryv
     return fields, [returns.data, lengths.data]
 
 
+def _take_shares(fields: Fields) -> dict[str, float]:
+    """Take the seconds spent in phases, which are added up over the run, by phase."""
+    shares = fields.numbers("shares")
+    for phase, seconds in shares.items():
+        if phase not in ACTOR_PHASES or not 0 <= seconds <= _MOST_SECONDS:
+            raise WireError(f"{fields.kind}: shares has {seconds} s in {phase[:40]!r}")
+    return shares
+
+
 def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     """Take a report from its fields and arrays."""
     peer, seq = fields.peer(), fields.integer("seq", 1)
     produced, env_steps = fields.count("produced"), fields.count("env_steps")
     episodes = fields.count("episodes")
-    shares, policy = fields.seconds("shares"), fields.numbers("policy")
+    shares, policy = _take_shares(fields), fields.numbers("policy")
     final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:
         raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")
