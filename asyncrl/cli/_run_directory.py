@@ -16,37 +16,36 @@ from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 
 __all__ = [
-    "gone_after_errors",
     "has_summary",
-    "make_run_dir",
+    "run_dir_made",
     "save_config",
     "save_error",
     "save_summary",
 ]
 
 
-def make_run_dir(run_dir: Path) -> None:
-    """Make a directory for its user alone; refuse one in which a run is already."""
+@contextmanager
+def run_dir_made(run_dir: Path) -> Iterator[None]:
+    """Make a directory for its user alone; refuse one in which a run is already.
+
+    It is gone again if nothing came into it; one that was there before stays.
+    """
     if (run_dir / "config.yaml").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; give another --run-dir, or go on with it: "
             f"asyncrl resume {run_dir}"
         )
+    was_there = run_dir.exists()
     try:
         make_directory(run_dir)
     except OSError as error:
         raise ConfigError(f"cannot make the run directory {run_dir}: {error.strerror}") from error
-
-
-@contextmanager
-def gone_after_errors(run_dir: Path) -> Iterator[None]:
-    """Remove a directory in which nothing is yet, should anything go wrong."""
     try:
         yield
-    except BaseException:
-        with suppress(OSError):
-            run_dir.rmdir()
-        raise
+    finally:
+        if not was_there:
+            with suppress(OSError):
+                run_dir.rmdir()
 
 
 def save_config(config: RunConfig, run_dir: Path) -> None:

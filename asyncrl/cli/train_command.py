@@ -21,9 +21,8 @@ from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import dashed, naming_flags, value_of
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli._run_directory import (
-    gone_after_errors,
     has_summary,
-    make_run_dir,
+    run_dir_made,
     save_config,
     save_error,
     save_summary,
@@ -149,10 +148,8 @@ def run(arguments: TrainArguments) -> int:
     output, config = arguments.output, arguments.config
     to_plain(config)  # what cannot be saved is refused before anything is there
     run_dir = output.run_dir or _new_run_dir(arguments.agent, config)
-    make_run_dir(run_dir)
-    with gone_after_errors(run_dir):
-        arguments = _tuned(arguments)
-    return train_in(run_dir, arguments, resume=False)
+    with run_dir_made(run_dir):
+        return train_in(run_dir, _tuned(arguments), resume=False)
 
 
 def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
@@ -166,7 +163,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
     interrupter = Interrupter()
     with interrupting(interrupter, config.grace_s) as interrupted:
         try:
-            with gone_after_errors(run_dir), telling_of_replay(quiet=output.quiet):
+            with telling_of_replay(quiet=output.quiet):
                 trainer = _build(arguments, run_dir, interrupter, resume=resume)
             with closing(trainer):
                 ended = trainer.books.has_ended(trainer.proxy.record())

@@ -416,6 +416,17 @@ def test_run_directory_is_never_used_twice(
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
+@pytest.mark.parametrize("was_there", [False, True])
+def test_directory_is_gone_after_an_early_error_unless_it_was_there(
+    was_there: bool, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "mine"
+    if was_there:
+        run_dir.mkdir()
+    assert main(["train", "dqn", "--env", "Nope-v0", "--run-dir", str(run_dir)]) == 1
+    assert run_dir.exists() == was_there
+
+
 def test_place_where_nothing_can_be_made_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
