@@ -112,45 +112,62 @@ class _Lanes:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._copies = torch.cuda.Stream(device)
-        self._layout = BatchLayout((), (), 0)
         self._lanes: list[_Lane] = []
+        self._nbytes = 0
+        """What a lane has room for."""
         self._turn = 0
 
     def move(self, columns: Columns) -> dict[str, Tensor]:
         computing = torch.cuda.current_stream(self._device)
         layout = BatchLayout.of(columns)
-        if layout != self._layout:
-            self._allocate(layout)
+        if layout.nbytes > self._nbytes or not self._lanes:
+            self._allocate(layout.nbytes)
         # All that reads the batch before this one has been ordered by now.
         self._lanes[self._turn].read.record(computing)
         self._turn = (self._turn + 1) % _LANES
         lane = self._lanes[self._turn]
         lane.copied.synchronize()  # the copy two batches ago: its pinned bytes are free again
+        lane.lay_out(layout)
         for name, array in lane.arrays.items():
             np.copyto(array, columns[name])
         with torch.cuda.stream(self._copies):
             self._copies.wait_event(lane.read)
-            lane.there.copy_(lane.here, non_blocking=True)
+            used = slice(layout.nbytes)
+            lane.there[used].copy_(lane.here[used], non_blocking=True)
             lane.copied.record(self._copies)
         computing.wait_event(lane.copied)
         return dict(lane.tensors)
 
-    def _allocate(self, layout: BatchLayout) -> None:
-        """Make buffers for batches of another form; rare enough to wait for the device."""
+    def _allocate(self, nbytes: int) -> None:
+        """Make larger buffers; rare enough to wait for the device.
+
+        Batches of trajectories have now more and now fewer of them, so there is some room to spare
+        once they have been larger than the first one.
+        """
         torch.cuda.synchronize(self._device)
-        self._layout = layout
-        self._lanes = [_Lane(layout, self._device) for _ in range(_LANES)]
+        self._nbytes = max(nbytes, self._nbytes * 3 // 2)
+        self._lanes = [_Lane(self._nbytes, self._device) for _ in range(_LANES)]
 
 
 class _Lane:
     """A pinned buffer, its twin on the device, and the events that say who is done with them."""
 
-    def __init__(self, layout: BatchLayout, device: torch.device) -> None:
-        self.here = torch.empty(layout.nbytes, dtype=torch.uint8, pin_memory=True)
-        self.there = torch.empty(layout.nbytes, dtype=torch.uint8, device=device)
-        self.arrays = layout.arrays(self.here)
-        self.tensors = layout.tensors(self.there)
+    arrays: dict[str, Array]
+    tensors: dict[str, Tensor]
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.here = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+        self.there = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._layout: BatchLayout | None = None
         self.copied = torch.cuda.Event()
         """The bytes have left the pinned buffer and arrived."""
         self.read = torch.cuda.Event()
         """The device has read them for the last time."""
+
+    def lay_out(self, layout: BatchLayout) -> None:
+        """View both buffers as columns of this form."""
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self.arrays, self.tensors = layout.arrays(self.here), layout.tensors(self.there)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 
-from asyncrl.agents.batch_mover import BatchLayout, BatchMover
+from asyncrl.agents.batch_mover import BatchLayout, BatchMover, _Lanes
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
@@ -87,6 +89,47 @@ def test_packed_columns_lie_apart_and_aligned() -> None:
 def test_batches_of_one_form_have_one_layout() -> None:
     assert BatchLayout.of(batch(8, seed=1)) == BatchLayout.of(batch(8, seed=2))
     assert BatchLayout.of(batch(8)) != BatchLayout.of(batch(9))
+
+
+class Nothing:
+    """A stream, or an event on one, of a device that is never busy."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    record = wait_event = synchronize = __init__
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Let lanes be made without a GPU; return how often all of it was waited for."""
+    waited: list[object] = []
+    monkeypatch.setattr(torch.cuda, "Stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "Event", Nothing)
+    monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    return waited
+
+
+def test_only_batches_larger_than_all_before_take_new_buffers(waits: list[object]) -> None:
+    lanes = _Lanes(CPU)
+    for turn, (rows, allocations) in enumerate([(8, 1), (5, 1), (8, 1), (1, 1), (9, 2), (12, 2)]):
+        columns = batch(rows, seed=turn)
+        moved = lanes.move(columns)
+        assert len(waits) == allocations
+        assert {name: tensor.tolist() for name, tensor in moved.items()} == {
+            name: column.tolist() for name, column in columns.items()
+        }
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_batch_stays_while_the_next_one_is_copied() -> None:
+    lanes = _Lanes(CPU)
+    for turn, rows in enumerate([8, 5, 7, 7, 40]):
+        columns = batch(rows, seed=turn)
+        before = lanes.move(columns)
+        lanes.move(batch(6, seed=100 + turn))
+        assert all(np.array_equal(before[name].numpy(), columns[name]) for name in columns)
 
 
 @pytest.mark.gpu
