@@ -199,6 +199,10 @@ def flatten_parameters(module: nn.Module) -> tuple[Tensor, Tensor]:
     The module's parameters become views. Adam, the norm of the gradient and a soft update then
     take one operation each instead of one for each layer: for small networks, a fifth of the time
     of an optimisation step. The gradient must be set to zero in place, never to None.
+
+    A recurrent layer's weights then lie amidst others. On a GPU, cuDNN warns of that once and
+    copies them at each call; the layer's `flatten_parameters`, which the warning advises, would
+    take them out of the vector, so that nothing learns them any more.
     """
     return _flatten(learning_parameters(module))
 
