@@ -252,7 +252,7 @@ def put(m: WireMessage) -> list[Any]:
             counts = int(m.seq), int(m.model_version)
             fields = [*put_peer(m.peer), *counts, float(m.score), record]
         case ModelRequest():
-            fields = [*put_peer(m.peer), m.topic, int(m.have)]
+            fields = [*put_peer(m.peer), m.topic, int(m.have), int(m.models)]
         case Sync():
             fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
         case Ack():
@@ -280,7 +280,9 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
         peer=f.peer(), schema_hash=f.text("schema_hash"), software=f.text("software")
     ),
     "EvaluationReport": _take_evaluation_report,
-    "ModelRequest": lambda f: ModelRequest(f.peer(), f.topic(), f.integer("have", -(2**63))),
+    "ModelRequest": lambda f: ModelRequest(
+        f.peer(), f.topic(), f.integer("have", -(2**63)), f.integer("models")
+    ),
     "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
     "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports"), f.integer("models")),

@@ -71,6 +71,8 @@ class ModelRequest:
     peer: Peer
     topic: Topic
     have: int
+    models: int = 0
+    """Models of which it knows what became of them: they have come, or are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class _Life:
     acknowledged: int = 0
     reports: int = 0
     models: int = 0
+    newest_model: dict[Topic, int] = field(default_factory=dict)
     asked_after: Resend | None = None
 
     @property
@@ -189,11 +192,21 @@ class PeerTable:
         life = self._lives[peer.actor_id]
         return Ack(life.acknowledged, life.reports, life.models)
 
-    def delivers(self, peer: Peer) -> None:
+    def may_be_sent(self, request: ModelRequest) -> bool:
+        """Whether a peer that is heard may be sent the model that it asks for.
+
+        Not if it has been sent one, and does not know yet what became of it: it may be slow, and
+        need not be sent again. If it is lost, an acknowledgement says so, which comes behind it.
+        """
+        life = self._lives[request.peer.actor_id]
+        return request.models >= life.newest_model.get(request.topic, 0)
+
+    def delivers(self, peer: Peer, topic: Topic) -> None:
         """Note that a peer is being sent a model, for the first time or again."""
         life = self._lives.get(peer.actor_id)
         if life is not None and life.peer == peer:
             life.models += 1
+            life.newest_model[topic] = life.models
 
     def syncs(self, message: Sync) -> None:
         """Ask a peer that is heard for what never came."""

@@ -39,7 +39,7 @@ from asyncrl.types import Array, ModelVersion
 
 __all__ = ["PROTOCOL", "ForeignProtocol", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

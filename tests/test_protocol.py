@@ -8,7 +8,7 @@ import torch
 
 import asyncrl
 from asyncrl.messages import SOFTWARE, Hello, Peer
-from asyncrl.protocol import _MOST_PEERS, Ack, PeerTable, Resend, Sync
+from asyncrl.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
 from tests.sample_messages import (
     PEER,
     SCHEMA,
@@ -75,16 +75,33 @@ def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
 
 
 def test_an_acknowledgement_tells_how_many_models_were_sent_before(table: PeerTable) -> None:
-    table.delivers(PEER)  # to somebody who is not here
+    table.delivers(PEER, "act")  # to somebody who is not here
     table.admits(make_hello())
     assert table.ack(PEER).models == 0
-    table.delivers(PEER)
-    table.delivers(PEER)
+    table.delivers(PEER, "act")
+    table.delivers(PEER, "act")
     table.admits(make_hello())
     assert table.ack(PEER) == Ack(0, 0, 2), "also after it has introduced itself again"
     table.admits(make_hello(NEXT_LIFE))
-    table.delivers(PEER)
+    table.delivers(PEER, "act")
     assert table.ack(NEXT_LIFE).models == 0, "that was its life before"
+
+
+@pytest.mark.fault("F31")
+def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
+    """As far as its actor knows: of one that got lost, an acknowledgement has told it."""
+    table.admits(make_hello())
+    for models in range(3):
+        for _ in range(2):
+            assert table.may_be_sent(ModelRequest(PEER, "act", -1, models))
+        table.delivers(PEER, "act")
+        assert not table.may_be_sent(ModelRequest(PEER, "act", -1, models))
+    assert table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 0)), "of another"
+    table.delivers(PEER, "evaluate")
+    assert not table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 3))
+    assert table.may_be_sent(ModelRequest(PEER, "act", -1, 3))
+    table.admits(make_hello(NEXT_LIFE))
+    assert table.may_be_sent(ModelRequest(NEXT_LIFE, "act", -1, 0))
 
 
 @pytest.mark.fault("F32")

@@ -107,7 +107,7 @@ messages: st.SearchStrategy[WireMessage] = st.one_of(
         record=numbers,
         seq=st.integers(1, 2**63 - 1),
     ),
-    st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1)),
+    st.builds(ModelRequest, peers, topics, st.integers(-1, 2**63 - 1), counts),
     st.builds(Delivery, topics, models),
     st.builds(Sync, peers, counts, counts),
     st.builds(Ack, counts, counts, counts),

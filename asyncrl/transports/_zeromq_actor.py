@@ -83,8 +83,8 @@ class ZmqActorLink:
         self._unsynced = False
         self._asked_at = 0.0
         self._models: dict[Topic, ModelInfo] = {}
-        self._models_received = 0
-        self._models_lost = 0
+        self._models_known = 0
+        """Those that have come, and those that are known to be lost."""
         self._requested_at: dict[Topic, float] = {}
 
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
@@ -200,7 +200,7 @@ class ZmqActorLink:
             case Ack() | Resend():
                 self._on_progress(message)
             case Delivery(topic, model):
-                self._models_received += 1
+                self._models_known += 1
                 held = self._models.get(topic)
                 if held is None or model.version > held.version:
                     self._models[topic] = model
@@ -226,10 +226,9 @@ class ZmqActorLink:
                 self._asked_at = self._clock()
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
-            lost = message.models - self._models_received
-            if lost > self._models_lost:
-                # One was sent before this was, and has not come: ask again, once for each.
-                self._models_lost = lost
+            if message.models > self._models_known:
+                # One was sent before this was, and has not come: ask again.
+                self._models_known = message.models
                 self._requested_at.clear()
 
     def _ask_again(self, hello: Hello) -> None:
@@ -290,7 +289,8 @@ class ZmqActorLink:
         return asked is None or self._clock() - asked >= self._config.request_interval_s
 
     def _request(self, topic: Topic, have: int) -> None:
-        self._put(self._wire.encode(ModelRequest(self._peer, topic, have)))
+        request = ModelRequest(self._peer, topic, have, self._models_known)
+        self._put(self._wire.encode(request))
         self._requested_at[topic] = self._clock()
 
     def _put(self, frames: Sequence[Frame | zmq.Frame]) -> bool:

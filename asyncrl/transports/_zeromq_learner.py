@@ -297,10 +297,11 @@ class ZmqLearnerLink:
             self._send(message.peer, Finish())
         if isinstance(message, Sync):
             self._table.syncs(message)
-            self._send(message.peer, self._table.ack(message.peer))
-        else:
+        elif self._table.may_be_sent(message):
             self._requests[message.peer, message.topic] = message.have
             self._answer(message.peer, message.topic, message.have)
+            return
+        self._send(message.peer, self._table.ack(message.peer))
 
     def _answer(self, peer: Peer, topic: Topic, have: int) -> None:
         """Send the newest model if it is newer; else the request stands until one is."""
@@ -308,7 +309,7 @@ class ZmqLearnerLink:
             version, frames = self._models.get(topic, (have, []))
         if version > have:
             del self._requests[peer, topic]
-            self._table.delivers(peer)
+            self._table.delivers(peer, topic)
             self._send_frames(self._name(peer), frames)
 
     def _finish_if_asked(self, peer: Peer) -> None:

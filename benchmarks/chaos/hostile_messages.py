@@ -60,7 +60,7 @@ EXAMPLES: list[WireMessage] = [
     make_experience(1),
     make_report(),
     EvaluationReport(peer=PEER, model_version=VERSION, score=1.5, record={"a": 1.0}, seq=2),
-    ModelRequest(PEER, "act", 3),
+    ModelRequest(PEER, "act", 3, 4),
     Sync(PEER, 4, 5),
     Welcome(),
     Ack(6, 2, 4),

@@ -65,7 +65,7 @@ class Losses:
             if draw.random() < self.share:
                 self.lost += 1
                 del link._requests[peer, topic]  # noqa: SLF001  # as if it were on its way
-                link._table.delivers(peer)  # noqa: SLF001
+                link._table.delivers(peer, topic)  # noqa: SLF001
             else:
                 answer(link, peer, topic, have)
 

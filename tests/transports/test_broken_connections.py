@@ -238,6 +238,26 @@ def test_a_model_comes_through_in_spite_of_breaks(line: Line) -> None:
                 version = model.version
 
 
+@pytest.mark.fault("F31", "F28")
+def test_a_model_sent_into_a_dead_connection_is_sent_again(line: Line) -> None:
+    """To an actor that sends nothing, and only waits for it."""
+    wait_until(lambda: line.take() or line.actor.hello(make_hello()), DEADLINE_S, "entry")
+    for version in range(3):
+
+        def has_come(version: int = version) -> bool:
+            line.take()
+            return line.actor.latest_model("act", version - 1) is not None
+
+        wait_until(lambda: has_come() or line.learner._requests, DEADLINE_S, "a request")
+        line.proxy.swallowing.set()
+        line.learner.publish(make_model(version), "act")
+        line.take()
+        assert not line.learner._requests, "it was sent"
+        line.proxy.cut()
+        line.proxy.swallowing.clear()
+        wait_until(has_come, DEADLINE_S, f"model {version}")
+
+
 @pytest.mark.fault("F31")
 def test_the_request_to_finish_is_repeated(line: Line) -> None:
     line.until_seq(1)

@@ -510,6 +510,15 @@ def losing(learner: ZmqLearnerLink) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def losing_models(learner: ZmqLearnerLink) -> Iterator[None]:
+    """Lose the models that the learner sends in this block, and nothing else."""
+    send = learner._send_frames
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(learner, "_send_frames", lambda to, f: None if f[1:] else send(to, f))
+        yield
+
+
 def is_refused(link: ZmqActorLink) -> bool:
     try:
         link.stopping()
@@ -568,6 +577,54 @@ def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
     assert found[-1].version == 3
     sends(losses + 1)
     assert greeted._requested_at, "the request for the one after it stands"
+
+
+@pytest.mark.fault("F31")
+def test_a_model_that_was_lost_is_asked_for_again_by_one_who_sends_nothing_else(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    learner.publish(make_model(3), "act")
+    with losing_models(learner):
+        until(learner, lambda: has_model(actor, now_s) or models_sent(learner) == 3)
+    until(learner, lambda: has_model(actor, now_s))
+    assert models_sent(learner) == 4
+
+
+@pytest.mark.fault("F31")
+def test_a_model_that_takes_long_is_not_sent_again(
+    learner: ZmqLearnerLink,
+    timeless: tuple[ZmqActorLink, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often it is asked for meanwhile, and however many newer ones there are."""
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    send, under_way = learner._send_frames, []
+    with monkeypatch.context() as slow:
+        slow.setattr(learner, "_send_frames", lambda *sent: under_way.append(sent))
+        for asked in range(12):
+            learner.publish(make_model(asked), "act")
+            assert not has_model(actor, now_s)
+            until(learner, lambda asked=asked: len(under_way) > asked)
+    assert models_sent(learner) == 1
+    for sent in under_way:
+        send(*sent)
+    until(learner, lambda: actor.latest_model("act", -1))
+    until(learner, lambda: actor.latest_model("act", 10))
+    until(learner, lambda: learner._requests)
+    assert models_sent(learner) == 2, "the one that took long, and the newest after it"
+
+
+def has_model(actor: ZmqActorLink, now_s: list[float]) -> bool:
+    """Whether a model has come to an actor that has waited for so long as to ask again."""
+    now_s[0] += 2 * CONFIG.request_interval_s
+    return actor.latest_model("act", -1) is not None
+
+
+def models_sent(learner: ZmqLearnerLink) -> int:
+    return learner._table.ack(PEER).models
 
 
 # --- models --------------------------------------------------------------------------------------
