@@ -55,8 +55,8 @@ def open_checkpoints(
     """Return who saves to a directory, now locked, and what to go on from if that is wanted.
 
     `keep` is the number of checkpoints that are kept, 0 for all. Without `resume`, a directory with
-    checkpoints to go on from is refused: by their numbers, those of an earlier run that had come
-    further would be kept in place of a new run's, and taken for its newest.
+    checkpoints is refused: by their numbers, those of an earlier run that had come further would be
+    kept in place of a new run's, and taken for its newest, and its best model would be replaced.
     """
     if checkpoint_dir is None:
         if resume:
@@ -81,6 +81,11 @@ def _check_unused(checkpointer: Checkpointer, checkpoint_dir: Path) -> None:
         raise ConfigError(
             f"{checkpoint_dir} holds checkpoints of an earlier run, up to {there}, and a new run's "
             "must not be mixed with them; give another directory, or go on with that run (resume)"
+        )
+    if names := checkpointer.names():
+        raise ConfigError(
+            f"{checkpoint_dir} holds the checkpoint {', '.join(names)} of an earlier run, which a "
+            "new run's would replace; give another directory, or move it away"
         )
 
 

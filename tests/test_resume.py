@@ -108,6 +108,14 @@ def test_new_run_is_not_mixed_with_an_earlier_one(tmp_path: Path) -> None:
     assert Checkpointer(tmp_path).names() == ["5000"]
 
 
+@pytest.mark.fault("F21")
+def test_best_model_of_an_earlier_run_is_not_replaced_by_a_new_ones(tmp_path: Path) -> None:
+    save(tmp_path, "best", META)
+    with pytest.raises(ConfigError, match="holds the checkpoint best of an earlier run, which a"):
+        open_checkpoints(tmp_path, keep=2, resume=False, config=CONFIG)
+    assert Checkpointer(tmp_path).names() == ["best"]
+
+
 @pytest.mark.fault("F36")
 def test_run_that_still_goes_on_is_named_before_its_checkpoints_are_read(tmp_path: Path) -> None:
     other = Checkpointer(tmp_path)
