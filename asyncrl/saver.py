@@ -144,17 +144,8 @@ class Saver:
 
     def _run(self) -> None:
         try:
-            while (job := self._next()) is not None:
-                began = time.monotonic()
-                is_kept = False
-                try:
-                    is_kept = self._write(job)
-                finally:
-                    if not is_kept:
-                        self._end(job)
-                    del job  # what was saved is not to stay in memory until the next one
-                with self._changed:
-                    self._write_s = time.monotonic() - began
+            while self._write_next():  # nothing that was saved stays in memory until the next one
+                pass
         finally:
             with self._changed:
                 given_up = [*self._waiting.values(), *self._failed.values()]
@@ -165,6 +156,22 @@ class Saver:
                     self._checkpointer.unlock()
             for job in given_up:
                 self._end(job)
+
+    def _write_next(self) -> bool:
+        """Wait for what is to be written, and write it; tell whether there was any more."""
+        job = self._next()
+        if job is None:
+            return False
+        began = time.monotonic()
+        is_kept = False
+        try:
+            is_kept = self._write(job)
+        finally:
+            if not is_kept:
+                self._end(job)
+        with self._changed:
+            self._write_s = time.monotonic() - began
+        return True
 
     def _next(self) -> _Job | None:
         with self._changed:
