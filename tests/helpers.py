@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["wait_until"]
+__all__ = ["many_descriptors", "wait_until"]
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
@@ -15,3 +18,19 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for: {what}")
         time.sleep(0.01)
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """Have this process hold so many that `select.select` can take no further one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while taken[-1] < 1024:
+            taken.append(os.dup(taken[0]))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

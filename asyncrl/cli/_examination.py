@@ -92,10 +92,12 @@ def _messages(
 ) -> Iterator[dict[str, Any]]:
     """Yield what the child sends until it is gone; raise `TimeoutError` if it goes quiet."""
     data, until = b"", time.monotonic() + quiet_s
+    news = select.poll()  # `select` takes no descriptor above 1023
+    news.register(reader, select.POLLIN)
     while True:
         # Processes of the environment's may hold the other end open for longer than the child.
         gone = child.poll() is not None
-        if select.select([reader], [], [], 0.0 if gone else _SLICE_S)[0]:
+        if news.poll(0 if gone else 1000 * _SLICE_S):
             more = os.read(reader, 65536)
             if not more:
                 return

@@ -96,6 +96,8 @@ class LocalLauncher:
                 undo.callback(shutil.rmtree, self._directory, ignore_errors=True)
             self._control, theirs = socket.socketpair()
             undo.callback(self._control.close)
+            self._news = select.poll()  # `select` takes no descriptor above 1023
+            self._news.register(self._control, select.POLLIN)
             with theirs, uninterrupted():  # until it leaves signals to the learner, it could die
                 self._server = _start_server(
                     theirs, self._alive, self._directory, start_method, preload
@@ -133,7 +135,7 @@ class LocalLauncher:
             life.pass_log_on()
         while not ended:
             left = max(0.0, deadline - time.monotonic())
-            if not select.select([self._control], [], [], left)[0]:
+            if not self._news.poll(1000 * left):
                 break
             for message in self._receive():
                 ended += self._take(message)

@@ -20,7 +20,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from tests.cli import console
-from tests.helpers import wait_until
+from tests.helpers import many_descriptors, wait_until
 from tests.leftovers import children
 
 pytestmark = pytest.mark.processes
@@ -107,6 +107,12 @@ def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
     assert (last.level, last.check) == ("fail", "two copies")
     assert last.seen == f"the environment's process {how}"
     assert [f.level for f in before] == ["ok"] * len(before)
+
+
+def test_environment_is_examined_with_any_number_of_open_files() -> None:
+    with many_descriptors():
+        *_, last = found(do="exit")
+    assert last.seen == "the environment's process exited with 3 here"
 
 
 def test_environment_that_hangs_is_ended() -> None:

@@ -22,7 +22,7 @@ from asyncrl.launchers.local import LocalLauncher, StartMethod
 from asyncrl.messages import Peer
 from asyncrl.types import ActorId
 from tests.contracts.test_launcher import DEADLINE_S, alive, peer
-from tests.helpers import wait_until
+from tests.helpers import many_descriptors, wait_until
 from tests.launchers import bodies
 from tests.leftovers import children
 
@@ -101,6 +101,14 @@ def test_a_signal_while_its_directory_is_made_leaves_none(
         signal.signal(number, before)
     (directory,) = made
     assert not directory.exists()
+
+
+@pytest.mark.fault("F24")
+def test_actors_are_watched_with_any_number_of_open_files() -> None:
+    with many_descriptors(), LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == 0
 
 
 def test_files_of_a_life_go_with_it() -> None:
