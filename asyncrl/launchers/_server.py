@@ -261,7 +261,13 @@ def _reap(pid: int) -> tuple[int, int] | None:
             return None
         _kill_group(pid)
     ended, status, used = os.wait4(pid, os.WNOHANG)
-    return (os.waitstatus_to_exitcode(status), _RSS_UNIT_BYTES * used.ru_maxrss) if ended else None
+    if not ended:
+        return None
+    if not hasattr(os, "waitid"):
+        # Its number is free now, but not as a group's while the group has members.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status), _RSS_UNIT_BYTES * used.ru_maxrss
 
 
 def _kill_group(pid: int) -> None:

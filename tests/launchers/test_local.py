@@ -111,6 +111,24 @@ def test_actors_are_watched_with_any_number_of_open_files() -> None:
         assert ended.code == 0
 
 
+@pytest.mark.fault("F1")
+def test_end_takes_the_actors_group_along_also_where_the_dead_cannot_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Under macOS, Python has `os.waitid` from 3.13 on.
+    (tmp_path / "has_no_waitid.py").write_text("import os\ndel os.waitid")
+    monkeypatch.syspath_prepend(tmp_path)
+    notes = tmp_path / "notes"
+    with LocalLauncher(preload=["has_no_waitid"]) as launcher:
+        launcher.launch(peer(), bodies.StartsHelpers(notes))
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        actor, near, _ = (int(pid) for pid in notes.read_text().split())
+        os.kill(actor, signal.SIGKILL)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGKILL
+        wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
+
+
 def test_files_of_a_life_go_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
