@@ -31,6 +31,7 @@ from asyncrl.launchers import _child
 from asyncrl.launchers._bodies import identity
 from asyncrl.launchers._directory import WAITING
 from asyncrl.launchers._lives import LifeFiles
+from asyncrl.launchers._marks import life_mark, life_of
 
 __all__ = ["command", "main"]
 
@@ -214,6 +215,7 @@ class _Server:
             os.close(self._alive)  # else the directory would be in use for as long as this lives
             for foreign in self._bodies.values():
                 os.close(foreign)
+            os.environ.update(life_mark(self._directory, name))
             code = _child.live(LifeFiles(self._directory, name), self._lifeline, body)
         finally:
             # Never back into the server's own frames, whatever happened.
@@ -224,7 +226,8 @@ class _Server:
         for inherited in (self._lifeline, body):
             os.set_inheritable(inherited, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
-        return os.posix_spawn(sys.executable, child, os.environ, setpgroup=0)
+        environment = {**os.environ, **life_mark(self._directory, name)}
+        return os.posix_spawn(sys.executable, child, environment, setpgroup=0)
 
     def _kill_due(self) -> None:
         now = time.monotonic()
@@ -241,7 +244,9 @@ class _Server:
                 code, peak_bytes = ended
                 self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
         for pid in self._strays():
-            os.waitpid(pid, os.WNOHANG)
+            reaped, _ = os.waitpid(pid, os.WNOHANG)
+            if not reaped and life_of(pid, self._directory) not in {None, *self._pids}:
+                _kill_group(pid)  # its end wakes this process to look at what it leaves in turn
 
     def _strays(self) -> set[int]:
         """Return orphans of actors, which have become this process's children."""

@@ -111,6 +111,20 @@ class StartsHelpers:
         forever()
 
 
+class LeavesOrphan:
+    """Starts a process in another session that loses its parent at once, and notes its number."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+
+    def __call__(self, progress: Progress) -> None:
+        draft = self.notes.with_suffix(".draft")
+        command = f"sleep 600 & echo $! > {draft}; mv {draft} {self.notes}"
+        subprocess.run(["sh", "-c", command], start_new_session=True, check=True)
+        progress.turn(0)
+        forever()
+
+
 class ForksAway:
     """Forks a process into another session, and notes its number: one that loads nothing anew."""
 

@@ -129,6 +129,28 @@ def test_end_takes_the_actors_group_along_also_where_the_dead_cannot_be_held(
         wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
 
 
+@pytest.mark.fault("F1")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the helper")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_end_takes_along_what_the_actor_started_in_other_sessions_and_nobody_elses(
+    tmp_path: Path, start_method: StartMethod
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        notes = [tmp_path / name for name in ("helpers", "orphan", "others")]
+        launcher.launch(peer(0), bodies.StartsHelpers(notes[0]))
+        launcher.launch(peer(1), bodies.LeavesOrphan(notes[1]))
+        launcher.launch(peer(2), bodies.LeavesOrphan(notes[2]))
+        for path in notes:
+            wait_until(path.is_file, DEADLINE_S, "what the actors start")
+        far, orphan, others = (int(path.read_text().split()[-1]) for path in notes)
+        launcher.kill(peer(0))
+        launcher.kill(peer(1))
+        wait_until(lambda: not alive(far), DEADLINE_S, "the one with a parent gone")
+        wait_until(lambda: not alive(orphan), DEADLINE_S, "the one without gone")
+        assert alive(others), "its actor lives"
+        assert launcher.progress(peer(2)).turns
+
+
 def test_files_of_a_life_go_with_it() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.raises)
