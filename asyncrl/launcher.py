@@ -57,6 +57,10 @@ class ActorExit:
     error: str = ""
     """Class and message of the exception that the body raised, in one line; else empty."""
 
+    began: bool = True
+    """False if the system had no process, or not all that one needs, for the actor; then `error`
+    says what was lacking."""
+
     last: ProgressReport = ProgressReport(0, 0, waiting=False)
 
     peak_bytes: int = 0

@@ -49,6 +49,9 @@ _OR_BEAR = (
     "or drop_actor."
 )
 _NEED_LESS = "Run fewer actors, or fewer environments in each."
+_MAKE_ROOM = (
+    "Run fewer actors, or raise the system's limit of processes, of open files or of memory."
+)
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
@@ -172,7 +175,7 @@ class RestartPolicy:
         """
         self._ever_lived |= others_work or ended.last.turns > 0
         _, advice, wasted_s = cause or cause_of(ended)
-        if ended.code == 1 and ended.error:
+        if ended.code == 1 and ended.error and ended.began:
             decision = self._on_exception(ended, advice, others_left)
             if decision is not None:
                 return decision
@@ -256,6 +259,8 @@ class _Recent:
 
 def cause_of(ended: ActorExit) -> Cause:
     """Say in words how an actor ended, and what to do about it."""
+    if not ended.began:
+        return Cause(f"could not begin: {ended.error.rstrip('.')}", _MAKE_ROOM)
     if ended.error:
         failed = f"failed: {ended.error.rstrip('.')}"  # a sentence goes on behind it
         if not ended.error.partition(":")[0].endswith("MemoryError"):  # numpy has one of its own

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -144,6 +145,29 @@ def test_a_first_death_is_restarted_while_others_work() -> None:
     stillborn = replace(KILLED, last=ProgressReport(0, 0, waiting=False))
     decision = RestartPolicy(STEADY, seed=0).on_exit(stillborn, now=1.0, others_work=True)
     assert isinstance(decision, Restart)
+
+
+@pytest.mark.fault("F1", "F5")
+@pytest.mark.parametrize("on_exception", get_args(OnException))
+def test_a_start_that_the_system_refuses_is_tried_again_once_others_have_worked(
+    on_exception: OnException,
+) -> None:
+    refused = replace(
+        KILLED,
+        code=1,
+        began=False,
+        error="BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        last=ProgressReport(0, 0, waiting=False),
+    )
+    policy = RestartPolicy(replace(STEADY, on_exception=on_exception, min_actors=9), seed=0)
+    decision = policy.on_exit(refused, now=0.0, others_left=1)
+    assert isinstance(decision, GiveUp), "at first that says that the machine is too small"
+    assert decision.advice.startswith("Run fewer actors, or raise the system's limit")
+    policy.on_exit(KILLED, now=0.0)
+    assert policy.on_exit(refused, now=0.0, others_left=1) == Restart(0.2)
+    assert cause_of(refused).how == (
+        "could not begin: BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    )
 
 
 @pytest.mark.fault("F4")

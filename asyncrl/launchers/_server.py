@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from asyncrl.errors import describe_error
 from asyncrl.launchers import _child
 from asyncrl.launchers._bodies import identity
 from asyncrl.launchers._directory import WAITING
@@ -175,10 +176,7 @@ class _Server:
         try:
             pid = self._begin(name, body_id)
         except OSError as error:
-            why = (
-                f"the system gave no process for it, {error}; run fewer actors, or raise its limit "
-                "of processes, of open files or of memory"
-            )
+            why = describe_error(error)
             self._tell({"ended": name, "code": 1, "peak_bytes": 0, "error": why})
             return
         self._pids[name] = pid

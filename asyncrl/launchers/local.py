@@ -280,5 +280,11 @@ def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
     life.board.close()
     life.files.remove()
     return ActorExit(
-        peer=life.peer, code=code, text=text, error=error, last=last, peak_bytes=peak_bytes
+        peer=life.peer,
+        code=code,
+        text=text,
+        error=error,
+        began=not why,
+        last=last,
+        peak_bytes=peak_bytes,
     )
