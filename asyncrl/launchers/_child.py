@@ -39,6 +39,23 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Schedulers send their warning to all processes of a job; it is the learner that saves.
     signal.signal(signal.SIGUSR1, lambda *_: None)
+    began = False
+    try:
+        _prepare(files, lifeline)
+        began = True
+        run: Callable[[Progress], None] = cloudpickle.loads(take_body(body))
+        run(ProgressBoard(files.path("progress")))
+    except BaseException as error:
+        # BaseException: `sys.exit` in an environment is no reason to end without a word.
+        _tell(files, error, began=began)
+        return 1
+    finally:
+        _flush()
+    return 0
+
+
+def _prepare(files: LifeFiles, lifeline: int) -> None:
+    """Take from the system what an actor needs, whatever it is to run."""
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)
@@ -46,16 +63,6 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
     with contextlib.suppress(OSError):
         _have_ended_with(lifeline)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    try:
-        run: Callable[[Progress], None] = cloudpickle.loads(take_body(body))
-        run(ProgressBoard(files.path("progress")))
-    except BaseException as error:
-        # BaseException: `sys.exit` in an environment is no reason to end without a word.
-        _tell(files, error)
-        return 1
-    finally:
-        _flush()
-    return 0
 
 
 def _have_ended_with(lifeline: int) -> None:
@@ -82,11 +89,11 @@ def _end_with(lifeline: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _tell(files: LifeFiles, error: BaseException) -> None:
+def _tell(files: LifeFiles, error: BaseException, *, began: bool) -> None:
     """Leave the error in its file, or else, on a full disk for instance, on stderr."""
     text = traceback.format_exc()
     try:
-        files.write_error(describe_error(error), text)
+        files.write_error(describe_error(error), text, began=began)
     except OSError:
         sys.stderr.write(text)
 

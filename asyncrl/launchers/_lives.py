@@ -45,20 +45,20 @@ class LifeFiles:
         """Return one of the files."""
         return self.directory / f"{self.name}.{ending}"
 
-    def write_error(self, error: str, text: str) -> None:
-        """Keep what ended it; whole or not at all."""
+    def write_error(self, error: str, text: str, *, began: bool) -> None:
+        """Keep what ended it, or kept it from beginning; whole or not at all."""
         draft = self.path("error-draft")
-        draft.write_text(json.dumps([error, text]), encoding="utf-8")
+        draft.write_text(json.dumps([error, text, began]), encoding="utf-8")
         draft.rename(self.path("error"))
 
-    def read_error(self) -> tuple[str, str]:
-        """Return class and message in one line, and the traceback or the stacks."""
+    def read_error(self) -> tuple[str, str, bool]:
+        """Return class and message in one line, traceback or stacks, and whether it has begun."""
         if self.path("error").is_file():
-            error, text = json.loads(self.path("error").read_text(encoding="utf-8"))
-            return str(error), str(text)
+            error, text, began = json.loads(self.path("error").read_text(encoding="utf-8"))
+            return str(error), str(text), bool(began)
         if self.path("stacks").is_file():
-            return "", self.path("stacks").read_text(encoding="utf-8", errors="replace")
-        return "", ""
+            return "", self.path("stacks").read_text(encoding="utf-8", errors="replace"), True
+        return "", "", True
 
     def remove(self) -> None:
         """Delete them."""

@@ -275,7 +275,7 @@ def pickled(body: object) -> bytes:
 def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
     """Return how a life ended; `why` is why it never began, or nothing."""
     life.pass_log_on()
-    error, text = (why, "") if why else life.files.read_error()
+    error, text, began = (why, "", False) if why else life.files.read_error()
     last = life.board.read()
     life.board.close()
     life.files.remove()
@@ -284,7 +284,7 @@ def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
         code=code,
         text=text,
         error=error,
-        began=not why,
+        began=began,
         last=last,
         peak_bytes=peak_bytes,
     )

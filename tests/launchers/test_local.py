@@ -229,6 +229,29 @@ def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() 
         assert launcher.exits(DEADLINE_S)[0].code == 0
 
 
+NO_THREAD = """
+import threading
+
+def start(_):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = start
+"""
+
+
+@pytest.mark.fault("F5")
+def test_actor_that_the_system_has_no_thread_for_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no_thread.py").write_text(NO_THREAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    with LocalLauncher(preload=["no_thread"]) as launcher:
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert (ended.code, ended.began) == (1, False)
+    assert ended.error == "RuntimeError: can't start new thread"
+
+
 @pytest.mark.fault("F11")
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
