@@ -14,8 +14,9 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from asyncrl.launchers._marks import kill_marked
@@ -27,6 +28,8 @@ ALIVE = ".alive"
 
 _PREFIX = "asyncrl-"
 _LONGEST_TEMP = 70
+_DRAFT_S = 3600.0
+"""A directory that has been in the making for so long is being made by nobody."""
 
 WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that wait in `uninterrupted`, and in a process that is started in it."""
@@ -48,17 +51,33 @@ def make_directory() -> tuple[Path, int]:
     for path in parent.glob(f"{_PREFIX}*/{ALIVE}"):
         with suppress(OSError):  # it has gone meanwhile, or somebody else may remove it
             _remove_if_abandoned(path)
+    for path in parent.glob(f".{_PREFIX}*"):
+        with suppress(OSError):
+            _remove_if_old(path)
     # It gets the name under which others look only when the lock is taken.
     draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
-    descriptor = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return draft.rename(draft.with_name(draft.name.removeprefix("."))), descriptor
+    with ExitStack() as undo:
+        undo.callback(draft.rmdir)
+        descriptor = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        undo.callback(os.close, descriptor)
+        undo.callback((draft / ALIVE).unlink)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        directory = draft.rename(draft.with_name(draft.name.removeprefix(".")))
+        undo.pop_all()
+    return directory, descriptor
 
 
 def _short_parent() -> Path:
     """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
     usual = tempfile.gettempdir()
     return Path("/tmp" if len(os.fsencode(usual)) > _LONGEST_TEMP else usual)  # noqa: S108
+
+
+def _remove_if_old(draft: Path) -> None:
+    """Remove what a process left that was killed while it made a directory, which takes no time."""
+    seen = draft.lstat()
+    if seen.st_uid == os.getuid() and seen.st_mtime < time.time() - _DRAFT_S:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _remove_if_abandoned(alive: Path) -> None:

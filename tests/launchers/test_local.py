@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -382,6 +387,37 @@ def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(
         assert foreign.is_dir(), "not one of ours"
         assert launcher.directory.is_dir()
     foreign.rmdir()
+
+
+def drafts() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob(".asyncrl-*")}
+
+
+@pytest.mark.fault("F17", "F35")
+def test_directory_that_cannot_be_made_whole_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = drafts()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            make_directory()
+    assert drafts() == before
+
+
+@pytest.mark.fault("F35")
+def test_half_made_directory_of_a_learner_that_was_killed_is_removed_later() -> None:
+    old, new = (Path(tempfile.gettempdir()) / f".asyncrl-{name}" for name in ("old", "new"))
+    for path in (old, new):
+        path.mkdir()
+        (path / ALIVE).touch()
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    with LocalLauncher():
+        assert new.is_dir(), "somebody may just be making it"
+        shutil.rmtree(new)
+        assert not old.exists()
 
 
 @pytest.mark.fault("F11")
