@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 or 143 interrupted after a 
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import importlib
 import logging
@@ -56,6 +57,9 @@ _COMMANDS = {
 }
 
 
+_READER_HAS_GONE = {errno.EPIPE, errno.EIO}
+"""What writing says once nobody reads the output: `head` has ended, or the terminal is closed."""
+
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -65,16 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     # At its end Python searches all objects for garbage, several times: most of a second, with
     # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
     atexit.register(gc.freeze)
+    code = 1
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("asyncrl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read the output has gone, as `head` does; Python would complain at its end too.
+    except OSError as error:
+        if error.errno not in _READER_HAS_GONE:
+            raise
+        # Python would complain at its end too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return code or 1
     return code
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -169,14 +169,18 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
                 ended = trainer.books.has_ended(trainer.proxy.record())
                 result = trainer.result() if ended else _trained(trainer, config, run_dir)
         except KeyboardInterrupt:
-            print(f"asyncrl: {interrupted.hurry}; ended without a summary", file=sys.stderr)
+            with suppress(OSError):  # the terminal may have gone
+                print(f"asyncrl: {interrupted.hurry}; ended without a summary", file=sys.stderr)
             return interrupted.exit_code
     if ended and has_summary(run_dir, result.opt_steps):
         return interrupted.exit_code
     save_summary(result, run_dir)
-    if not output.quiet:
-        print()  # apart from the last frame
-    print(render_summary({**result.summary(), "run_dir": str(run_dir)}))
+    space = "" if output.quiet else "\n"  # apart from the last frame
+    try:
+        print(space + render_summary({**result.summary(), "run_dir": str(run_dir)}), flush=True)
+    except OSError:  # whoever read it has gone, as a terminal whose end has ended the run
+        if not interrupted.exit_code:
+            raise
     return interrupted.exit_code
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +16,7 @@ from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting
 from asyncrl.interrupter import Interrupter
-from tests.cli.console import TINY, started
+from tests.cli.console import COMMAND, TINY, started
 from tests.helpers import wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -131,6 +133,29 @@ def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_p
     checkpoint = Checkpointer(tmp_path / "x/checkpoints").load(str(summary["opt_steps"]))
     assert checkpoint.meta["opt_steps"] == summary["opt_steps"]
     assert set(checkpoint.groups) >= {"agent", "model"}
+
+
+@pytest.mark.fault("F14")
+@pytest.mark.processes
+def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path) -> None:
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "train", "dqn", *TINY, "--quiet", "--run-dir", "x"],
+        cwd=tmp_path,
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+    ) as process:
+        os.close(its_end)
+        try:
+            wait_for_a_record(tmp_path / "x")
+            os.close(terminal)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(20) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
+    assert (tmp_path / "x/summary.json").exists()
 
 
 HANGS_WHEN_TOLD = """
