@@ -55,6 +55,8 @@ class ActorTable:
     """One row for each slot. Safe to use from several threads."""
 
     def __init__(self) -> None:
+        self.episodes_before = 0
+        """Ended in earlier parts of the run, which slots know nothing of."""
         self._lock = threading.Lock()
         self._rows: dict[ActorId, ActorRow] = {}
         self._told: dict[Peer, _Told] = {}
@@ -64,6 +66,12 @@ class ActorTable:
         self._env_steps: dict[Peer, int] = {}
         self._returns: Array = np.empty(0, np.float64)
         self._lengths: IntArray = np.empty(0, np.int64)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes that have ended in the whole run."""
+        with self._lock:
+            return self.episodes_before + sum(row.episodes for row in self._rows.values())
 
     def on_report(self, report: ActorReport) -> None:
         """Take in what an actor says of itself."""
@@ -128,10 +136,8 @@ class ActorTable:
 
     def take(self) -> Record:
         """Return the metrics since the last call, and those of the whole run."""
+        record = {"episodes": float(self.episodes)}
         with self._lock:
-            record: dict[str, float] = {
-                "episodes": float(sum(row.episodes for row in self._rows.values()))
-            }
             if len(self._returns):
                 record["episode/return_mean"] = float(np.mean(self._returns))
                 record["episode/return_max"] = float(np.max(self._returns))

@@ -132,7 +132,9 @@ class Bookkeeper:
         self._sources = sources
         self._run_config = plain_config(config)
         self._record_every_s = EverySeconds(self._config.record_interval_s, self._clock())
-        self._pace.start(self._told().get("samples_total", 0.0))
+        told = self._told()
+        self._pace.start(told.get("samples_total", 0.0))
+        self._best.pass_over(told)
         if self._recorder:
             if self.counts != Counts() and isinstance(self._recorder, GoesOn):
                 self._recorder.go_on(**asdict(self.counts))
@@ -307,13 +309,9 @@ class Bookkeeper:
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)
         if best is not None and self._saver:
-            meta = {
-                "opt_steps": int(best.version),
-                "env_steps": best.env_steps,
-                "best_by": str(self._best.by),
-                "score": self._best.score,
-            }
-            self._saver.save("best", {"model": best.params}, meta)
+            axes = {"opt_steps": int(best.version), "env_steps": best.env_steps}
+            told = {"best_by": str(self._best.by), "score": self._best.score}
+            self._saver.save("best", {"model": best.params}, axes | told)
             self.watch.lap("save")
 
     def _check_stop(self, record: Record) -> bool:

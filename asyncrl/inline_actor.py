@@ -95,12 +95,14 @@ class InlineActor:
             "incarnation": self._incarnation,
             "env_steps": self._env_steps_before,
             "stored": self._link.stored,
+            "episodes": self._table.episodes,
         }
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Go on where `end_life` ended; before a life has begun."""
         self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._link.stored = state["stored"]
+        self._table.episodes_before = state["episodes"]
         self._actor = self._born()
 
     def record(self) -> Record:

@@ -104,10 +104,16 @@ METRICS: dict[str, Metric] = {
     "checkpoint/write_s": Metric("s", "writing the newest checkpoint to disk"),
     "checkpoint/failures": Metric("1", "checkpoints that could not be written, whole run"),
     # Per actor.
-    "actor/<id>/env_steps": Metric("env steps", "by this slot so far, over all its restarts"),
+    "actor/<id>/env_steps": Metric(
+        "env steps", "by this slot over all its restarts, since the run was begun or resumed"
+    ),
     "actor/<id>/env_steps_per_s": Metric("env steps/s", "since its report before"),
-    "actor/<id>/episodes": Metric("episodes", "ended in this slot so far"),
-    "actor/<id>/restarts": Metric("1", "times the slot was refilled"),
+    "actor/<id>/episodes": Metric(
+        "episodes", "ended in this slot, since the run was begun or resumed"
+    ),
+    "actor/<id>/restarts": Metric(
+        "1", "times the slot was refilled, since the run was begun or resumed"
+    ),
     "actor/<id>/model_version": Metric(
         "opt steps",
         "of the model behind its newest experience; `behind` in the live view is how "

@@ -144,12 +144,15 @@ class ReplayBufferProxy:
             if groups:
                 counts = self._limiter.state()
             balance, env_steps = self.ledger.balance(), self.ledger.env_steps
-        return groups, {"ledger": asdict(balance), "env_steps": env_steps, "limiter": counts}
+            episodes = self.actors.episodes
+        told = {"ledger": asdict(balance), "env_steps": env_steps, "episodes": episodes}
+        return groups, {**told, "limiter": counts}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from what `state` returned, the numbers being those of its run; before `start`."""
         parts = {f.name: checkpoint.count(f"run.ledger.{f.name}") for f in fields(Balance)}
         self.ledger.go_on(Balance(**parts), env_steps=checkpoint.count("run.env_steps"))
+        self.actors.episodes_before = checkpoint.count("run.episodes")
         if restore_replay(self.buffer, checkpoint.groups):
             self._limiter.go_on(
                 inserted=checkpoint.count("run.limiter.inserted"),

@@ -179,7 +179,7 @@ class Trainer:
         with going_on_from(checkpoint):
             self._opt_rounds = checkpoint.count("run.opt_rounds")
             self._opts_owed = checkpoint.count("run.opts_owed")
-            lives = ("incarnation", "env_steps", "stored")
+            lives = ("incarnation", "env_steps", "stored", "episodes")
             self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
             self.books.restore(checkpoint)
             restore_replay(self.buffer, checkpoint.groups)

@@ -74,6 +74,15 @@ def test_newest_model_behind_an_actors_experience_is_told() -> None:
     assert (record["actor/0/model_version"], record["actor/0/env_steps"]) == (5.0, 250.0)
 
 
+@pytest.mark.fault("F21")
+def test_episodes_of_an_earlier_part_of_the_run_count() -> None:
+    table = ActorTable()
+    table.episodes_before = 40
+    table.on_report(report(0, episodes=2))
+    assert table.episodes == table.take()["episodes"] == 42
+    assert table.rows()[ActorId(0)].episodes == 2, "the slots begin anew"
+
+
 def test_episodes_are_taken_once_counts_stay() -> None:
     table = ActorTable()
     table.on_report(

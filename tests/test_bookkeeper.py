@@ -279,6 +279,20 @@ def test_lucky_episode_does_not_tell_the_best_model() -> None:
     assert run.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
 
 
+@pytest.mark.fault("F21")
+def test_episodes_of_before_it_was_resumed_are_in_no_mean() -> None:
+    config = {"best_by": "episode/return_mean", "record_interval_opt_steps": 1}
+    resumed = Run(**config)
+    resumed.books.restore(saved_after(3, **config))
+    told = iter([(0.0, 500.0), (9.0, 501.0), (3.0, 530.0), (3.0, 530.0)])
+    names = ("episode/return_mean", "episodes")
+    resumed.books.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    resumed.turn()
+    assert resumed.books.result().best_score is None, "one lucky episode"
+    resumed.turn()
+    assert resumed.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
+
+
 def test_what_only_the_last_record_tells_is_not_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -645,3 +645,4 @@ def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -
     lost = produced - stored  # it was on its way when the checkpoint was taken
     assert after["ledger"] == {"produced": produced, "stored": stored, "dropped": 0, "lost": lost}
     assert after["env_steps"] == stored
+    assert (numbers["episodes"], after["episodes"]) == (2, 2)

@@ -47,7 +47,7 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     assert ledger["produced"] > before["ledger"]["produced"]
     assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
     # Seconds between the last checkpoint and the last record are in none, so they may come again.
-    for name in ("opt_steps", "env_steps", "ledger/stored"):
+    for name in ("opt_steps", "env_steps", "ledger/stored", "episodes"):
         values = [record[name] for record in metrics(run_dir) if name in record]
         assert values == sorted(values), f"{name} goes on in the same file"
     assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
