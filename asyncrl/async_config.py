@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -73,6 +74,14 @@ class AsyncConfig:
 
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """How the agent is scored."""
+
+    @property
+    def evaluations_off(self) -> Mapping[str, bool]:
+        """Whether a setting switches evaluations off, for each that can."""
+        return {
+            "evaluation.where": self.evaluation.where == "off",
+            "trainer.books.eval_interval_opt_steps": not self.trainer.books.eval_interval_opt_steps,
+        }
 
     def __post_init__(self) -> None:
         check_declared(self)

@@ -37,7 +37,7 @@ from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import make_one_step
-from asyncrl.stop_conditions import StopCondition
+from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import train_offline
 
@@ -110,6 +110,8 @@ def train_from_data(
     """
     require_agent_config(agent)
     config = config or OfflineConfig()
+    never = not config.books.eval_interval_opt_steps
+    check_can_hold(stop, {"play": config.play is None, "books.eval_interval_opt_steps": never})
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.books.keep_checkpoints, resume=resume, config=run_config
     )

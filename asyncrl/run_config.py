@@ -22,6 +22,7 @@ from asyncrl.stop_conditions import (
     MaxSeconds,
     ReachesUpperBound,
     StopCondition,
+    check_can_hold,
 )
 
 __all__ = ["RunConfig"]
@@ -94,7 +95,7 @@ class RunConfig(AsyncConfig):
         return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
 
     def stop_condition(self) -> StopCondition | None:
-        """Return whichever comes first of the limits that are set."""
+        """Return whichever comes first of the limits that are set; refuse one nobody can reach."""
         conditions: list[StopCondition] = []
         if self.max_env_steps:
             conditions.append(MaxEnvSteps(self.max_env_steps))
@@ -103,5 +104,7 @@ class RunConfig(AsyncConfig):
         if self.max_seconds:
             conditions.append(MaxSeconds(self.max_seconds))
         if self.stop_at_return is not None:
-            conditions.append(ReachesUpperBound("eval_reward", self.stop_at_return))
+            bound = ReachesUpperBound("eval_reward", self.stop_at_return)
+            check_can_hold(bound, self.evaluations_off, "stop_at_return")
+            conditions.append(bound)
         return AnyOf(*conditions) if conditions else None

@@ -36,6 +36,7 @@ __all__ = [
     "StopCondition",
     "StopsFalling",
     "StopsRising",
+    "check_can_hold",
 ]
 
 logger = logging.getLogger(__name__)
@@ -304,6 +305,22 @@ class AllOf(_Several):
     def update(self, record: Record) -> str | None:
         verdicts = [verdict for verdict in self._verdicts(record) if verdict]
         return " and ".join(verdicts) if len(verdicts) == len(self.conditions) else None
+
+
+def check_can_hold(
+    stop: StopCondition | None, off: Mapping[str, bool], name: str = "the stop condition"
+) -> None:
+    """Refuse what waits for evaluations alone, where a setting has switched them off."""
+    if (setting := next(filter(off.get, off), "")) and _waits_for_evaluations(stop):
+        raise ConfigError(f"{name} waits for evaluations, but {setting} is off: set one of the two")
+
+
+def _waits_for_evaluations(stop: StopCondition | None) -> bool:
+    if isinstance(stop, _Several):
+        return (all if isinstance(stop, AnyOf) else any)(
+            map(_waits_for_evaluations, stop.conditions)
+        )
+    return isinstance(stop, _OnMetric) and stop.metric.startswith(("eval_reward", "eval/"))
 
 
 def _reached(metric: str, verb: str, value: float, bound: float) -> str:

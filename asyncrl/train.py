@@ -29,7 +29,7 @@ from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import first_incarnation, open_checkpoints
 from asyncrl.run_plan import RunPlan
 from asyncrl.step_processor import StepProcessor
-from asyncrl.stop_conditions import StopCondition
+from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink
 from asyncrl.transports.zeromq import ZmqTransport
@@ -111,6 +111,7 @@ def build_async_trainer(
         run_config: Plain values for the recorder to keep beside its numbers.
     """
     config = config or AsyncConfig()
+    check_can_hold(stop, config.evaluations_off)
     plan = RunPlan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it

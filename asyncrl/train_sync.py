@@ -20,7 +20,7 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
-from asyncrl.stop_conditions import StopCondition
+from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig
 
@@ -74,6 +74,10 @@ def train_sync(
     """
     require_agent_config(agent)
     config = config or SyncConfig()
+    never = not config.trainer.books.eval_interval_opt_steps
+    check_can_hold(
+        stop, {"play": config.play is None, "trainer.books.eval_interval_opt_steps": never}
+    )
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config
     )

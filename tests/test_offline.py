@@ -29,7 +29,7 @@ from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.seeding import Role, derive_seed
 from asyncrl.segment import SegmentConfig
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.types import Array, Params
@@ -191,6 +191,13 @@ def test_data_without_what_the_agent_asks_for_is_refused(run: Path) -> None:
     asks = replace(AGENT, normalize_reward=True)
     with pytest.raises(ConfigError, match="no column discounted_return"):
         train_from_data(asks, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
+
+
+def test_end_that_waits_for_evaluations_is_refused_without_any(run: Path) -> None:
+    config = replace(CONFIG, books=replace(CONFIG.books, eval_interval_opt_steps=0))
+    stop = ReachesUpperBound("eval_reward", 1.0)
+    with pytest.raises(ConfigError, match=r"but books.eval_interval_opt_steps is off"):
+        train_from_data(AGENT, run, MAKE_ENV, config, stop=stop)
 
 
 def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None:

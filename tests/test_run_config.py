@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,9 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
+from asyncrl.async_config import EvaluationConfig
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.config import load_yaml, save_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
@@ -55,6 +59,25 @@ def test_whichever_limit_comes_first_ends_the_run() -> None:
     stop = config.stop_condition()
     assert stop
     assert stop.update({**near, "eval_reward": 200.0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"evaluation": EvaluationConfig(where="off")}, "evaluation.where"),
+        (
+            {"trainer": AsyncTrainerConfig(books=BookkeepingConfig(eval_interval_opt_steps=0))},
+            "trainer.books.eval_interval_opt_steps",
+        ),
+    ],
+)
+def test_return_that_nobody_evaluates_is_no_end(settings: Any, name: str) -> None:
+    config = RunConfig(stop_at_return=475.0, max_env_steps=10, **settings)
+    with pytest.raises(
+        ConfigError, match=f"stop_at_return waits for evaluations, but {name} is off"
+    ):
+        config.stop_condition()
+    assert replace(config, stop_at_return=None).stop_condition()
 
 
 def test_target_of_0_is_a_target() -> None:

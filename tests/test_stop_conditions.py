@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from asyncrl.stop_conditions import (
     StopCondition,
     StopsFalling,
     StopsRising,
+    check_can_hold,
 )
 
 NAN = float("nan")
@@ -215,3 +217,30 @@ def test_a_misspelt_metric_is_warned_of(caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
     ReachesUpperBound("eval_rewards", 1.0)
     assert "did you mean 'eval_reward'?" in caplog.text
+
+
+RETURN, SPREAD = ReachesUpperBound("eval_reward", 1.0), StopsRising("eval/return_std")
+LOSS, STEPS = ReachesLowerBound("agent/loss", 0.1), MaxOptSteps(10)
+
+
+@pytest.mark.parametrize(
+    ("stop", "waits"),
+    [
+        (None, False),
+        (LOSS, False),
+        (RETURN, True),
+        (SPREAD, True),
+        (RETURN | SPREAD, True),
+        (RETURN | STEPS, False),
+        (RETURN & STEPS, True),
+        (LOSS & STEPS, False),
+        ((RETURN & LOSS) | STEPS, False),
+        ((RETURN & LOSS) | SPREAD, True),
+    ],
+)
+def test_what_waits_for_evaluations_alone_is_refused_without_them(
+    stop: StopCondition | None, waits: bool
+) -> None:
+    check_can_hold(stop, {"play": False, "interval": False})
+    with pytest.raises(ConfigError, match="but interval is off") if waits else nullcontext():
+        check_can_hold(stop, {"play": False, "interval": True})

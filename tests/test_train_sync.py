@@ -23,7 +23,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run_plan import RunPlan
 from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.step_processor import OneStep, StepProcessor
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.trajectory_processor import ReturnToGo, Trajectories
@@ -130,6 +130,13 @@ def test_rows_come_from_the_processor_that_is_asked_for() -> None:
 def test_evaluates_never_if_asked() -> None:
     result = train_sync(AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=MaxEnvSteps(80))
     assert (result.opt_steps, result.last_score) == (10, None)
+
+
+def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
+    with pytest.raises(ConfigError, match="waits for evaluations, but play is off"):
+        train_sync(
+            AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=ReachesUpperBound("eval_reward", 1)
+        )
 
 
 def test_settings_are_checked() -> None:

@@ -129,6 +129,7 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
     if auto:
         values["actors"] = RunConfig().actors  # where the search begins
     config = RunConfig(**values)
+    config.stop_condition()  # is refused here if it can never hold
     return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
 
 

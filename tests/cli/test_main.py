@@ -55,6 +55,11 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("train dqn --actors 0", "actors must be at least 1, got 0"),
         ("train dqn --actors two", "--actors"),
         ("train dqn --agent.learning-rate -1", "agent.learning_rate must be positive, got -1"),
+        (
+            "train dqn --stop-at-return 475 --evaluation.where off",
+            "stop_at_return waits for evaluations, but evaluation.where is off: set one of the two"
+            " (as a flag: --evaluation.where)",
+        ),
         ("train dqn --max-seconds -3", "max_seconds must be a number, 0 (off) or more, got -3"),
         ("train dqn --actorz 3", "--actors"),
         ("train dqn --config nothing.yaml", "nothing.yaml"),

@@ -33,7 +33,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.restart_policy import RestartPolicyConfig
 from asyncrl.segment import SegmentConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
 from asyncrl.types import Array
@@ -242,6 +242,14 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
             run(**{name: make})
     with pytest.raises(AssertionError, match="a process is to start"):  # none of evaluations
         run(config(evaluation=EvaluationConfig(where="inline")), make_eval_env=make)
+
+
+def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
+    with pytest.raises(ConfigError, match=r"waits for evaluations, but evaluation\.where is off"):
+        run(
+            config(evaluation=EvaluationConfig(where="off")),
+            stop=ReachesUpperBound("eval_reward", 1.0),
+        )
 
 
 @pytest.mark.fault("F5", "F7")
