@@ -47,7 +47,7 @@ ZAP_DOMAIN = b"asyncrl"
 """What the learner's socket tells its gatekeeper that it guards."""
 
 MAX_FRAMES = 256
-"""Frames of one message; what lies beyond is thrown away unread, with the message."""
+"""Frames of one message; beyond, it is thrown away unread, once libzmq has taken in all of it."""
 
 _HANDSHAKE_MS, _CONNECT_MS, _LEARNER_LINGER_MS = 3000, 2000, 200
 _HIGH_WATER_MARK = 1000

@@ -220,6 +220,23 @@ def test_a_message_that_claims_to_be_huge_costs_nothing(size: int) -> None:
     site.close()
 
 
+@pytest.mark.fault("F23")
+def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
+    """Of who has shown one, libzmq takes in all frames of a message."""
+    site = Site(ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG))
+    size = CONFIG.max_message_bytes
+    frames = 100 * (b"\x03" + size.to_bytes(8, "big") + bytes(size))
+    before = resident_bytes()
+    with socket.create_connection(site.address) as liar:
+        liar.sendall(greeting(b"CURVE") + ready())
+        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+            liar.sendall(frames)
+    site.until(lambda: site.learner.counters.get("handshake_failed"), "word of it")
+    assert resident_bytes() - before < 1 << 23
+    site.works()
+    site.close()
+
+
 # --- what speaks ---------------------------------------------------------------------------------
 
 
