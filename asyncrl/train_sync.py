@@ -46,6 +46,12 @@ class SyncConfig:
     evaluation_seed: int = 13
     """Of the evaluated episodes, the same for all runs."""
 
+    @property
+    def evaluations_off(self) -> Mapping[str, bool]:
+        """Whether a setting switches evaluations off, for each that can."""
+        never = not self.trainer.books.eval_interval_opt_steps
+        return {"play": self.play is None, "trainer.books.eval_interval_opt_steps": never}
+
     def __post_init__(self) -> None:
         check_declared(self)
         for name in ("seed", "evaluation_seed"):
@@ -69,15 +75,11 @@ def train_sync(
 ) -> TrainResult:
     """Train an agent in this process and thread, and return how it went.
 
-    Takes what `train_async` takes, as far as it means anything here. `Trainer` is the same with
-    parts of your own.
+    Takes what `train_async` takes that has a meaning here. `Trainer` takes parts of your own.
     """
     require_agent_config(agent)
     config = config or SyncConfig()
-    never = not config.trainer.books.eval_interval_opt_steps
-    check_can_hold(
-        stop, {"play": config.play is None, "trainer.books.eval_interval_opt_steps": never}
-    )
+    check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config
     )
