@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -95,10 +96,20 @@ def parse(argv: list[str]) -> Arguments:
         args=flags,
         default=_QUICK if "--quick" in flags else BenchArguments(),
     )
-    if bench.save is not None and not bench.save.absolute().parent.is_dir():
-        raise ConfigError(f"--save {bench.save}: there is no directory {bench.save.parent}")
+    if bench.save is not None:
+        _check_place(bench.save)
     baseline = load_results(bench.compare) if bench.compare is not None else None
     return Arguments(stage=stage, bench=bench, baseline=baseline)
+
+
+def _check_place(path: Path) -> None:
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise ConfigError(f"--save {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"--save {path}: that is a directory; name a file")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ConfigError(f"--save {path}: nothing can be written in {path.parent}")
 
 
 def run(arguments: Arguments) -> int:
@@ -116,10 +127,8 @@ def run(arguments: Arguments) -> int:
         ended_by = interrupted.number
     finally:
         _tell("")
-        if bench.save is not None and results:
-            save_results(results, bench.save)
-        if results and not bench.json:
-            print(render(results))
+        if results:
+            _deliver(results, bench)
     if ended_by:
         found = "these are the results of complete rounds" if results else "no round is complete"
         print(f"asyncrl: interrupted, {found}", file=sys.stderr)
@@ -145,6 +154,16 @@ def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None
 def _print_lines(results: list[Result]) -> None:
     for result in results:
         print(json.dumps(dataclasses.asdict(result)), flush=True)
+
+
+def _deliver(results: list[Result], bench: BenchArguments) -> None:
+    """Print and save what took minutes to measure: each also if the other fails."""
+    try:
+        if not bench.json:
+            print(render(results), flush=True)
+    finally:
+        if bench.save is not None:
+            save_results(results, bench.save)
 
 
 def _judge(arguments: Arguments, results: list[Result]) -> int:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from asyncrl.benchmarking import stages as stages_module
 from asyncrl.benchmarking.result import load_results, save_results
 from asyncrl.benchmarking.stages import STAGES
+from asyncrl.cli import bench_command
 from asyncrl.cli.bench_command import parse
 from asyncrl.cli.main import main
 from asyncrl.errors import AsyncRLError
@@ -86,6 +89,34 @@ def test_saved_results_are_those_that_were_printed(
     assert printed == json.loads((tmp_path / "x").read_text())
     assert [p["ratio"] for p in printed] == [pytest.approx(0.85), pytest.approx(0.45)]
     assert all(stage.closed for stage in fakes)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_results_are_printed_though_they_cannot_be_saved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fills_up(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bench_command, "save_results", fills_up)
+    assert main(["bench", "all", "--repeats", "2", "--save", str(tmp_path / "x")]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-2].startswith("env ")
+    assert "No space left on device" in shown.err
+
+
+def test_place_to_save_to_is_looked_at_before_anything_is_measured(
+    fakes: list[FakeStage],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "all", "--save", str(tmp_path)]) == 2
+    assert "that is a directory; name a file" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda *_: False)  # which root may do anywhere
+    assert main(["bench", "all", "--save", str(tmp_path / "x")]) == 2
+    assert "nothing can be written in" in capsys.readouterr().err
+    assert not any(stage.closed for stage in fakes)
 
 
 @pytest.mark.usefixtures("fakes")
