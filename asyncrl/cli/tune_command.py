@@ -18,7 +18,7 @@ from asyncrl.cli.preset import preset, preset_like
 from asyncrl.config import load_yaml
 from asyncrl.cores import Cores
 from asyncrl.env import DiscreteSpec
-from asyncrl.errors import ConfigError
+from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task
@@ -104,10 +104,14 @@ def run(arguments: TuneArguments) -> int:
         if not options.json:
             print(_row(tried), flush=True)
 
+    def show_failed(plan: Plan, error: AsyncRLError) -> None:
+        if not options.json:
+            print(_failed_row(plan, error), flush=True)
+
     if not options.json:
         print(f"{agent} on {config.env}, {options.seconds:.0f} s at the most", flush=True)
         print("  ".join(f"{title:>{width}}" for title, width in _COLUMNS), flush=True)
-    tuned, tuning = tune(config, seconds=options.seconds, on_tried=show)
+    tuned, tuning = tune(config, seconds=options.seconds, on_tried=show, on_failed=show_failed)
     command = _command(agent, tuned, options)
     if options.json:
         plan = dataclasses.asdict(tuning.chosen)
@@ -125,6 +129,7 @@ def tune(
     seconds: float,
     freedom: Freedom | None = None,
     on_tried: Callable[[Tried], object] = lambda _: None,
+    on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None,
 ) -> tuple[RunConfig, Tuning]:
     """Return the settings with what the search has chosen, and the search."""
     freedom = _allowed(config, freedom or Freedom())
@@ -161,6 +166,7 @@ def tune(
         budget_s=seconds,
         freedom=freedom,
         on_tried=on_tried,
+        on_failed=on_failed,
     ).run()
     return configured(tuning.chosen), tuning
 
@@ -242,13 +248,10 @@ def _command(agent: str, config: RunConfig, options: TuneOptions) -> str:
 
 
 def _row(tried: Tried) -> str:
-    plan, trial = tried.plan, tried.trial
+    trial = tried.trial
     costs = (trial.actor.policy_s, trial.actor.env_s, trial.actor.send_s)
-    cells = (
-        f"{plan.actors}",
-        f"{plan.envs_per_actor}",
-        f"{plan.segment_length}",
-        f"{plan.threads}",
+    return _aligned(
+        *_cells(tried.plan),
         "on" if trial.limited else "off",
         f"{trial.env_steps_per_s:,.0f}",
         f"{tried.predicted.env_steps_per_s:,.0f}" if tried.predicted else "",
@@ -257,4 +260,17 @@ def _row(tried: Tried) -> str:
         f"{1e3 * trial.learner.wall_s:.2f}",
         trial.verdict.kind,
     )
-    return "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
+
+
+def _failed_row(plan: Plan, error: AsyncRLError) -> str:
+    sentence = str(error).partition("\n")[0]
+    return f"{_aligned(*_cells(plan))}  cannot be run: {sentence}"
+
+
+def _cells(plan: Plan) -> tuple[str, ...]:
+    counts = (plan.actors, plan.envs_per_actor, plan.segment_length, plan.threads)
+    return tuple(map(str, counts))
+
+
+def _aligned(*cells: str) -> str:
+    return "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=False))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.tuning.model import (
     ActorCost,
     LearnerCost,
@@ -45,7 +45,7 @@ class TryPlan(Protocol):
     """Runs a plan for a few seconds."""
 
     def __call__(self, plan: Plan, *, limited: bool) -> Trial:
-        """Run it with or without the rate limiter; raise `ConfigError` if it cannot be run."""
+        """Run it with or without the rate limiter; raise `AsyncRLError` if it cannot be run."""
         ...
 
 
@@ -124,6 +124,7 @@ class Tuner:
         budget_s: No trial is begun that would probably end later than this; the first one always.
         freedom: What may be chosen.
         on_tried: Hears of each trial.
+        on_failed: Hears of each plan that could not be run, once another one could, and why.
         clock: Tells the time.
     """
 
@@ -133,6 +134,7 @@ class Tuner:
     budget_s: float
     freedom: Freedom = field(default_factory=Freedom)
     on_tried: Callable[[Tried], object] = lambda _: None
+    on_failed: Callable[[Plan, AsyncRLError], object] = lambda _plan, _error: None
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> Tuning:
@@ -263,10 +265,12 @@ class Tuner:
             return None
         try:
             trial = self.try_plan(plan, limited=limited)
-        except ConfigError:
+        except AsyncRLError as error:
             if not self._tried:
                 raise
-            return None  # as where a factory decides itself how many environments there are
+            # As where a factory decides itself how many environments there are, or too many die.
+            self.on_failed(plan, error)
+            return None
         tried = Tried(plan=plan, limited=limited, trial=trial, predicted=predicted)
         self._tried.append(tried)
         self._learners.setdefault(plan.threads, []).append(trial.learner)

@@ -14,7 +14,7 @@ from asyncrl.cli import train_command, tune_command
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
 from asyncrl.config import save_yaml
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ActorFailed, ConfigError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
@@ -164,6 +164,25 @@ def test_people_read_a_table_a_sentence_and_a_command(
     assert command[:3] == ["asyncrl", "train", "dqn"]
     assert "--envs-per-actor" in command
     assert "explore differently" in lines[-1]
+
+
+@pytest.mark.usefixtures("tried")
+def test_plan_that_cannot_be_run_has_a_line_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_trial = tune_command.run_trial
+
+    def runs_out(agent: Any, make_env: Any, config: RunConfig, **how: Any) -> Trial:
+        if config.envs_per_actor > preset("dqn").envs_per_actor:
+            raise ActorFailed("actor 0 was killed by SIGKILL\n\nits traceback")
+        return run_trial(agent, make_env, config, **how)
+
+    monkeypatch.setattr(tune_command, "run_trial", runs_out)
+    assert run(parse(["--agent", "dqn"])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (failed,) = (line for line in lines if "cannot be run" in line)
+    assert failed.split()[:4] == ["1", "64", "16", "1"]
+    assert failed.endswith("cannot be run: actor 0 was killed by SIGKILL")
 
 
 def test_command_of_the_choice_gives_the_chosen_settings(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.errors import ConfigError
+from asyncrl.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
 from asyncrl.tuning.model import ActorCost, Plan
 from asyncrl.tuning.trial import Trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
@@ -164,6 +164,30 @@ class Fixed(World):
 
 def test_numbers_that_cannot_be_had_are_passed_over() -> None:
     assert search(Fixed()).chosen.envs_per_actor == 16
+
+
+@pytest.mark.parametrize("error", [ActorFailed("killed by SIGKILL"), OutOfMemory("none left")])
+def test_plan_that_fails_is_passed_over_and_told_of(error: AsyncRLError) -> None:
+    class Small(World):
+        """Has memory for 16 environments."""
+
+        def try_plan(self, plan: Plan, *, limited: bool) -> Trial:
+            if plan.envs_per_actor > 16:
+                raise error
+            return super().try_plan(plan, limited=limited)
+
+    world, told = Small(cost_of=actor_cost(call_s=2e-3)), list[tuple[Plan, AsyncRLError]]()
+    tuning = Tuner(
+        try_plan=world.try_plan,
+        task=world.task,
+        start=START,
+        budget_s=60.0,
+        clock=world.clock,
+        on_failed=lambda *failed: told.append(failed),
+    ).run()
+    assert tuning.chosen.envs_per_actor == 16
+    ((plan, why),) = told
+    assert (plan.envs_per_actor, why) == (64, error)
 
 
 def test_start_that_cannot_be_run_is_an_error() -> None:
