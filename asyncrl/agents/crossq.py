@@ -96,17 +96,21 @@ class CrossQConfig(SquashedConfig):
 
     def __post_init__(self) -> None:
         SquashedConfig.__post_init__(self)
+        check_widths("critic_hidden", self.critic_hidden)
+        if not 0.0 <= self.adam_beta1 < 1.0:
+            raise ConfigError(f"agent.adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
+        check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
+        check_not_negative("renorm_warmup_opt_steps", self.renorm_warmup_opt_steps)
+
+    def check_accumulation(self) -> None:
+        """Say why there is none here."""
         if self.accumulate > 1:
             raise ConfigError(
                 f"agent.accumulate={self.accumulate} takes a batch in parts, but CrossQ's networks "
                 "normalise a batch by its own means and deviations, which those of its parts are "
                 "not; leave it at 1, and take smaller batches"
             )
-        check_widths("critic_hidden", self.critic_hidden)
-        if not 0.0 <= self.adam_beta1 < 1.0:
-            raise ConfigError(f"agent.adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
-        check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
-        check_not_negative("renorm_warmup_opt_steps", self.renorm_warmup_opt_steps)
+        SquashedConfig.check_accumulation(self)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> CrossQAgent:
         """Make the learner's agent."""

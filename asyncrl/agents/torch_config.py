@@ -67,9 +67,10 @@ class TorchConfig:
     def __post_init__(self) -> None:
         check_declared(self, "agent")
         check_not_negative("threads", self.threads)
-        self._check_accumulation()
+        self.check_accumulation()
 
-    def _check_accumulation(self) -> None:
+    def check_accumulation(self) -> None:
+        """Refuse parts of a batch where they cannot be taken."""
         if self.accumulate < 1:
             raise ConfigError(f"agent.accumulate must be at least 1, got {self.accumulate}")
         if self.accumulate == 1:

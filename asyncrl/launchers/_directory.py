@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -51,11 +50,11 @@ def make_directory() -> tuple[Path, int]:
     for path in parent.glob(f"{_PREFIX}*/{ALIVE}"):
         with suppress(OSError):  # it has gone meanwhile, or somebody else may remove it
             _remove_if_abandoned(path)
-    for path in parent.glob(f".{_PREFIX}*"):
-        with suppress(OSError):
-            _remove_if_old(path)
     # It gets the name under which others look only when the lock is taken.
     draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+    for path in parent.glob(f".{_PREFIX}*"):
+        with suppress(OSError):
+            _remove_if_older(path, than=draft.stat().st_mtime - _DRAFT_S)
     with ExitStack() as undo:
         undo.callback(draft.rmdir)
         descriptor = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,10 +72,10 @@ def _short_parent() -> Path:
     return Path("/tmp" if len(os.fsencode(usual)) > _LONGEST_TEMP else usual)  # noqa: S108
 
 
-def _remove_if_old(draft: Path) -> None:
+def _remove_if_older(draft: Path, *, than: float) -> None:
     """Remove what a process left that was killed while it made a directory, which takes no time."""
     seen = draft.lstat()
-    if seen.st_uid == os.getuid() and seen.st_mtime < time.time() - _DRAFT_S:
+    if seen.st_uid == os.getuid() and seen.st_mtime < than:
         shutil.rmtree(draft, ignore_errors=True)
 
 
