@@ -1,11 +1,11 @@
 # make train    set up .venv, then train DQN on CartPole-v1 with two actors (ARGS= adds options)
-# make test     set up .venv with the developer tools, then all gates: what CI runs
+# make test     set up .venv with the developer tools, then all gates and tests
 # make chaos    inject faults, in small (without the soak), and check what is promised then
 # make check    the gates that take seconds: format, lint, types, imports
 # make bench    measure sampling throughput (ARGS= adds options)
 # make clean    remove caches and build outputs; remove .venv by hand to start anew
 #
-# Works with GNU make 3.81 and newer. PYTHON=... picks the interpreter.
+# Works with GNU make 3.81 and newer. PYTHON=... picks the interpreter. CI runs `test` and `chaos`.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,8 +23,9 @@ endif
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
 
+# Two files at a time: half of the time tests wait for processes. `ARGS="-n 0 --pdb"` stops at one.
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 chaos: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.chaos --without soak --results build/chaos $(ARGS)
