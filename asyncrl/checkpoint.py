@@ -45,8 +45,7 @@ logger = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"
 _HIDDEN = ".asyncrl-"
 _OURS = re.compile(r"\.asyncrl-[a-z0-9_]{8}(\.link)?", re.ASCII)
-_OURS_BEFORE = re.compile(r"\.data-[a-z0-9_]{8}", re.ASCII)
-"""What data was called by earlier versions; others may well call theirs so, too."""
+"""What a save has made, well or not."""
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 
@@ -257,7 +256,7 @@ class Checkpointer:
         sync(self._directory)
         linked = self._linked()
         for path in list(self._directory.iterdir()):
-            if _is_ours(path) and path.name not in linked:
+            if _OURS.fullmatch(path.name) and path.name not in linked:
                 _remove(path)
 
     def _linked(self) -> set[str]:
@@ -315,13 +314,6 @@ def _try_link(directory: Path) -> None:
             f"{directory} can hold no symbolic links, which checkpoints need: {error.strerror}; "
             "give a directory on another disk"
         ) from error
-
-
-def _is_ours(path: Path) -> bool:
-    """Tell whether a save has made this, well or not."""
-    if _OURS_BEFORE.fullmatch(path.name):
-        return not path.is_symlink() and (path / MANIFEST).is_file()
-    return _OURS.fullmatch(path.name) is not None
 
 
 def _remove(path: Path) -> None:

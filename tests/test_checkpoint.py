@@ -353,19 +353,6 @@ def test_what_others_have_put_there_stays(tmp_path: Path) -> None:
     assert (tmp_path / ".data-archived").is_symlink()
 
 
-def test_data_under_its_earlier_name_is_read_and_gives_way(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    path = checkpointer.save("best", groups(1), {})
-    path.resolve().rename(tmp_path / ".data-ab_cd_12")
-    path.unlink()
-    path.symlink_to(".data-ab_cd_12")
-    checkpointer.save("other", groups(2), {})
-    assert value_of(checkpointer, "best") == 1
-    checkpointer.save("best", groups(3), {})
-    assert value_of(checkpointer, "best") == 3
-    assert not (tmp_path / ".data-ab_cd_12").exists()
-
-
 def test_reader_that_loses_its_data_to_a_newer_save_reads_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
