@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 
-__all__ = ["look_at", "make_batch_env", "require_agent_config"]
+__all__ = ["is_agent_config", "look_at", "make_batch_env", "require_agent_config"]
 
 _MAKE_ENV = (
     'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
@@ -13,9 +13,14 @@ _MAKE_ENV = (
 )
 
 
+def is_agent_config(agent: object) -> bool:
+    """Whether this has what an agent's settings have, or is the class of such."""
+    return all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
+
+
 def require_agent_config(agent: object) -> None:
     """Refuse what is no agent's settings."""
-    complete = all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
+    complete = is_agent_config(agent)
     if complete and isinstance(agent, type):
         raise ConfigError(f"the agent must be settings, got their class; write {agent.__name__}()")
     if not complete:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from asyncrl.config import load_object
 from asyncrl.errors import ConfigError
+from asyncrl.given import is_agent_config
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
@@ -50,7 +51,7 @@ def preset(name: str) -> RunConfig:
     if not callable(make):
         raise ConfigError(f"{name} is no class of agent configs, but {make!r:.80}")
     agent = make()
-    if not all(hasattr(agent, method) for method in ("build", "build_policy", "extra_columns")):
+    if not is_agent_config(agent):
         raise ConfigError(
             f"{name} makes {type(agent).__name__}, which is no agent config: that has the methods "
             "build, build_policy and extra_columns, see asyncrl/agent.py"
