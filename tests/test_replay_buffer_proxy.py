@@ -252,20 +252,26 @@ class SlowBuffer(ListBuffer):
         return super().sample(batch_size)
 
 
+def done_between_parts(station: Station, act: Callable[[], object]) -> None:
+    """Have a message stored in parts, and somebody act who comes while the first one is stored."""
+    assert isinstance(station.buffer, SlowBuffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert station.buffer.entered.wait(SOON_S)
+    other = threading.Thread(target=act)
+    other.start()
+    wait_until(station.proxy._turnstile.locked, SOON_S, "the other to stand in line")
+    station.buffer.go_on.set()
+    other.join(SOON_S)
+
+
 def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    assert buffer.entered.wait(SOON_S)
-    sampler = threading.Thread(target=station.proxy.sample, args=[4])
-    sampler.start()
-    wait_until(station.proxy._turnstile.locked, SOON_S, "the sampler to stand in line")
-    buffer.go_on.set()
-    sampler.join(SOON_S)
+    done_between_parts(station, lambda: station.proxy.sample(4))
     wait_until(lambda: station.link.acknowledged, SOON_S, "the whole message to be stored")
     assert buffer.done == ["push", "sample", "push"]
     assert station.proxy.ledger.balance().stored == PER_MESSAGE
@@ -280,20 +286,13 @@ def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
     monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
-    station.proxy.start()
-    station.link.put(make_experience(1))
-    assert buffer.entered.wait(SOON_S)
     states: list[tuple[int, Mapping[str, Any]]] = []
 
     def save() -> None:
         _, numbers = station.proxy.state(save_replay=True)
         states.append((len(buffer.done), numbers["ledger"]))
 
-    saver = threading.Thread(target=save)
-    saver.start()
-    wait_until(station.proxy._turnstile.locked, SOON_S, "the saver to stand in line")
-    buffer.go_on.set()
-    saver.join(SOON_S)
+    done_between_parts(station, save)
     ((pushed, ledger),) = states
     assert pushed == 1, "of two parts"
     assert ledger["stored"] == PER_MESSAGE // 2
