@@ -200,9 +200,8 @@ class TrajectoryQueue:
         for first, end in pairwise([sampled.start, *cuts, sampled.stop]):
             to_front = np.roll(np.arange(len(real)), sampled.start - first)
             part = {name: column[to_front] for name, column in columns.items()}
-            part["flags"][sampled.start + end - first :] = (
-                END  # the first of them has what followed
-            )
+            # The first of these rows has the observation that followed.
+            part["flags"][sampled.start + end - first :] = END
             reals = part["flags"] < END
             if count := int(np.count_nonzero(reals[sampled])):
                 parts.append(_Segment(part, reals, count))
