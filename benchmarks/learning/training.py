@@ -20,12 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.agent import PolicyContext
 from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.config import to_plain
 from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator, Evaluation
-from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
@@ -35,8 +33,8 @@ from asyncrl.stop_conditions import AnyOf, StopCondition
 from asyncrl.train import train_async
 from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
+from asyncrl.trained import policy_of
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import ModelVersion
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import TASKS, Case, case_of
 
@@ -89,9 +87,8 @@ def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evalu
     """Score a saved model on episodes that training has not seen."""
     env = config.env_config().build_for(episodes)
     try:
-        policy = config.agent.build_policy(env.spec, PolicyContext(seed=0))
-        version = ModelVersion(int(checkpoint.meta["opt_steps"]))
-        policy.sync_model(ModelInfo(version=version, params=checkpoint.groups["model"]))
+        source = "of this case"
+        policy = policy_of(checkpoint, config.agent, env.spec, seed=0, source=source)
         play = replace(config.evaluation.play, episodes=episodes)
         return EpisodeEvaluator(env, play, FINAL_SEED).evaluate(policy)
     finally:
