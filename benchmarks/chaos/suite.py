@@ -31,10 +31,13 @@ KEPT = RESULTS / "chaos" / "suite_runs.jsonl"
 """The runs so far, a line each."""
 
 _RUNS = 50
-_RUNS_A_CALL = 5
+_RUNS_A_CALL = 10
 _LONGEST_S = 900.0
 _DEADLINE_S = 3600.0
 _TESTS = ["-m", "fault and not slow", "-p", "no:cacheprovider"]
+_TWO_AT_A_TIME = ["--numprocesses", "2", "--dist", "loadfile"]
+"""As `make test` runs them."""
+
 _PROMISED_RUNS, _PROMISED_TIME = "no test fails in 50 runs", "<= 15 minutes"
 
 
@@ -111,14 +114,17 @@ def _run(directory: Path, number: int) -> Run:
     report = directory / f"{number}.xml"
     began = time.monotonic()
     with (directory / f"{number}.log").open("wb") as log:
-        subprocess.run(  # noqa: S603  # our own tests
-            [sys.executable, "-m", "pytest", *_TESTS, f"--junitxml={report}"],
+        ended = subprocess.run(  # noqa: S603  # our own tests
+            [sys.executable, "-m", "pytest", *_TESTS, *_TWO_AT_A_TIME, f"--junitxml={report}"],
             cwd=ROOT,
             stdout=log,
             stderr=subprocess.STDOUT,
             timeout=_DEADLINE_S,
             check=False,
         )
+    if ended.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        text = (directory / f"{number}.log").read_text(encoding="utf-8", errors="replace")
+        raise RuntimeError(f"pytest broke off with exit code {ended.returncode}: {text[-2000:]}")
     run = read_run(report, time.monotonic() - began)
     note(f"run {number}: {run.tests} tests, {run.skipped} skipped, {run.seconds:.0f} s")
     for name in run.failed:

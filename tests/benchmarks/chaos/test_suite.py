@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.chaos import suite
 from benchmarks.chaos.suite import Run, kept_runs, read_run
 
@@ -57,3 +59,13 @@ def test_runs_of_the_same_code_are_kept(tmp_path: Path) -> None:
 
 def test_a_run_without_tests_proves_nothing() -> None:
     assert suite._judged([made(1.0, tests=0)])[0].verdict == "broken"
+
+
+def test_a_run_that_is_broken_off_is_no_clean_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("def test_good(): pass\ndef test_ends(): raise KeyboardInterrupt\n")
+    monkeypatch.setattr(suite, "_TESTS", [str(broken), "-p", "no:cacheprovider"])
+    with pytest.raises(RuntimeError, match="pytest broke off with exit code"):
+        suite._run(tmp_path, 1)
