@@ -30,10 +30,13 @@ import os, sys
 from pathlib import Path
 from asyncrl.directory_lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
+ready, begun = os.pipe()
 if not os.fork():
     lock.release()
+    os.write(begun, b".")
     sys.stdin.read()
     os._exit(0)
+os.read(ready, 1)
 print("held", flush=True)
 sys.stdin.read()
 """
