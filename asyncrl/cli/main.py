@@ -17,10 +17,12 @@ import stat
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.cli._flags import as_flags
+from asyncrl.cli.signals import GivenUp
 from asyncrl.errors import AsyncRLError, ConfigError
 
 __all__ = ["main"]
@@ -65,7 +67,10 @@ _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code; without `argv`, the program's own.
+
+    A program whose end was cut short ends here, at once.
+    """
     # At its end Python searches all objects for garbage, several times: most of a second, with
     # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
     atexit.register(gc.freeze)
@@ -73,6 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
+    except GivenUp as ended:
+        with suppress(OSError):  # the terminal may have gone
+            print(f"asyncrl: {ended}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        if argv is None:
+            # Python would take down torch, module by module: 0.1 s, and more on a busy machine.
+            os._exit(ended.exit_code)
+        return ended.exit_code
     except KeyboardInterrupt:
         print("asyncrl: interrupted", file=sys.stderr)
         return 130

@@ -17,9 +17,17 @@ from types import FrameType
 from asyncrl.cli._grace import Grace
 from asyncrl.interrupter import Interrupter
 
-__all__ = ["Interrupted", "interrupting"]
+__all__ = ["GivenUp", "Interrupted", "interrupting"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class GivenUp(KeyboardInterrupt):
+    """The end of a run was cut short, too; says why, and how the command is to end."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(why)
+        self.exit_code = exit_code
 
 
 class Interrupted:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from asyncrl.cli._run_directory import (
 )
 from asyncrl.cli.preset import REPLAYS, ReplayKind, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
-from asyncrl.cli.signals import interrupting
+from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune_command import tune
 from asyncrl.config import to_plain
 from asyncrl.errors import ConfigError
@@ -170,9 +169,8 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
                 ended = trainer.books.has_ended(trainer.proxy.record())
                 result = trainer.result() if ended else _trained(trainer, config, run_dir)
         except KeyboardInterrupt:
-            with suppress(OSError):  # the terminal may have gone
-                print(f"asyncrl: {interrupted.hurry}; ended without a summary", file=sys.stderr)
-            return interrupted.exit_code
+            why = f"{interrupted.hurry}; ended without a summary"
+            raise GivenUp(why, interrupted.exit_code) from None
     if ended and has_summary(run_dir, result.opt_steps):
         return interrupted.exit_code
     save_summary(result, run_dir)

@@ -25,7 +25,7 @@ from benchmarks.common import ROOT
 
 __all__ = ["Outcome", "measure"]
 
-_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 _ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
     --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 64

@@ -19,7 +19,7 @@ from benchmarks.common import ROOT
 
 __all__ = ["Terminal"]
 
-_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 _CTRL_C = b"\x03"
 
 

@@ -245,6 +245,34 @@ def test_end_of_a_command_searches_no_garbage() -> None:
     assert done.stdout.splitlines()[-1] == "frozen"
 
 
+GIVEN_UP = """
+import atexit, sys
+from asyncrl.cli import train_command
+from asyncrl.cli.main import main
+from asyncrl.cli.signals import GivenUp
+
+def give_up(_):
+    raise GivenUp("interrupted twice", 143)
+
+train_command.run = give_up
+atexit.register(print, "a long farewell")
+print("words of before")
+sys.argv[1:] = ["train", "dqn"]
+main()
+"""
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.processes
+def test_program_whose_end_was_cut_short_takes_no_farewell() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GIVEN_UP], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "words of before\n"
+    assert done.stderr == "asyncrl: interrupted twice\n"
+    assert done.returncode == 143
+
+
 @pytest.mark.parametrize(("mode", "first"), [(0o755, True), (0o1777, False)])
 def test_modules_that_others_may_have_put_here_do_not_come_first(
     mode: int, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
