@@ -21,7 +21,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import (
+    ASYNCRL,
     PEER_VENV,
     Comparison,
     Rounds,
@@ -48,8 +48,6 @@ from benchmarks.common import (
 __all__ = ["TASKS", "Task"]
 
 _TIMEOUT_S = 1800.0
-
-_TRAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]
     """Train once with the command line, in a process of its own."""
     with tempfile.TemporaryDirectory() as directory:
         run_dir = Path(directory) / "run"
-        command = [sys.executable, "-c", _TRAIN, "train", task.agent]
+        command = [*ASYNCRL, "train", task.agent]
         command += ["--env", task.env, "--stop-at-return", str(task.score), "--seed", str(seed)]
         command += ["--max-seconds", str(max_seconds), "--run-dir", str(run_dir), "--quiet"]
         began = time.monotonic()

@@ -25,6 +25,7 @@ from typing import Any
 from asyncrl.benchmarking.machine import machine
 
 __all__ = [
+    "ASYNCRL",
     "PEER_VENV",
     "RESULTS",
     "ROOT",
@@ -48,6 +49,8 @@ __all__ = [
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_VENV = ROOT / ".peers" / "sb3"
+ASYNCRL = (sys.executable, "-c", "import sys; from asyncrl.cli.main import main; sys.exit(main())")
+"""The command line as its users start it; the arguments follow."""
 
 Rounds = dict[str, list[float]]
 """Name of what was measured -> one number for each round."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,11 +20,10 @@ from asyncrl.checkpoint import Checkpointer
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.learner import wait_until
 from benchmarks.chaos.stage import DEADLINE_S
-from benchmarks.common import ROOT
+from benchmarks.common import ASYNCRL, ROOT
 
 __all__ = ["Outcome", "measure"]
 
-_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 _ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
     --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 64
@@ -98,7 +96,7 @@ def _small_disk(path: Path) -> Iterator[Path]:
 def _run_on(disk: Path, *, stays_full: bool) -> Outcome:
     """Run for a while on this disk, which is full for some of it or to the end."""
     run_dir = disk / "run"
-    command = [sys.executable, "-c", _MAIN, *_ARGUMENTS, "--run-dir", str(run_dir)]
+    command = [*ASYNCRL, *_ARGUMENTS, "--run-dir", str(run_dir)]
     checkpoints = Checkpointer(run_dir / "checkpoints")
     with subprocess.Popen(  # noqa: S603  # our own module
         command,

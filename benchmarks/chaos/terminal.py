@@ -6,7 +6,6 @@ import os
 import pty
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,11 +14,10 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.chaos.learner import MARK, marked, wait_until
-from benchmarks.common import ROOT
+from benchmarks.common import ASYNCRL, ROOT
 
 __all__ = ["Terminal"]
 
-_MAIN = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 _CTRL_C = b"\x03"
 
 
@@ -35,8 +33,7 @@ class Terminal:
         self.pid, self._end = pty.fork()
         if not self.pid:
             os.chdir(directory)
-            command = [sys.executable, "-c", _MAIN, *arguments]
-            os.execve(sys.executable, command, environment)  # noqa: S606  # our own module
+            os.execve(ASYNCRL[0], [*ASYNCRL, *arguments], environment)  # noqa: S606  # our own module
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
