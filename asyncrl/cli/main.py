@@ -13,13 +13,14 @@ import gc
 import importlib
 import logging
 import os
+import signal
 import stat
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from asyncrl.cli._flags import as_flags
 from asyncrl.cli.signals import GivenUp
@@ -62,6 +63,9 @@ _COMMANDS = {
 _READER_HAS_GONE = {errno.EPIPE, errno.EIO}
 """What writing says once nobody reads the output: `head` has ended, or the terminal is closed."""
 
+_BY_SIGNAL = 128
+"""What exit codes are above that name a signal, by its number."""
+
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -69,33 +73,49 @@ _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; without `argv`, the program's own.
 
-    A program whose end was cut short ends here, at once.
+    A program that was interrupted ends here.
     """
     # At its end Python searches all objects for garbage, several times: most of a second, with
-    # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
+    # torch, for which somebody waits. What is frozen is not searched.
     atexit.register(gc.freeze)
     code = 1
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except GivenUp as ended:
+        code = ended.exit_code
         with suppress(OSError):  # the terminal may have gone
             print(f"asyncrl: {ended}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         if argv is None:
-            # Python would take down torch, module by module: 0.1 s, and more on a busy machine.
-            os._exit(ended.exit_code)
-        return ended.exit_code
+            os._exit(code)
     except KeyboardInterrupt:
         print("asyncrl: interrupted", file=sys.stderr)
-        return 130
+        code = _BY_SIGNAL + signal.SIGINT
     except OSError as error:
         if error.errno not in _READER_HAS_GONE:
             raise
         # Python would complain at its end too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return code or 1
+        code = code or 1
+    if argv is None and code > _BY_SIGNAL:
+        _leave(code)
     return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End, as soon as what others have registered for the end is done.
+
+    Python would take down torch, module by module: 0.1 s, and more on a busy machine, in which
+    whoever has pressed Ctrl-C presses it again, and is shown tracebacks of that.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: os._exit(code))
+    atexit._run_exitfuncs()  # noqa: SLF001  # as `multiprocessing` does where it ends a process
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(code)
 
 
 def _main(args: list[str]) -> int:

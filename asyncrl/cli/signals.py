@@ -9,17 +9,30 @@ Only a process's own entry may set handlers; the library never does.
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-from asyncrl.cli._grace import Grace
+from asyncrl.cli._countdown import Countdown
+from asyncrl.cli._ear import hearing
 from asyncrl.interrupter import Interrupter
 
-__all__ = ["GivenUp", "Interrupted", "interrupting"]
+__all__ = ["GivenUp", "Interrupted", "interrupting", "reserve_s"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_AT_ONCE_S = 0.3
+"""How long a run may take to end once its end was interrupted, too."""
+
+_STDERR = 2
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+def reserve_s(grace_s: float) -> float:
+    """Return how long before its grace is over a run gives up what it still waits for."""
+    return min(grace_s / 4, 2.0)
 
 
 class GivenUp(KeyboardInterrupt):
@@ -31,14 +44,20 @@ class GivenUp(KeyboardInterrupt):
 
 
 class Interrupted:
-    """Which signal came, if any, and what comes of it."""
+    """Which signal came, if any, and what comes of it.
+
+    Each is heard in a thread and answered in the main thread, which may be in native code. Whoever
+    comes first does what is to be done; only the main thread can be interrupted, though.
+    """
 
     def __init__(self, interrupter: Interrupter, grace_s: float = 0.0) -> None:
         self._interrupter = interrupter
         self._signal: signal.Signals | None = None
-        self._count = 0
-        self._overdue = False
-        self.grace = Grace(grace_s, give_up=self._give_up, end=lambda: os._exit(self.exit_code))
+        self._heard = self._answered = 0
+        self._overdue = self._has_raised = False
+        giving_up = (grace_s - reserve_s(grace_s), self._give_up), (grace_s, self._end)
+        self.grace = Countdown(*(giving_up if grace_s else ()))
+        self.last_moment = Countdown((_AT_ONCE_S, self._end))
 
     @property
     def exit_code(self) -> int:
@@ -49,28 +68,55 @@ class Interrupted:
     def hurry(self) -> str:
         """Why the end of the run was cut short, once it was."""
         if not self._overdue or not self._signal:
-            return "interrupted twice"
-        return f"not done within the grace after {self._signal.name}, see --grace-s"
+            return "interrupted twice; ended without a summary"
+        name = self._signal.name
+        return f"not done within the grace after {name}, see --grace-s; ended without a summary"
+
+    def hear(self, number: int) -> None:
+        """Take note of a signal, in any thread."""
+        if number in _SIGNALS:
+            self._heard += 1
+            self._came(signal.Signals(number), self._heard)
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Stop the run, then whatever is waited for, then the process."""
-        self._count += 1
-        self._signal = signal.Signals(number)
-        if self._signal != signal.SIGINT:
-            self.grace.begin()
-        if self._count == 1:
-            self._interrupter.stop(f"interrupted by {self._signal.name}", urgent=True)
-        elif self._count == 2:
+        """Stop the run, then whatever the main thread waits for, then the process."""
+        self._answered += 1
+        # Two that came while the main thread was in native code are answered as one.
+        count = max(self._answered, self._heard)
+        self._came(signal.Signals(number), count)
+        if count > 1 and not self._has_raised:
+            self._has_raised = True
             raise KeyboardInterrupt
-        else:
+
+    def _came(self, number: signal.Signals, count: int) -> None:
+        self._signal = number
+        if number != signal.SIGINT:
+            self.grace.begin()
+        self._interrupter.stop(f"interrupted by {number.name}", urgent=True)
+        if count == 2 and not self._overdue:
+            self.last_moment.begin()
+        elif count > 2:
             # The run is being torn down and still does not end: actors end with their launcher.
             os._exit(self.exit_code)
 
     def _give_up(self) -> None:
-        # Nothing is written here: should whoever reads it hang, this thread would, too.
-        if self._count == 1 and self._signal:
+        if self._heard == 1 and self._signal:
             self._overdue = True
             os.kill(os.getpid(), self._signal)
+
+    def _end(self) -> None:
+        _say_unless_that_takes_time(f"asyncrl: {self.hurry}")
+        os._exit(self.exit_code)
+
+
+def _say_unless_that_takes_time(sentence: str) -> None:
+    """Write a line to where errors go, in a thread that must not wait for whoever reads it."""
+    writable = select.poll()
+    writable.register(_STDERR, select.POLLOUT)
+    with suppress(OSError):  # nobody reads it any more
+        if any(event & select.POLLOUT for _, event in writable.poll(0)):
+            cursor = _SHOW_CURSOR if os.isatty(_STDERR) else ""
+            os.write(_STDERR, f"{cursor}{sentence}\n".encode())
 
 
 @contextmanager
@@ -91,7 +137,7 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
     before = {number: signal.signal(number, seen.on_signal) for number in heard}
     others = signal.signal(signal.SIGUSR1, on_save)
     try:
-        with seen.grace:
+        with hearing(seen.hear), seen.grace, seen.last_moment:
             yield seen
     finally:
         signal.signal(signal.SIGUSR1, others)

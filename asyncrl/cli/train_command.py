@@ -168,12 +168,11 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
             with closing(trainer):
                 ended = trainer.books.has_ended(trainer.proxy.record())
                 result = trainer.result() if ended else _trained(trainer, config, run_dir)
+            if ended and has_summary(run_dir, result.opt_steps):
+                return interrupted.exit_code
+            save_summary(result, run_dir)
         except KeyboardInterrupt:
-            why = f"{interrupted.hurry}; ended without a summary"
-            raise GivenUp(why, interrupted.exit_code) from None
-    if ended and has_summary(run_dir, result.opt_steps):
-        return interrupted.exit_code
-    save_summary(result, run_dir)
+            raise GivenUp(interrupted.hurry, interrupted.exit_code) from None
     space = "" if output.quiet else "\n"  # apart from the last frame
     try:
         print(space + render_summary({**result.summary(), "run_dir": str(run_dir)}), flush=True)

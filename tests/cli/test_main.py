@@ -273,6 +273,36 @@ def test_program_whose_end_was_cut_short_takes_no_farewell() -> None:
     assert done.returncode == 143
 
 
+INTERRUPTED = """
+import atexit, os, signal, sys
+from asyncrl.cli import train_command
+from asyncrl.cli.main import main
+
+def press_ctrl_c_again():
+    print("the first farewell", flush=True)
+    if sys.argv[3:]:
+        os.kill(os.getpid(), signal.SIGINT)
+    print("and the second")
+
+train_command.run = lambda _: 143
+train_command.parse = lambda _: None
+atexit.register(press_ctrl_c_again)
+main()
+"""
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.processes
+@pytest.mark.parametrize("again", [False, True])
+def test_program_that_was_interrupted_says_farewell_until_it_is_told_again(again: bool) -> None:
+    arguments = ["train", "dqn", *(["again"] if again else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "the first farewell\n" + ("" if again else "and the second\n")
+    assert (done.stderr, done.returncode) == ("", 143)
+
+
 @pytest.mark.parametrize(("mode", "first"), [(0o755, True), (0o1777, False)])
 def test_modules_that_others_may_have_put_here_do_not_come_first(
     mode: int, first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

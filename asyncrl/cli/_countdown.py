@@ -1,4 +1,4 @@
-"""How long a run has for its end once it is told to end, whatever hangs.
+"""What happens some time after the end has begun, whatever hangs.
 
 Schedulers send SIGTERM, and SIGKILL some time later, which leaves no word of what happened.
 """
@@ -12,29 +12,22 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Grace", "reserve_s"]
+__all__ = ["Countdown"]
 
 
-def reserve_s(grace_s: float) -> float:
-    """Return how long before its grace is over a run gives up what it still waits for."""
-    return min(grace_s / 4, 2.0)
+class Countdown:
+    """From `begin` on, calls each function when its seconds are over; the earliest comes first.
 
-
-class Grace:
-    """From `begin` on, calls `give_up` shortly before the grace is over, and `end` when it is.
-
-    Both are called in a thread, which sees the time pass also while the main thread is in native
+    They are called in a thread, which sees the time pass also while the main thread is in native
     code. Leaving the block before that calls off what has not been called.
     """
 
-    def __init__(
-        self, grace_s: float, *, give_up: Callable[[], object], end: Callable[[], object]
-    ) -> None:
-        self._due = ((grace_s - reserve_s(grace_s), give_up), (grace_s, end)) if grace_s else ()
+    def __init__(self, *due: tuple[float, Callable[[], object]]) -> None:
+        self._due = due
         # Begun in a signal handler, which must need no lock: a put into a SimpleQueue is reentrant.
         # None says that the block is over.
         self._told: SimpleQueue[float | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="asyncrl-grace", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="asyncrl-countdown", daemon=True)
 
     def begin(self) -> None:
         """Count from now on, if it does not count yet; also from a signal handler."""
