@@ -32,7 +32,8 @@ _ARGUMENTS = """train dqn --quiet --run-dir run --actors 2 --envs-per-actor 2 --
 _MOMENTS_S = 1.5
 """Signals come at any time in the first seconds of learning."""
 
-_SECOND_AFTER_S = 0.1
+_SECOND_AFTER_S = 0.01, 0.5
+"""Some come while the first is not answered yet, some when the run has ended already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     ends: dict[str, list[End]] = {"Ctrl-C": [], "SIGTERM": [], "Ctrl-C twice": []}
     for number in range(count):
         for how, found in ends.items():
-            found.append(_end(how, directory / f"{how} {number}", draw.uniform(0, _MOMENTS_S)))
+            moments = draw.uniform(0, _MOMENTS_S), draw.uniform(*_SECOND_AFTER_S)
+            found.append(_end(how, directory / f"{how} {number}", *moments))
             note(f"{how}, {number + 1} of {count}: {found[-1]}")
     return [
         _ended(9, "Ctrl-C", 130, ends["Ctrl-C"]),
@@ -67,7 +69,7 @@ def measure(size: Size, directory: Path) -> list[Finding]:
     ]
 
 
-def _end(how: str, directory: Path, after_s: float) -> End:
+def _end(how: str, directory: Path, after_s: float, second_after_s: float) -> End:
     """Start a run, send it a signal after a while, and look at what is there."""
     directory.mkdir()
     metrics = directory / "run" / "metrics.jsonl"
@@ -79,7 +81,7 @@ def _end(how: str, directory: Path, after_s: float) -> End:
         else:
             terminal.press_ctrl_c()
         if how == "Ctrl-C twice":
-            time.sleep(_SECOND_AFTER_S)
+            time.sleep(second_after_s)
             terminal.press_ctrl_c()
         seconds = terminal.wait(DEADLINE_S)
         left = len(marked(terminal.mark))
