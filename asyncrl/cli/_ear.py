@@ -1,7 +1,8 @@
-"""Hears signals in a thread, whatever the main thread does.
+"""Hears signals in a thread, also while the main thread is in native code.
 
-Python answers signals in the main thread, between two of its instructions. While that thread is
-in native code, as in a gradient step, they wait; and of two of a kind that wait one is answered.
+Python answers signals in the main thread, between two of its instructions. During a gradient step
+they wait, and of two of a kind that wait one is answered. The thread needs the interpreter's lock,
+which such code lets go of.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ def hearing(hear: Callable[[int], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.set_wakeup_fd(before)
-        _told.discard(told)
-        os.write(told, _BLOCK_IS_OVER)
-        thread.join()
+        if told in _told:  # else this is a forked child
+            _told.discard(told)
+            signal.set_wakeup_fd(before)
+            os.write(told, _BLOCK_IS_OVER)
+            thread.join()
         os.close(heard)
         os.close(told)
 
@@ -51,6 +53,7 @@ def _hear(descriptor: int, hear: Callable[[int], object]) -> None:
 def _be_deaf() -> None:
     """Keep what a forked child is told from its parent: they share the pipe."""
     if _told:
+        _told.clear()
         signal.set_wakeup_fd(_DEAF)
 
 

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from asyncrl.cli._flags import as_flags
 from asyncrl.cli.signals import GivenUp
@@ -63,9 +63,6 @@ _COMMANDS = {
 _READER_HAS_GONE = {errno.EPIPE, errno.EIO}
 """What writing says once nobody reads the output: `head` has ended, or the terminal is closed."""
 
-_BY_SIGNAL = 128
-"""What exit codes are above that name a signal, by its number."""
-
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -73,10 +70,10 @@ _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; without `argv`, the program's own.
 
-    A program that was interrupted ends here.
+    A run that is interrupted and does not end when it is interrupted again ends the process.
     """
     # At its end Python searches all objects for garbage, several times: most of a second, with
-    # torch, for which somebody waits. What is frozen is not searched.
+    # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
     atexit.register(gc.freeze)
     code = 1
     try:
@@ -88,34 +85,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"asyncrl: {ended}", file=sys.stderr, flush=True)
             sys.stdout.flush()
         if argv is None:
+            # Python would take down torch, module by module: 0.1 s, and more on a busy machine.
             os._exit(code)
     except KeyboardInterrupt:
-        print("asyncrl: interrupted", file=sys.stderr)
-        code = _BY_SIGNAL + signal.SIGINT
+        with suppress(OSError):
+            print("asyncrl: interrupted", file=sys.stderr)
+        code = 128 + signal.SIGINT
     except OSError as error:
         if error.errno not in _READER_HAS_GONE:
             raise
         # Python would complain at its end too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
-    if argv is None and code > _BY_SIGNAL:
-        _leave(code)
+    if argv is None:
+        _be_interruptible()
     return code
 
 
-def _leave(code: int) -> NoReturn:
-    """End, as soon as what others have registered for the end is done.
+def _be_interruptible() -> None:
+    """Let signals end the program at once, in silence, where nothing is left to do but to end.
 
-    Python would take down torch, module by module: 0.1 s, and more on a busy machine, in which
-    whoever has pressed Ctrl-C presses it again, and is shown tracebacks of that.
+    Python takes some time for that, and shows a traceback of what they interrupt.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: os._exit(code))
-    atexit._run_exitfuncs()  # noqa: SLF001  # as `multiprocessing` does where it ends a process
-    with suppress(OSError):
-        sys.stdout.flush()
-    os._exit(code)
+            signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
 def _main(args: list[str]) -> int:

@@ -8,9 +8,11 @@ Only a process's own entry may set handlers; the library never does.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -22,6 +24,11 @@ from asyncrl.interrupter import Interrupter
 __all__ = ["GivenUp", "Interrupted", "interrupting", "reserve_s"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_SENT_TWICE = (signal.SIGTERM, signal.SIGHUP)
+_TWICE_WITHIN_S = 1.0
+"""A terminal that is closed sends SIGHUP, and so does its shell; schedulers and what they start
+forward SIGTERM to those who have it already. Within this time that is one signal."""
 
 _AT_ONCE_S = 0.3
 """How long a run may take to end once its end was interrupted, too."""
@@ -43,6 +50,23 @@ class GivenUp(KeyboardInterrupt):
         self.exit_code = exit_code
 
 
+class _Count:
+    """How many signals came, as far as one of those knows who take note of them."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._came_at: dict[int, float] = {}
+
+    def add(self, number: int) -> int:
+        """Count a signal, unless it was sent twice; return how many came by now."""
+        now = time.monotonic()
+        before = self._came_at.get(number, -math.inf)
+        if number not in _SENT_TWICE or now - before > _TWICE_WITHIN_S:
+            self._came_at[number] = now
+            self.value += 1
+        return self.value
+
+
 class Interrupted:
     """Which signal came, if any, and what comes of it.
 
@@ -53,8 +77,10 @@ class Interrupted:
     def __init__(self, interrupter: Interrupter, grace_s: float = 0.0) -> None:
         self._interrupter = interrupter
         self._signal: signal.Signals | None = None
-        self._heard = self._answered = 0
-        self._overdue = self._has_raised = False
+        self._heard, self._answered = _Count(), _Count()
+        self._most = 0
+        self._overdue = False
+        self._may_raise = True
         giving_up = (grace_s - reserve_s(grace_s), self._give_up), (grace_s, self._end)
         self.grace = Countdown(*(giving_up if grace_s else ()))
         self.last_moment = Countdown((_AT_ONCE_S, self._end))
@@ -75,21 +101,24 @@ class Interrupted:
     def hear(self, number: int) -> None:
         """Take note of a signal, in any thread."""
         if number in _SIGNALS:
-            self._heard += 1
-            self._came(signal.Signals(number), self._heard)
+            self._came(signal.Signals(number), self._heard.add(number))
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Stop the run, then whatever the main thread waits for, then the process."""
-        self._answered += 1
         # Two that came while the main thread was in native code are answered as one.
-        count = max(self._answered, self._heard)
+        count = max(self._answered.add(number), self._heard.value)
         self._came(signal.Signals(number), count)
-        if count > 1 and not self._has_raised:
-            self._has_raised = True
+        if (count > 1 or self._overdue) and self._may_raise:
+            self._may_raise = False
             raise KeyboardInterrupt
 
+    def be_over(self) -> None:
+        """Interrupt the main thread no more: the run has ended."""
+        self._may_raise = False
+
     def _came(self, number: signal.Signals, count: int) -> None:
-        self._signal = number
+        if count >= self._most:  # the thread that hears may lag behind
+            self._most, self._signal = count, number
         if number != signal.SIGINT:
             self.grace.begin()
         self._interrupter.stop(f"interrupted by {number.name}", urgent=True)
@@ -100,7 +129,7 @@ class Interrupted:
             os._exit(self.exit_code)
 
     def _give_up(self) -> None:
-        if self._heard == 1 and self._signal:
+        if self._may_raise and self._signal:
             self._overdue = True
             os.kill(os.getpid(), self._signal)
 
@@ -138,7 +167,10 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
     others = signal.signal(signal.SIGUSR1, on_save)
     try:
         with hearing(seen.hear), seen.grace, seen.last_moment:
-            yield seen
+            try:
+                yield seen
+            finally:
+                seen.be_over()
     finally:
         signal.signal(signal.SIGUSR1, others)
         for number, handler in before.items():

@@ -47,10 +47,11 @@ class Terminal:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has; its exit code is then in `code`."""
+        """Whether it has; its exit code is then in `code`, as shells tell it."""
         if self.code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
+            code = os.waitstatus_to_exitcode(status)
+            self.code = (code if code >= 0 else 128 - code) if pid else None
         return self.code is not None
 
     def wait(self, timeout_s: float) -> float:

@@ -55,9 +55,9 @@ def test_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(signals, "os", SimpleNamespace(_exit=codes.append))
     with interrupting(Interrupter()):
-        send_to_oneself(signal.SIGTERM)
+        send_to_oneself(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            send_to_oneself(signal.SIGTERM)
+            send_to_oneself(signal.SIGINT)
         send_to_oneself(signal.SIGTERM)
     assert set(codes) == {143}
 
@@ -75,6 +75,32 @@ def test_second_signal_that_comes_with_the_first_is_not_lost() -> None:
         interrupted.on_signal(signal.SIGINT, None)  # the main thread lags behind: only one ends it
 
 
+@pytest.mark.fault("F14")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_is_sent_twice_is_one(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that is closed sends SIGHUP, and so does its shell: a checkpoint must come."""
+    monkeypatch.setattr(signals, "_TWICE_WITHIN_S", 600.0)
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        for _ in range(5):
+            send_to_oneself(number)
+            interrupted.hear(number)
+        assert interrupter.is_set
+        with pytest.raises(KeyboardInterrupt):
+            send_to_oneself(signal.SIGINT)
+
+
+@pytest.mark.fault("F13")
+def test_nothing_is_interrupted_once_the_run_has_ended() -> None:
+    with interrupting(Interrupter()) as interrupted:
+        send_to_oneself(signal.SIGINT)
+        interrupted.be_over()
+        send_to_oneself(signal.SIGTERM)
+    assert interrupted.exit_code == 143
+
+
 IN_NATIVE_CODE = """
 import hashlib
 from asyncrl.cli.signals import interrupting
@@ -87,11 +113,15 @@ with interrupting(Interrupter()):
 
 
 def has_taken_its_signals(process: psutil.Process) -> bool:
-    status = Path(f"/proc/{process.pid}/status").read_text()
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:  # it has ended, and Python has noticed
+        return True
     return all(not int(line.split()[1], 16) for line in status.splitlines() if "Pnd:" in line)
 
 
 @pytest.mark.fault("F13")
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.processes
 @pytest.mark.parametrize("count", [2, 3])
 def test_end_does_not_wait_for_native_code(count: int) -> None:
@@ -177,7 +207,8 @@ def wait_for_a_record(run_dir: Path) -> None:
 def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
     with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
-        process.send_signal(number)
+        for _ in range(1 if number == signal.SIGINT else 2):  # as closed terminals send SIGHUP
+            process.send_signal(number)
         out, err = process.communicate(timeout=20)
     assert process.returncode == 128 + number, err
     assert f"run ended: interrupted by {number.name}" in out

@@ -571,10 +571,7 @@ def test_start_that_outlasts_the_grace_ends_with_the_code_of_its_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def build(*_: object, **__: object) -> NoReturn:
-        for number in (
-            signal.SIGTERM,
-            signal.SIGTERM,
-        ):  # the second as when the grace is almost over
+        for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
         raise AssertionError("is still being built")
 
