@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.cli._flags import as_flags
-from asyncrl.cli.signals import GivenUp
+from asyncrl.cli.signals import GivenUp, end_at_signals
 from asyncrl.errors import AsyncRLError, ConfigError
 
 __all__ = ["main"]
@@ -98,18 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
     if argv is None:
-        _be_interruptible()
+        end_at_signals()
     return code
-
-
-def _be_interruptible() -> None:
-    """Let signals end the program at once, in silence, where nothing is left to do but to end.
-
-    Python takes some time for that, and shows a traceback of what they interrupt.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, _: os._exit(128 + number))
 
 
 def _main(args: list[str]) -> int:

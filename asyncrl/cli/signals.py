@@ -21,7 +21,7 @@ from asyncrl.cli._countdown import Countdown
 from asyncrl.cli._ear import hearing
 from asyncrl.interrupter import Interrupter
 
-__all__ = ["GivenUp", "Interrupted", "interrupting", "reserve_s"]
+__all__ = ["GivenUp", "Interrupted", "end_at_signals", "interrupting", "reserve_s"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -161,9 +161,7 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
         if callable(others):
             others(number, frame)
 
-    # `nohup` has SIGHUP ignored, and wants that to stay so.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, seen.on_signal) for number in heard}
+    before = {number: signal.signal(number, seen.on_signal) for number in _not_ignored()}
     others = signal.signal(signal.SIGUSR1, on_save)
     try:
         with hearing(seen.hear), seen.grace, seen.last_moment:
@@ -175,3 +173,17 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
         signal.signal(signal.SIGUSR1, others)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_at_signals() -> None:
+    """Let signals end the program at once, in silence, where nothing is left to do but to end.
+
+    Python takes some time for that, and shows a traceback of what they interrupt.
+    """
+    for number in _not_ignored():
+        signal.signal(number, lambda number, _: os._exit(128 + number))
+
+
+def _not_ignored() -> list[signal.Signals]:
+    # `nohup` has SIGHUP ignored, and wants that to stay so.
+    return [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
