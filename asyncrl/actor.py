@@ -23,8 +23,6 @@ from asyncrl.timing import Stopwatch
 from asyncrl.transport import ActorLink
 from asyncrl.types import Array, IntArray, ModelVersion
 
-__all__ = ["Actor", "EnvRenewal", "EpisodeMeter", "NewEnv"]
-
 _WAIT_S = 0.1
 """One slice of waiting; between two slices the actor looks whether it is to finish."""
 

@@ -32,8 +32,6 @@ from asyncrl.restart_policy import (
 from asyncrl.stragglers import Stragglers
 from asyncrl.types import ActorId
 
-__all__ = ["ActorManager", "ActorManagerConfig", "MakeBody"]
-
 logger = logging.getLogger(__name__)
 
 MakeBody = Callable[[Peer], ActorBody]

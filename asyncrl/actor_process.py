@@ -40,8 +40,6 @@ from asyncrl.step_processor import StepProcessor
 from asyncrl.transport import Transport
 from asyncrl.types import Array, ModelVersion
 
-__all__ = ["ActorSpec", "EvaluatorSpec", "MakeEvaluator", "run_actor", "run_evaluator"]
-
 logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.1

@@ -13,8 +13,6 @@ from asyncrl.messages import ActorReport, Peer
 from asyncrl.recorder import Record
 from asyncrl.types import ActorId, Array, IntArray, ModelVersion
 
-__all__ = ["ActorRow", "ActorTable"]
-
 _MOST_EPISODES = 100_000
 """Kept between two records; should nobody ask for any, the oldest give way."""
 

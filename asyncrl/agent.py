@@ -20,22 +20,6 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns, Params
 
-__all__ = [
-    "Act",
-    "Agent",
-    "AgentConfig",
-    "CountsEnvSteps",
-    "Policy",
-    "PolicyContext",
-    "PolicyWrapper",
-    "Remembers",
-    "ReusesMemory",
-    "SyncModel",
-    "TellsPriorities",
-    "evaluation_mode",
-    "forget",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Act:

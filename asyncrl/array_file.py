@@ -30,23 +30,6 @@ from safetensors import SafetensorError
 from asyncrl.errors import CheckpointError
 from asyncrl.types import Array, Params
 
-__all__ = [
-    "ArrayStream",
-    "Arrays",
-    "Digest",
-    "Shapes",
-    "check_finite",
-    "collected",
-    "digest_of",
-    "let_go",
-    "map_arrays",
-    "read_arrays",
-    "write_arrays",
-    "write_file",
-    "write_group",
-    "write_stream",
-]
-
 Digest = dict[str, Any]
 """Size and sha256 of a file."""
 

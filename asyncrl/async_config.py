@@ -18,8 +18,6 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
-__all__ = ["AsyncConfig", "EvaluationConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:

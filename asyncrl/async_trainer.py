@@ -33,8 +33,6 @@ from asyncrl.train_result import TrainResult
 from asyncrl.transport import LearnerLink
 from asyncrl.types import Columns
 
-__all__ = ["AsyncTrainer", "AsyncTrainerConfig", "Strategy", "TurnByTurn"]
-
 logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.05

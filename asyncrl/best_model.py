@@ -16,8 +16,6 @@ from asyncrl.messages import ModelInfo
 from asyncrl.metrics import METRICS, describe
 from asyncrl.recorder import Record
 
-__all__ = ["BestBy", "BestModel"]
-
 logger = logging.getLogger(__name__)
 
 _FEWEST_EPISODES = 20

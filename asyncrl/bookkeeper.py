@@ -33,8 +33,6 @@ from asyncrl.system import SystemMeter
 from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
 
-__all__ = ["Bookkeeper", "BookkeepingConfig"]
-
 logger = logging.getLogger(__name__)
 
 

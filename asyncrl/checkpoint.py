@@ -38,8 +38,6 @@ from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.manifest import MANIFEST, NAME, pack_manifest, read_manifest
 from asyncrl.types import Params
 
-__all__ = ["Checkpoint", "Checkpointer"]
-
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".safetensors"

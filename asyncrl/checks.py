@@ -20,8 +20,6 @@ from typing import Any, Literal
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["check_declared"]
-
 Hint = Any  # what a field is declared as; Python has no common type for these
 
 

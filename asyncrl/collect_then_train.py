@@ -15,8 +15,6 @@ from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
-__all__ = ["CollectThenTrain"]
-
 _WAIT_S = 0.01
 
 

@@ -25,8 +25,6 @@ from typing import Any, Literal, NewType, TypeVar, Union
 from asyncrl.errors import ConfigError
 from asyncrl.yaml_file import read_yaml, write_yaml
 
-__all__ = ["from_plain", "load_object", "load_yaml", "save_yaml", "to_plain"]
-
 T = TypeVar("T")
 Value = Any  # of a field
 Hint = Any  # what it is declared as; Python has no common type for these

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import psutil
 
-__all__ = ["CoreTimes", "Cores"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -16,8 +16,6 @@ from pathlib import Path
 from asyncrl.durable import make_directory
 from asyncrl.errors import ConfigError
 
-__all__ = ["DirectoryLock"]
-
 _NAME = ".lock"
 _held: set[DirectoryLock] = set()
 

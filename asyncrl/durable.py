@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["make_directory", "sync"]
-
 
 def make_directory(directory: Path) -> None:
     """Make a directory for its user alone, and what is missing above it; on disk on return.

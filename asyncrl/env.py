@@ -16,17 +16,6 @@ import numpy as np
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, BoolArray
 
-__all__ = [
-    "BatchEnv",
-    "BoxSpec",
-    "DiscreteSpec",
-    "EnvSpec",
-    "EnvStep",
-    "MakeBatchEnv",
-    "PackedSpec",
-    "StacksFrames",
-]
-
 _ALIGNMENT_BYTES = 8
 
 

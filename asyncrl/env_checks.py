@@ -15,17 +15,6 @@ from asyncrl.env import BatchEnv, BoxSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = [
-    "CheckedBatch",
-    "after",
-    "as_array",
-    "checked",
-    "may_be_wrong",
-    "require_finite",
-    "require_sound",
-    "shown",
-]
-
 _SHOWN_VALUES = 8
 
 

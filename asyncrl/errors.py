@@ -15,21 +15,6 @@ AsyncRLError
 
 from __future__ import annotations
 
-__all__ = [
-    "ActorFailed",
-    "AsyncRLError",
-    "CheckpointError",
-    "ConfigError",
-    "EnvironmentFault",
-    "NonFiniteModel",
-    "OutOfMemory",
-    "Refused",
-    "TransportClosed",
-    "TransportError",
-    "WireError",
-    "describe_error",
-]
-
 
 def describe_error(error: BaseException) -> str:
     """Return class and message of an exception in one line."""

@@ -16,8 +16,6 @@ from asyncrl.recorder import Record
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.transport import LearnerLink
 
-__all__ = ["BackgroundEvaluation", "EvaluationSite", "InlineEvaluation", "Scored"]
-
 
 class Scored(NamedTuple):
     """A model, and what it scored."""

@@ -14,8 +14,6 @@ from asyncrl.env_checks import checked
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 
-__all__ = ["EpisodeEvaluator", "EpisodeEvaluatorConfig", "Evaluation", "Evaluator"]
-
 
 class Evaluation(NamedTuple):
     """A score, higher is better, and what else is worth recording."""

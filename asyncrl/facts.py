@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from asyncrl.cores import Cores
 from asyncrl.recorder import Record
 
-__all__ = ["Facts", "Setup"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:

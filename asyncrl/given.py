@@ -5,8 +5,6 @@ from __future__ import annotations
 from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
 from asyncrl.errors import ConfigError
 
-__all__ = ["is_agent_config", "look_at", "make_batch_env", "require_agent_config"]
-
 _MAKE_ENV = (
     'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
     "make_batch(MyEnv, n_envs=8), both of asyncrl.envs.gym"

@@ -33,22 +33,6 @@ from asyncrl.protocol import (
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, Array, ModelVersion
 
-__all__ = [
-    "DTYPES",
-    "MAX_COUNT",
-    "MAX_EPISODES",
-    "TAKE",
-    "Entry",
-    "Fields",
-    "WireMessage",
-    "part",
-    "put",
-    "put_actor_report",
-    "put_peer",
-    "take_actor_report",
-    "view",
-]
-
 WireMessage = (
     Hello
     | Experience

@@ -24,8 +24,6 @@ from asyncrl.step_processor import StepProcessor
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId, ModelVersion
 
-__all__ = ["InlineActor"]
-
 _ID = ActorId(0)
 
 

@@ -12,8 +12,6 @@ from queue import Empty, SimpleQueue
 
 from asyncrl.errors import describe_error
 
-__all__ = ["CrashForwardingThread", "Interrupter"]
-
 _MAX_NOTES = 8
 
 

@@ -9,8 +9,6 @@ import math
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["Every", "EverySeconds"]
-
 
 class Every:
     """Due whenever a count has reached or passed a multiple of `interval`.

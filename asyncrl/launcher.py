@@ -9,8 +9,6 @@ from typing import Protocol
 
 from asyncrl.messages import Peer
 
-__all__ = ["ActorBody", "ActorExit", "Launcher", "Progress", "ProgressReport"]
-
 
 class Progress(Protocol):
     """Where a running actor leaves word that it is alive; costs less than a microsecond."""

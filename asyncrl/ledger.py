@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from asyncrl.messages import Peer
 
-__all__ = ["Balance", "Ledger"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:

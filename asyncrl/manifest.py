@@ -11,8 +11,6 @@ from typing import Any
 
 from asyncrl.errors import CheckpointError
 
-__all__ = ["MANIFEST", "NAME", "pack_manifest", "read_manifest"]
-
 MANIFEST = "manifest.json"
 """Its file."""
 

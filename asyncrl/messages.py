@@ -17,19 +17,6 @@ import numpy as np
 from asyncrl import __version__
 from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
-__all__ = [
-    "ACTOR_PHASES",
-    "SOFTWARE",
-    "ActorReport",
-    "EvaluationReport",
-    "Experience",
-    "Hello",
-    "Message",
-    "ModelInfo",
-    "Peer",
-    "Report",
-]
-
 
 def _torch() -> str:
     """Return torch's version without loading it, which takes seconds; not for which device."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["METRICS", "Metric", "describe"]
-
 
 class Metric(NamedTuple):
     """One line of the list."""

@@ -41,8 +41,6 @@ from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import train_offline
 
-__all__ = ["OfflineConfig", "train_from_data"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineConfig:

@@ -14,8 +14,6 @@ from asyncrl.segment import END, ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.step_processor import Rows
 from asyncrl.types import Array, Columns, IntArray, ModelVersion
 
-__all__ = ["Outbox", "segments_per_message"]
-
 
 def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: int) -> int:
     """Return how many segments a full message holds: one of each environment, if they fit."""

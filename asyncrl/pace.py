@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
 
-__all__ = ["Counts", "Pace", "Spent"]
-
 
 @dataclass(slots=True)
 class Counts:

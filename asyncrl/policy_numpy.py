@@ -22,8 +22,6 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-__all__ = ["FORMAT", "OPERATIONS", "Policy", "argument_value", "middle_and_half"]
-
 FORMAT = 3
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -22,18 +22,6 @@ from asyncrl.messages import (
 from asyncrl.transport import Topic
 from asyncrl.types import ActorId
 
-__all__ = [
-    "Ack",
-    "Delivery",
-    "Finish",
-    "ModelRequest",
-    "PeerTable",
-    "Refusal",
-    "Resend",
-    "Sync",
-    "Welcome",
-]
-
 _MOST_PEERS = 4096
 
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
-__all__ = ["RateLimiter", "RateLimiterConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimiterConfig:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-__all__ = ["GoesOn", "Record", "Recorder"]
-
 Record = Mapping[str, float]
 """Flat metric names and their values. Names and units are listed in `metrics.py`."""
 

@@ -12,22 +12,6 @@ from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
-__all__ = [
-    "REPLAY",
-    "KeepsState",
-    "ReplayBuffer",
-    "ReplayBufferConfig",
-    "StreamsState",
-    "TakesPriorities",
-    "check_priorities",
-    "drawn_singly",
-    "in_batches",
-    "pass_priorities_on",
-    "replay_groups",
-    "restore_replay",
-    "with_start_columns",
-]
-
 REPLAY = "replay"
 """The group of a checkpoint that holds the replay."""
 

@@ -30,8 +30,6 @@ from asyncrl.timing import Stopwatch, ms_per_lap
 from asyncrl.transport import LearnerLink
 from asyncrl.types import Array, Columns, IntArray
 
-__all__ = ["ReplayBufferProxy", "ReplayBufferProxyConfig"]
-
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1

@@ -27,21 +27,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.launcher import ActorExit
 from asyncrl.types import ActorId
 
-__all__ = [
-    "Cause",
-    "Drop",
-    "EnvRestartPolicy",
-    "GiveUp",
-    "OnException",
-    "Restart",
-    "RestartPolicy",
-    "RestartPolicyConfig",
-    "cause_of",
-    "hung",
-    "lagged",
-    "overgrown",
-]
-
 _MEND = "Mend what raised it."
 _SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
 _OR_BEAR = (

@@ -12,15 +12,6 @@ from asyncrl.checkpoint import Checkpoint, Checkpointer
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.replay_buffer import REPLAY
 
-__all__ = [
-    "differences",
-    "first_incarnation",
-    "going_on_from",
-    "load_to_resume",
-    "open_checkpoints",
-    "plain_config",
-]
-
 logger = logging.getLogger(__name__)
 
 _MISSING = "nothing"

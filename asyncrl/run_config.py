@@ -25,8 +25,6 @@ from asyncrl.stop_conditions import (
     check_can_hold,
 )
 
-__all__ = ["RunConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig(AsyncConfig):

@@ -35,8 +35,6 @@ from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schem
 from asyncrl.transport import Transport
 from asyncrl.types import ActorId
 
-__all__ = ["RunPlan"]
-
 
 class Admit(Protocol):
     """Tells what a life of an actor, or of who `evaluates`, is to connect to."""

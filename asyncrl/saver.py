@@ -23,8 +23,6 @@ from asyncrl.errors import CheckpointError
 from asyncrl.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.recorder import Record
 
-__all__ = ["RunState", "Saver"]
-
 logger = logging.getLogger(__name__)
 
 

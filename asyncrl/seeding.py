@@ -6,8 +6,6 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["Role", "derive_seed"]
-
 
 class Role(IntEnum):
     """Who draws the numbers; streams of different roles never meet."""

@@ -36,17 +36,6 @@ import numpy as np
 from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
-__all__ = [
-    "DISCOUNTED_RETURN",
-    "END",
-    "TERMINATED",
-    "TRUNCATED",
-    "ColumnSpec",
-    "SegmentConfig",
-    "SegmentSchema",
-    "make_schema",
-]
-
 DISCOUNTED_RETURN = "discounted_return"
 """Column that a step processor fills for agents that ask for it: the discounted return of the
 episode so far."""

@@ -9,8 +9,6 @@ from asyncrl.errors import NonFiniteModel
 from asyncrl.messages import ModelInfo
 from asyncrl.types import ModelVersion
 
-__all__ = ["take_snapshot"]
-
 
 def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelInfo:
     """Return the agent's model as it is now; the counts are the run's, not the agent's own."""

@@ -18,8 +18,6 @@ from asyncrl.messages import Experience
 from asyncrl.recorder import Record
 from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion
 
-__all__ = ["Lag", "LagAlarm", "Staleness", "complaint"]
-
 logger = logging.getLogger(__name__)
 
 _KEPT = 100_000

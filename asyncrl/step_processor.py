@@ -22,9 +22,6 @@ from asyncrl.segment import (
 )
 from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
-__all__ = ["OneStep", "Rows", "Step", "StepProcessor", "made_for", "make_one_step", "schema_of"]
-
-
 _RETURN_GAMMA = 0.99
 """Discount in the returns that reward normalisation takes its scale from."""
 

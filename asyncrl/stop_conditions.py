@@ -23,22 +23,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.metrics import METRICS, describe
 from asyncrl.recorder import Record
 
-__all__ = [
-    "AllOf",
-    "AnyOf",
-    "MaxEnvSteps",
-    "MaxOptSteps",
-    "MaxSamples",
-    "MaxSeconds",
-    "Plateaus",
-    "ReachesLowerBound",
-    "ReachesUpperBound",
-    "StopCondition",
-    "StopsFalling",
-    "StopsRising",
-    "check_can_hold",
-]
-
 logger = logging.getLogger(__name__)
 
 

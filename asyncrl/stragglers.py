@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from asyncrl.messages import Peer
 
-__all__ = ["Slow", "Stragglers"]
-
 _FEWEST = 3
 """Of two, nobody could say which one is slow and which one fast."""
 

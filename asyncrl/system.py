@@ -14,8 +14,6 @@ import psutil
 from asyncrl.cores import Cores, CoreTimes
 from asyncrl.recorder import Record
 
-__all__ = ["Gpu", "SystemMeter", "Usage", "find_gpu"]
-
 _LIST_INTERVAL_S = 5.0
 """Between two searches for children, which look at every process of the machine."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["Stopwatch", "ms_per_lap", "shares_between"]
-
 
 class Stopwatch:
     """Charges the time since the last lap to a phase, so that phases add up to the whole.

@@ -35,8 +35,6 @@ from asyncrl.transport import LearnerLink
 from asyncrl.transports.zeromq import ZmqTransport
 from asyncrl.types import ActorId
 
-__all__ = ["RunParts", "build_async_trainer", "train_async"]
-
 _PRELOAD = (
     "asyncrl.actor_process",
     "asyncrl.agents.torch_agent",

@@ -9,8 +9,6 @@ from typing import Any
 from asyncrl.facts import Facts, Setup
 from asyncrl.verdict import Verdict, judge
 
-__all__ = ["TrainResult"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:

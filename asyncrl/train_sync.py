@@ -24,8 +24,6 @@ from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig
 
-__all__ = ["SyncConfig", "train_sync"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncConfig:

@@ -23,8 +23,6 @@ from asyncrl.replay_buffer import REPLAY
 from asyncrl.run_config import RunConfig
 from asyncrl.types import ModelVersion
 
-__all__ = ["SavedModel", "load_policy", "policy_of"]
-
 _BEST, _NEWEST = "best", "newest"
 
 

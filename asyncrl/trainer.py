@@ -37,8 +37,6 @@ from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 from asyncrl.types import ModelVersion
 
-__all__ = ["Trainer", "TrainerConfig", "train_offline"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerConfig:

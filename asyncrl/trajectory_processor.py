@@ -27,8 +27,6 @@ from asyncrl.segment import END, ColumnSpec
 from asyncrl.step_processor import OneStep, Rows, Step, StepProcessor
 from asyncrl.types import Array, BoolArray, Columns, IntArray
 
-__all__ = ["PostProcess", "ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"]
-
 _FIRST_ROOM = 64
 """Rows of a trajectory that there is room for at first; it doubles whenever that is too little."""
 

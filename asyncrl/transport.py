@@ -11,8 +11,6 @@ from typing import Literal, Protocol
 
 from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 
-__all__ = ["ActorLink", "LearnerLink", "Topic", "Transport"]
-
 Topic = Literal["act", "evaluate"]
 """Which models a peer wants: every published one, or those that are to be evaluated."""
 

@@ -8,8 +8,6 @@ from typing import Any, NewType
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ActorId", "Array", "BoolArray", "Columns", "IntArray", "ModelVersion", "Params"]
-
 Array = npt.NDArray[Any]
 """Any array; the leading axis counts rows, environments or segments, as its name says."""
 

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from asyncrl.facts import Facts
 
-__all__ = ["Kind", "Verdict", "judge"]
-
 Kind = Literal[
     "too-early",
     "unmeasured",

@@ -37,8 +37,6 @@ from asyncrl.protocol import Delivery
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, ModelVersion
 
-__all__ = ["PROTOCOL", "ForeignProtocol", "ForeignRun", "Frame", "WireFormat", "WireMessage"]
-
 PROTOCOL = 6
 """Raised whenever the layout of any message changes."""
 

@@ -9,8 +9,6 @@ import yaml
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["read_yaml", "write_yaml"]
-
 Anchor = Any  # str | None, which PyYAML's stubs do not know
 
 

@@ -32,8 +32,6 @@ from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from benchmarks.common import Rounds, compare, make_parser, note, positive, provenance, save, show
 
-__all__ = ["Recovery", "recover", "train_asynchronously", "train_synchronously"]
-
 _SCORE = 475.0
 _DEADLINE_S = 60.0
 

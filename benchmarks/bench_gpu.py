@@ -48,16 +48,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = [
-    "MOVING",
-    "VARIANTS",
-    "compare_updates",
-    "largest_difference",
-    "measure_moving",
-    "measure_parity",
-    "updates_of",
-]
-
 Config = SACConfig | DQNConfig
 
 FIXED = ", one fixed batch"

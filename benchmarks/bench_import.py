@@ -14,8 +14,6 @@ from functools import partial
 
 from benchmarks.common import compare, in_turns, make_parser, provenance, save, show
 
-__all__ = ["HEAVY", "import_seconds"]
-
 HEAVY = frozenset({"torch", "zmq", "gymnasium"})
 
 _PROGRAM = """\

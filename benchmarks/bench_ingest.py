@@ -37,8 +37,6 @@ from asyncrl.types import Array, Columns
 from benchmarks.bench_learner_under_load import in_own_process
 from benchmarks.common import Rounds, compare, in_turns, make_parser, note, provenance, save, show
 
-__all__ = ["Ingest", "Pace", "Streaming", "measure_alone", "measure_beside"]
-
 _ACTORS = 2
 _BATCH_SIZE = 256
 _NAP_S = 0.002

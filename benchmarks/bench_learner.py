@@ -45,8 +45,6 @@ from benchmarks.common import (
 )
 from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
 
-__all__ = ["CASES", "Case", "compare_all", "full_replay", "measures_of"]
-
 UNIT = "opt steps/s"
 SAMPLED, FIXED, PEER = "from the replay", "one fixed batch", "Stable-Baselines3"
 

@@ -49,8 +49,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["Case", "Loaded", "make_case", "measure_alone", "measure_loaded"]
-
 Measured = TypeVar("Measured")
 
 UNIT = "opt steps/s"

@@ -43,8 +43,6 @@ from benchmarks.peer_results import (
 )
 from benchmarks.peers.interface import STAGES
 
-__all__ = ["SETTINGS_FILE", "SIDES", "Plan", "Side", "measure", "run_apart", "still_valid"]
-
 SETTINGS_FILE = "peers_settings.json"
 """Side -> environment -> how it samples fastest here; written by sweep_peers.py."""
 

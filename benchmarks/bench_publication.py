@@ -40,8 +40,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["Noting", "NotingConfig", "Publishing", "measure"]
-
 
 class Noting(PolicyWrapper):
     """Writes down when it first acts with each version."""

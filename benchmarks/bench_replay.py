@@ -45,8 +45,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["microseconds", "one_step_schema"]
-
 PEERS = ("cpprb", "tianshou", "torchrl")
 FRAME = (84, 84)
 LENGTH = 32

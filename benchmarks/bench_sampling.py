@@ -39,8 +39,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["CASES", "SWEEP", "Case", "measure"]
-
 SB3 = {"processes": False, "envs": 128}
 UNIT = "env steps/s"
 

@@ -34,8 +34,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["Counting", "Sleeper", "measure"]
-
 _START_DEADLINE_S = 120.0
 
 

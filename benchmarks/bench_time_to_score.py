@@ -45,8 +45,6 @@ from benchmarks.common import (
     show,
 )
 
-__all__ = ["TASKS", "Task"]
-
 _TIMEOUT_S = 1800.0
 
 

@@ -11,8 +11,6 @@ from asyncrl.benchmarking.transport import TransportStage
 from asyncrl.benchmarking.workload import Workload
 from benchmarks.common import compare, in_turns, make_parser, positive, provenance, save, show
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Measure both in turns."""

@@ -24,28 +24,6 @@ from typing import Any
 
 from asyncrl.benchmarking.machine import machine
 
-__all__ = [
-    "ASYNCRL",
-    "PEER_VENV",
-    "RESULTS",
-    "ROOT",
-    "Comparison",
-    "Rounds",
-    "compare",
-    "fingerprint",
-    "in_turns",
-    "make_parser",
-    "note",
-    "peer_python",
-    "positive",
-    "provenance",
-    "run_peer",
-    "save",
-    "settings_of",
-    "show",
-    "write_json",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_VENV = ROOT / ".peers" / "sb3"

@@ -13,8 +13,6 @@ from typing import Any
 
 from benchmarks.common import RESULTS, ROOT
 
-__all__ = ["BEGIN", "END", "insert", "render"]
-
 BEGIN = "<!-- results: written by make_table.py -->"
 END = "<!-- end of results -->"
 

@@ -38,8 +38,6 @@ from benchmarks.peers.interface import (
     report,
 )
 
-__all__ = ["STAGES"]
-
 ENVS_PER_ACTOR = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
 """Of two actors, fastest on two cores of 8 to 256."""
 

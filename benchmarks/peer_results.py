@@ -15,22 +15,6 @@ from typing import Any
 
 from benchmarks.peers.interface import STAGES, UNITS
 
-__all__ = [
-    "BEGIN",
-    "END",
-    "LABELS",
-    "OURS",
-    "TITLES",
-    "Found",
-    "Measurement",
-    "Quantity",
-    "find",
-    "load_measurements",
-    "quantities",
-    "render",
-    "save_measurements",
-]
-
 BEGIN = "<!-- peers: written by bench_peers.py -->"
 END = "<!-- end of peers -->"
 

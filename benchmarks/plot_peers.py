@@ -27,8 +27,6 @@ from benchmarks.peer_results import (
 )
 from benchmarks.peers.interface import UNITS
 
-__all__ = ["draw"]
-
 COLUMNS = 3
 OURS_COLOUR, PEER_COLOUR, SPREAD_COLOUR = "#0b6e4f", "#9aa5b1", "#33404d"
 

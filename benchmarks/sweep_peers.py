@@ -19,8 +19,6 @@ from benchmarks.common import RESULTS, note
 from benchmarks.peer_results import OURS
 from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH
 
-__all__ = ["CANDIDATES", "best"]
-
 Settings = Mapping[str, Any]
 
 _LIMIT_S = 75.0

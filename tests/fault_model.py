@@ -10,8 +10,6 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FAULT_MODEL", "proofs"]
-
 _TESTS = Path(__file__).parent
 
 FAULT_MODEL = {

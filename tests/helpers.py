@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["many_descriptors", "wait_until"]
-
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
     """Return as soon as `condition` holds; raise with `what` was waited for if it never does."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["added_shared_memory", "children", "shared_memory"]
-
 # Python keeps these two for as long as the interpreter lives, and they end with it.
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 

@@ -13,8 +13,6 @@ from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["ChoiceValues", "make_action_values", "make_state_value"]
-
 
 class ChoiceValues(nn.Module):
     """Networks that tell the value of each choice."""

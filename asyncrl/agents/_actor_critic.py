@@ -43,15 +43,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns, ModelVersion
 
-__all__ = [
-    "ActorCritic",
-    "ActorCriticConfig",
-    "BoundedPolicy",
-    "SlowCopy",
-    "check_policy_interval",
-    "make_actor",
-]
-
 _LONGEST_INTERVAL_IN_GRAPHS = 3
 """Recording starts after so many steps, and what it records must have been done before."""
 

@@ -12,8 +12,6 @@ from asyncrl.env import BoxSpec, EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["Bounds", "LastingNoise"]
-
 
 class Bounds:
     """A box of continuous actions, of any shape, and the way to it from [-1, 1] and back."""

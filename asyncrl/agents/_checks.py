@@ -7,13 +7,6 @@ from collections.abc import Sequence
 
 from asyncrl.errors import ConfigError
 
-__all__ = [
-    "check_not_negative",
-    "check_positive",
-    "check_probability",
-    "check_widths",
-]
-
 
 def check_probability(name: str, value: float) -> None:
     """Refuse what does not lie in [0, 1]."""

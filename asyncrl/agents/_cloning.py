@@ -35,15 +35,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array
 
-__all__ = [
-    "CloningConfig",
-    "CloningPolicy",
-    "Descent",
-    "UnitGaussianHead",
-    "exp_weights",
-    "weighted_mean",
-]
-
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
 

@@ -18,14 +18,6 @@ from asyncrl.agents.networks import (
 )
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
-__all__ = [
-    "BatchedCritics",
-    "EncodedCritics",
-    "SeparateCritics",
-    "make_critics",
-    "standard_critics",
-]
-
 
 class BatchedCritics(nn.Module):
     """MLPs of one shape, computed together: a layer's weights are (critics, inputs, outputs)."""

@@ -15,8 +15,6 @@ from asyncrl.agents._heads import Headed
 from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features
 from asyncrl.env import BoxSpec, PackedSpec
 
-__all__ = ["BatchRenorm", "in_training_mode", "joined", "renormed_actor", "renormed_critics"]
-
 _EPSILON = 1e-3
 _MOMENTUM = 0.01
 _R_MAX, _D_MAX = 3.0, 5.0

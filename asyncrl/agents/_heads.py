@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Headed", "exactly"]
-
 
 def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
     """Return what a head answers, in float32 where the network computes in less.

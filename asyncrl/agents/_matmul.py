@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import nn
 
-__all__ = ["pick_matmul"]
-
 _WIDE = 128  # narrower matrices are done before oneDNN has begun
 _LARGE = 2**17  # as large as this, a batch of 32 suffices, and other layers may be narrow
 

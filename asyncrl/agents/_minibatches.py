@@ -12,8 +12,6 @@ from asyncrl.agents._policy_value import PolicyValueNet
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.networks import NetworkInput
 
-__all__ = ["Minibatches", "Trajectories"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trajectories:

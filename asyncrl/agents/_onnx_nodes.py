@@ -12,8 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["NODES", "Graph", "Value", "like_of"]
-
 
 class Value(NamedTuple):
     """What a name in a graph stands for."""

@@ -13,8 +13,6 @@ from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["own_encoder", "own_network", "own_networks"]
-
 
 def own_network(
     name: str,

@@ -16,8 +16,6 @@ from asyncrl.agents.optimizers import LeanOptimizer
 from asyncrl.errors import CheckpointError
 from asyncrl.types import Array, Params
 
-__all__ = ["Part", "mismatch", "prepare_part", "tensors_of"]
-
 _logger = logging.getLogger(__name__)
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}

@@ -28,8 +28,6 @@ from asyncrl.agents.networks import (
 from asyncrl.agents.recurrent import CoreKind, RecurrentCore, each_row
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 
-__all__ = ["Activation", "PolicyValueNet", "make_torso"]
-
 Activation = Literal["tanh", "relu"]
 
 _HIDDEN_GAIN = math.sqrt(2.0)

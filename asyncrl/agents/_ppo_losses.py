@@ -13,17 +13,6 @@ from torch import Tensor
 
 from asyncrl.agents._returns import gae, vtrace
 
-__all__ = [
-    "Estimates",
-    "corrected_estimates",
-    "divergence",
-    "explained_variance",
-    "plain_estimates",
-    "surrogate",
-    "value_errors",
-]
-
-
 _LARGEST_LOG_RATIO = 20.0
 """An action half a billion times as likely as it was. The exponential of much more is infinite, and
 0 times that, as where the clip lets nothing of it through, is no gradient of 0 but NaN."""

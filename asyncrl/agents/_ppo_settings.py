@@ -24,8 +24,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 
-__all__ = ["PPOSettings"]
-
 Correction = Literal["gae", "vtrace"]
 
 

@@ -47,8 +47,6 @@ from asyncrl.recorder import Record
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["QAgent", "QConfig", "QPolicy", "n_actions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QConfig(TorchConfig, ABC):

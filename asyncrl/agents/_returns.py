@@ -17,8 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["VTrace", "gae", "rescale", "undo_rescale", "vtrace"]
-
 
 class VTrace(NamedTuple):
     """What V-trace makes of trajectories, both (B, T)."""

@@ -16,8 +16,6 @@ from asyncrl.agents.networks import MakeNetwork
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["SquashedConfig", "SquashedPolicy", "sample_action"]
-
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
 

@@ -22,8 +22,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns
 
-__all__ = ["LOG_PROB", "MEMORY", "StochasticPolicy", "check_batch", "own_columns", "read_columns"]
-
 LOG_PROB = "log_prob"
 """Column of the logarithms of the probabilities, or densities, of what was drawn."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer
 
-__all__ = ["Temperature", "TemperatureSettings", "check_temperature"]
-
 
 class TemperatureSettings(Protocol):
     """What a config says of the temperature."""

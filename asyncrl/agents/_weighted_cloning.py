@@ -18,8 +18,6 @@ from asyncrl.agents.updates import Updates
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["WeightedCloning", "WeightedCloningConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedCloningConfig(CloningConfig):

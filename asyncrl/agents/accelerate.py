@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from asyncrl.agents.torch_agent import learning_mode
 from asyncrl.errors import ConfigError
 
-__all__ = ["Accelerated", "Acceleration", "Update"]
-
 Acceleration = Literal["off", "compile", "graphs"]
 
 Update = Callable[[dict[str, Tensor]], dict[str, Tensor]]

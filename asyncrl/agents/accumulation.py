@@ -11,8 +11,6 @@ from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.networks import NetworkInput
 
-__all__ = ["InParts"]
-
 Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
 """One tensor, or two."""
 

@@ -47,8 +47,6 @@ from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.types import Columns
 
-__all__ = ["AWACAgent", "AWACConfig", "AWACPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AWACConfig(WeightedCloningConfig):

@@ -18,8 +18,6 @@ from torch import Tensor
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, Columns
 
-__all__ = ["BatchLayout", "BatchMover"]
-
 _ALIGNMENT_BYTES = 64
 _LANES = 2
 """One is read by the device while the other one is filled."""

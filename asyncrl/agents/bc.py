@@ -36,8 +36,6 @@ from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.types import Columns, ModelVersion
 
-__all__ = ["BCAgent", "BCConfig", "BCPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BCConfig(CloningConfig):

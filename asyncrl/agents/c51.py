@@ -35,8 +35,6 @@ from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["C51Agent", "C51Config", "C51Network", "C51Policy", "project"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class C51Config(QConfig):

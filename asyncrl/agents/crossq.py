@@ -71,8 +71,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["CrossQAgent", "CrossQConfig", "CrossQPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossQConfig(SquashedConfig):

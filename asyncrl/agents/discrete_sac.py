@@ -73,8 +73,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns, ModelVersion
 
-__all__ = ["DiscreteSACAgent", "DiscreteSACConfig", "DiscreteSACPolicy"]
-
 Belief = Literal["least", "mean"]
 
 

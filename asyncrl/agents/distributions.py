@@ -25,8 +25,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns
 
-__all__ = ["ActionHead", "CategoricalHead", "Drawn", "GaussianHead", "action_head"]
-
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
 _IMPOSSIBLE = -1e9

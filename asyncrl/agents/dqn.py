@@ -48,8 +48,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, Columns
 
-__all__ = ["DQNAgent", "DQNConfig", "DQNPolicy"]
-
 Loss = Literal["huber", "mse"]
 
 

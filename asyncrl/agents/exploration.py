@@ -13,9 +13,6 @@ from asyncrl.checks import check_declared
 from asyncrl.recorder import Record
 from asyncrl.types import Array
 
-__all__ = ["EpsilonGreedy", "EpsilonLadder", "Exploration", "Explorer", "Softmax"]
-
-
 _FALLING = Schedule.linear(1.0, 0.05, 10_000)
 
 

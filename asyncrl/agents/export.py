@@ -30,8 +30,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["export_policy"]
-
 _ATOL = 1e-5
 _CHECKED = (1, 64)  # steps and rows
 _CHECKED_REMEMBERING = (16, 16)

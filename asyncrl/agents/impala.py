@@ -72,8 +72,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Columns, ModelVersion
 
-__all__ = ["IMPALAAgent", "IMPALAConfig", "IMPALAPolicy"]
-
 Optimizer = Literal["adam", "rmsprop"]
 
 

@@ -47,8 +47,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["IQLAgent", "IQLConfig", "IQLPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IQLConfig(WeightedCloningConfig):

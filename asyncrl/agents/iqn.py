@@ -49,8 +49,6 @@ from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 
-__all__ = ["IQNAgent", "IQNConfig", "IQNNetwork", "IQNPolicy", "quantile_huber"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IQNConfig(QConfig):

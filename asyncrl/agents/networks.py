@@ -16,28 +16,6 @@ from asyncrl.agents.noisy import NoisyLinear, NoisyMLP
 from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 
-__all__ = [
-    "MLP",
-    "DuelingHead",
-    "FieldsEncoder",
-    "ImageConv2d",
-    "MakeNetwork",
-    "NetworkInput",
-    "OneHot",
-    "as_float",
-    "encoded_mlp",
-    "encoder_layers",
-    "hidden_layers",
-    "input_scale",
-    "make_orthogonal",
-    "n_features",
-    "nature_cnn",
-    "no_observations",
-    "observation_reader",
-    "q_head",
-    "q_network",
-]
-
 MakeNetwork = Callable[[EnvSpec], nn.Module]
 """Makes a network of the user's own."""
 

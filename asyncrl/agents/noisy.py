@@ -24,8 +24,6 @@ from torch.nn import functional
 
 from asyncrl.agents._heads import Headed
 
-__all__ = ["NoisyLinear", "NoisyMLP", "Perturbation"]
-
 
 class NoisyLinear(nn.Linear):
     """A linear layer whose weights are Gaussian, or are their means where there is no noise."""

@@ -18,8 +18,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Columns
 
-__all__ = ["Normalized", "RunningNorm"]
-
 _LARGEST = 10.0
 _EPSILON = 1e-8
 

@@ -25,8 +25,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.policy_numpy import OPERATIONS, argument_value, middle_and_half
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["EvaluatedModel", "onnx_model"]
-
 _OPSET, _IR_VERSION = 18, 8
 """Of onnx 1.13, so that runtimes since the end of 2022 can read the models."""
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from asyncrl.agents.schedules import Schedule, value_at
 
-__all__ = ["FusedAdam", "LeanOptimizer", "RMSprop"]
-
 
 class LeanOptimizer(ABC):
     """Steps parameters down along their gradients. Results are those of torch's, bit by bit.

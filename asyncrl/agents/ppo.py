@@ -70,8 +70,6 @@ from asyncrl.agents.updates import Updates
 from asyncrl.env import EnvSpec
 from asyncrl.types import Columns, ModelVersion
 
-__all__ = ["PPOAgent", "PPOConfig", "PPOPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PPOConfig(PPOSettings):

@@ -15,8 +15,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Columns
 
-__all__ = ["ProfiledConfig"]
-
 _SKIP_OPT_STEPS = 50  # they also load what is loaded lazily
 
 

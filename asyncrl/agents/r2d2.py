@@ -60,8 +60,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.segment import ColumnSpec
 from asyncrl.types import Array, BoolArray, Columns
 
-__all__ = ["R2D2Agent", "R2D2Config", "R2D2Policy", "RecurrentQNet"]
-
 _MEMORY = "memory"
 _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", _MEMORY)
 

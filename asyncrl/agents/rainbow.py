@@ -35,8 +35,6 @@ from dataclasses import dataclass
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.exploration import Exploration
 
-__all__ = ["RainbowConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RainbowConfig(C51Config):

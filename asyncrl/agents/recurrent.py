@@ -23,8 +23,6 @@ from torch import Tensor, nn
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.types import BoolArray
 
-__all__ = ["CoreKind", "Memories", "MemoryKind", "RecurrentCore", "each_row"]
-
 CoreKind = Literal["gru", "lstm"]
 """Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
 

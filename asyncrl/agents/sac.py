@@ -45,8 +45,6 @@ from asyncrl.env import EnvSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Columns
 
-__all__ = ["SACAgent", "SACConfig", "SACPolicy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SACConfig(SquashedConfig):

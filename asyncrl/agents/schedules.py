@@ -19,8 +19,6 @@ from itertools import pairwise
 from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.errors import ConfigError
 
-__all__ = ["Schedule", "check_learning_rate", "check_schedule", "value_at"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:

@@ -58,8 +58,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.types import Array, Columns
 
-__all__ = ["TD3Agent", "TD3Config", "TD3Policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TD3Config(ActorCriticConfig):

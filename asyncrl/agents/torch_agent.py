@@ -20,21 +20,6 @@ from asyncrl.messages import ModelInfo
 from asyncrl.recorder import Record
 from asyncrl.types import Array, ModelVersion, Params
 
-__all__ = [
-    "TorchAgent",
-    "TorchPolicy",
-    "buffer_copier",
-    "clip_gradients",
-    "flatten_pair",
-    "flatten_parameters",
-    "gpu_names",
-    "learning_mode",
-    "learning_parameters",
-    "pick_device",
-    "seeded",
-    "use_threads",
-]
-
 
 class TorchPolicy:
     """Keeps the model that acts; a subclass adds `act`.

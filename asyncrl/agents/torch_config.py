@@ -19,8 +19,6 @@ from asyncrl.env import BoxSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec
 
-__all__ = ["TorchConfig"]
-
 Precision = Literal["float32", "bfloat16"]
 
 Function = TypeVar("Function", bound=Callable[..., object])

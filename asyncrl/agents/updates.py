@@ -16,8 +16,6 @@ from asyncrl.errors import ConfigError, OutOfMemory
 from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.types import Array, Columns
 
-__all__ = ["TRAJECTORY_COLUMNS", "TRANSITION_COLUMNS", "Updates"]
-
 TRANSITION_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
 """What updates of single transitions read of a batch, where it is there."""
 

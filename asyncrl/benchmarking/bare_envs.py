@@ -19,14 +19,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.launcher import Progress
 from asyncrl.types import Array, Columns
 
-__all__ = [
-    "frame_skip",
-    "play_native",
-    "play_plain",
-    "turn_native",
-    "turn_plain",
-]
-
 _ROWS = 64
 _SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from asyncrl.benchmarking.machine import HARDWARE, differences
 from asyncrl.benchmarking.result import Result
 
-__all__ = ["Comparison", "compare"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Pair:

@@ -16,8 +16,6 @@ from asyncrl.env import BatchEnv
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.types import Array
 
-__all__ = ["EnvStage", "turn_batch"]
-
 _TURNS = 256
 
 

@@ -14,8 +14,6 @@ from asyncrl.benchmarking.rounds import Rates
 from asyncrl.replay_buffer import in_batches
 from asyncrl.types import Columns
 
-__all__ = ["LearnerStage"]
-
 
 class LearnerStage:
     """Sampling and learning, against learning from one and the same batch."""

@@ -22,8 +22,6 @@ from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.types import Array, Columns
 
-__all__ = ["Load", "made_up_experience"]
-
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["HARDWARE", "differences", "machine", "title"]
-
 HARDWARE = ("processor", "cores", "usable_cores", "gpus")
 """What makes two machines different ones; the rest are versions, and memory."""
 

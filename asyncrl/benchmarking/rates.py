@@ -8,8 +8,6 @@ from itertools import repeat
 
 from asyncrl.errors import AsyncRLError
 
-__all__ = ["Count", "Repeating", "growth_rate", "wait_until_going"]
-
 Count = Callable[[], tuple[int, int]]
 """Returns a count, and how many processes contribute to it by now."""
 

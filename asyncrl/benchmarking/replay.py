@@ -21,8 +21,6 @@ from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.types import Array, Columns, IntArray
 
-__all__ = ["KINDS", "BareColumns", "ReplayStage", "filled"]
-
 _INDEX_TABLE = 1024
 
 

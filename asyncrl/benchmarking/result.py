@@ -12,8 +12,6 @@ from typing import Any
 
 from asyncrl.errors import ConfigError
 
-__all__ = ["Quantity", "Result", "Round", "load_results", "save_results", "summarise"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:

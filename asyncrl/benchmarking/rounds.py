@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from asyncrl.benchmarking.result import Quantity, Result, Round, summarise
 from asyncrl.errors import AsyncRLError
 
-__all__ = ["Rates", "Rounds", "Stage"]
-
 Rates = Sequence[float]
 """One number for each of a stage's quantities."""
 

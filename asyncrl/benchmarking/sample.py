@@ -20,8 +20,6 @@ from asyncrl.messages import Peer
 from asyncrl.train import build_async_trainer
 from asyncrl.types import ActorId
 
-__all__ = ["SampleStage", "stored_by"]
-
 _PRELOAD = ("asyncrl.agents.torch_agent", "asyncrl.envs.gym")
 
 

@@ -18,8 +18,6 @@ from asyncrl.benchmarking.train import TrainStage
 from asyncrl.benchmarking.transport import CASES, TransportStage
 from asyncrl.benchmarking.workload import StageName, Workload
 
-__all__ = ["STAGES", "make_stages"]
-
 
 def _transports(workload: Workload) -> Iterator[Stage]:
     for case in CASES:

@@ -8,8 +8,6 @@ from textwrap import wrap
 from asyncrl.benchmarking.machine import title
 from asyncrl.benchmarking.result import Result
 
-__all__ = ["render"]
-
 _QUIET_LOAD = 0.5
 _WIDTH = 110
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

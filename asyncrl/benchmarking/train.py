@@ -15,8 +15,6 @@ from asyncrl.benchmarking.sample import SampleStage, stored_by
 from asyncrl.interrupter import CrashForwardingThread
 from asyncrl.train import build_async_trainer
 
-__all__ = ["TrainStage"]
-
 
 class TrainStage:
     """Both sides run as fast as they can: no rate limiter makes one wait for the other."""

@@ -29,8 +29,6 @@ from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from asyncrl.types import ActorId, ModelVersion
 from asyncrl.wire import WireFormat
 
-__all__ = ["CASES", "Case", "TransportStage", "rows_schema"]
-
 Case = Literal["CartPole-size rows", "84x84 frames"]
 
 CASES: dict[Case, ColumnSpec] = {

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 
-__all__ = ["StageName", "Workload"]
-
 StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
 """What can be measured, in the order of the data's way."""
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from asyncrl.run_config import RunConfig
 
-__all__ = ["tell_of_run", "telling_of_replay"]
-
 
 class _Printing(logging.Handler):
     """Prints what is no warning; warnings have their own way."""

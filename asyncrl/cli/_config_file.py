@@ -14,8 +14,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.yaml_file import read_yaml
 
-__all__ = ["load_over"]
-
 Value = Any  # of a setting
 
 

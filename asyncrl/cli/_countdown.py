@@ -12,8 +12,6 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Countdown"]
-
 
 class Countdown:
     """From `begin` on, calls each function when its seconds are over; the earliest comes first.

@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["hearing"]
-
 _DEAF = -1
 _BLOCK_IS_OVER = b"\0"
 _told: set[int] = set()

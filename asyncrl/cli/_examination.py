@@ -15,11 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 from asyncrl.config import from_plain, to_plain
-from asyncrl.envs.doctor import Finding, diagnose
+from asyncrl.envs._findings import Finding
+from asyncrl.envs.doctor import diagnose
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.launchers.local import pickled
-
-__all__ = ["examine", "main"]
 
 _SLICE_S = 0.2
 """Between two looks whether the process still lives."""

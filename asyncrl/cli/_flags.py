@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TextIO, cast
 
-__all__ = ["as_flags", "dashed", "flags_meant", "naming_flags", "value_of"]
-
 _GROUPS = {
     "agent": "agent",
     "books": "trainer.books",

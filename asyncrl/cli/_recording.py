@@ -11,8 +11,6 @@ from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.run_config import RunConfig
 
-__all__ = ["recorder_of"]
-
 
 def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:
     """Return the recorders of a run as one: a file in its directory, and those asked for."""

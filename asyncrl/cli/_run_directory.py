@@ -15,14 +15,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 
-__all__ = [
-    "has_summary",
-    "run_dir_made",
-    "save_config",
-    "save_error",
-    "save_summary",
-]
-
 
 @contextmanager
 def run_dir_made(run_dir: Path) -> Iterator[None]:

@@ -14,8 +14,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.trained import SavedModel, policy_of
 
-__all__ = ["Trained", "check_run_dir", "find_model", "trained"]
-
 
 class Trained(NamedTuple):
     """A model, where it was trained and how."""

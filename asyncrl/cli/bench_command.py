@@ -24,8 +24,6 @@ from asyncrl.benchmarking.table import render
 from asyncrl.benchmarking.workload import StageName, Workload
 from asyncrl.errors import ConfigError
 
-__all__ = ["Arguments", "BenchArguments", "parse", "run"]
-
 _NAMES = (*get_args(StageName), "all")
 _WORDS = "|".join(_NAMES)
 

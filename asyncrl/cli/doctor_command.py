@@ -21,13 +21,11 @@ from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
 from asyncrl.cli.machine_check import findings as machine_findings
 from asyncrl.cli.preset import preset
 from asyncrl.config import load_yaml
-from asyncrl.envs.doctor import Finding
+from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.run_plan import RunPlan
-
-__all__ = ["DoctorArguments", "parse", "render", "run"]
 
 _PATIENCE_S = 60.0
 """What may pass without a word, beside the time to play: making an environment may take long."""

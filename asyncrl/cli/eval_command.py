@@ -15,8 +15,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluator
 from asyncrl.seeding import Role, derive_seed
 
-__all__ = ["EvalArguments", "parse", "run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalArguments:

@@ -15,8 +15,6 @@ from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.cli._trained import find_model, trained
 from asyncrl.errors import ConfigError
 
-__all__ = ["ExportArguments", "parse", "run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportArguments:

@@ -22,7 +22,7 @@ import psutil
 
 from asyncrl.agents.torch_agent import gpu_names
 from asyncrl.cores import Cores
-from asyncrl.envs.doctor import Finding
+from asyncrl.envs._findings import Finding
 from asyncrl.launcher import Progress
 from asyncrl.launchers.local import LocalLauncher
 from asyncrl.messages import Peer
@@ -31,8 +31,6 @@ from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import ActorId
-
-__all__ = ["MachineFacts", "Wanted", "findings", "memory_bytes", "read_facts"]
 
 _DESCRIPTORS_PER_ACTOR = 12
 """Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""

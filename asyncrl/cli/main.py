@@ -26,8 +26,6 @@ from asyncrl.cli._flags import as_flags
 from asyncrl.cli.signals import GivenUp, end_at_signals
 from asyncrl.errors import AsyncRLError, ConfigError
 
-__all__ = ["main"]
-
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
 

@@ -16,15 +16,6 @@ from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 
-__all__ = [
-    "REPLAYS",
-    "ReplayKind",
-    "preset",
-    "preset_like",
-    "preset_lines",
-    "with_replay",
-]
-
 ReplayKind = Literal["uniform", "prioritized"]
 
 REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {

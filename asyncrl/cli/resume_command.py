@@ -13,8 +13,6 @@ from asyncrl.config import load_yaml
 from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 
-__all__ = ["parse", "run"]
-
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]
 

@@ -14,8 +14,6 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from asyncrl.agents.schedules import Schedule
 from asyncrl.errors import ConfigError
 
-__all__ = ["REGISTRY", "read_setting", "show_setting"]
-
 _STEPS = "steps,"
 
 REGISTRY = ConstructorRegistry()

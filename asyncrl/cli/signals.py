@@ -21,8 +21,6 @@ from asyncrl.cli._countdown import Countdown
 from asyncrl.cli._ear import hearing
 from asyncrl.interrupter import Interrupter
 
-__all__ = ["GivenUp", "Interrupted", "end_at_signals", "interrupting", "reserve_s"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SENT_TWICE = (signal.SIGTERM, signal.SIGHUP)

@@ -39,8 +39,6 @@ from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
 from asyncrl.tuning.tuner import Freedom
 
-__all__ = ["Output", "TrainArguments", "parse", "parse_flags", "run", "train_in"]
-
 Scalar = bool | int | float | str
 
 _TUNING_S = 60.0

@@ -25,8 +25,6 @@ from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
 
-__all__ = ["TuneArguments", "TuneOptions", "parse", "render", "run", "tune"]
-
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000
 """Steps that each environment should have in a run whose steps are limited, at the least."""

@@ -26,8 +26,6 @@ from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec, SegmentConfig, Segmen
 from asyncrl.step_processor import Step, make_one_step
 from asyncrl.types import ActorId, Array, ModelVersion
 
-__all__ = ["Episode", "Observations", "fill_buffer", "push_episodes"]
-
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
 """Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""
 

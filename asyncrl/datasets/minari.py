@@ -14,15 +14,13 @@ import numpy as np
 
 from asyncrl.datasets.episodes import Episode, Observations, fill_buffer
 from asyncrl.env import DiscreteSpec, EnvSpec
-from asyncrl.envs.gym import spec_from_spaces
+from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.errors import ConfigError
 from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
 from asyncrl.segment import ColumnSpec, SegmentConfig
 
 if TYPE_CHECKING:
     from minari import EpisodeData, MinariDataset
-
-__all__ = ["find_minari", "load_minari", "minari_episodes", "minari_spec"]
 
 
 def load_minari(

@@ -13,8 +13,6 @@ from asyncrl.envs._spaces import Parts
 from asyncrl.errors import EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["Checks"]
-
 
 class Checks:
     """The checks of one batch of environments; cheap, because they run at every step."""

@@ -15,8 +15,6 @@ from asyncrl.env_checks import shown
 from asyncrl.envs._probe import Answer, Probe
 from asyncrl.types import BoolArray
 
-__all__ = ["Episode", "Experience", "Misfit", "kept", "misfit", "play", "same"]
-
 _ALL_CHECKED = 2000
 """Observations that are all looked at; of later ones each tenth is."""
 

@@ -13,21 +13,6 @@ import numpy as np
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.envs._experience import Experience
 
-__all__ = [
-    "Finding",
-    "Level",
-    "action_bounds",
-    "arrays",
-    "endings",
-    "finite",
-    "observations",
-    "reward_scale",
-    "rewards",
-    "spaces",
-    "speed",
-    "time_limit",
-]
-
 Level = Literal["ok", "warn", "fail"]
 """`fail`: training stops here, or learns something wrong. `warn`: worth a look."""
 

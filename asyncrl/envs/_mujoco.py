@@ -11,8 +11,6 @@ import importlib
 import logging
 import sys
 
-__all__ = ["hear_warnings"]
-
 logger = logging.getLogger(__name__)
 
 _heard: set[str] = set()

@@ -16,8 +16,6 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 from asyncrl.types import BoolArray
 
-__all__ = ["Answer", "Probe"]
-
 Row = Any  # an observation of one environment; Python has no common type for these
 
 

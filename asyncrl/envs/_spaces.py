@@ -17,8 +17,6 @@ from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["ActionEncoder", "Parts", "spec_from_spaces"]
-
 
 def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) -> EnvSpec:
     """Describe one environment, given its two spaces.

@@ -6,8 +6,6 @@ import numpy as np
 
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["FrameStacks"]
-
 
 class FrameStacks:
     """Mends the first stacks of episodes, whatever the environment puts before the first frame.

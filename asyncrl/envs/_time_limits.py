@@ -18,8 +18,6 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from asyncrl.types import BoolArray
 
-__all__ = ["TimeLimits"]
-
 _NEVER = 2**62
 
 _limit: Callable[[object], int] = attrgetter("_max_episode_steps")

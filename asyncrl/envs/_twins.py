@@ -12,8 +12,6 @@ from asyncrl.envs._experience import kept, same
 from asyncrl.envs._findings import Finding
 from asyncrl.envs._probe import Answer, Probe
 
-__all__ = ["autoreset", "reproducible", "seeds_differ"]
-
 _MAX_STEPS = 200
 _ENDS = 3
 """Steps with an episode's end that are looked at closely."""

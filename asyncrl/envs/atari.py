@@ -26,8 +26,6 @@ from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, BoolArray, IntArray
 
-__all__ = ["AtariBatch", "AtariConfig", "build", "make_vector"]
-
 gymnasium.register_envs(ale_py)
 
 

@@ -21,8 +21,6 @@ from asyncrl.envs._time_limits import TimeLimits
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["MakeEnv", "PlainBatch"]
-
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 """Makes one plain environment."""
 

@@ -19,7 +19,6 @@ from asyncrl.env import BatchEnv
 from asyncrl.envs._experience import play
 from asyncrl.envs._findings import (
     Finding,
-    Level,
     action_bounds,
     arrays,
     endings,
@@ -36,8 +35,6 @@ from asyncrl.envs._twins import autoreset, reproducible, seeds_differ
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.errors import AsyncRLError
-
-__all__ = ["Finding", "Level", "diagnose"]
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""

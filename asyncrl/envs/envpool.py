@@ -22,8 +22,6 @@ from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["EnvPoolBatch", "build", "make_vector"]
-
 _OURS = {"batch_size", "env_type", "num_envs", "seed"}
 
 

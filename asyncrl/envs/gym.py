@@ -19,12 +19,9 @@ from asyncrl.checks import check_declared
 from asyncrl.config import load_object
 from asyncrl.env import BatchEnv, MakeBatchEnv
 from asyncrl.envs._mujoco import hear_warnings
-from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.errors import ConfigError
-
-__all__ = ["EnvConfig", "PlainOrVectorEnv", "as_batch_env", "make_batch", "spec_from_spaces"]
 
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""

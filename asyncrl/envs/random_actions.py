@@ -7,8 +7,6 @@ import numpy as np
 from asyncrl.env import BoxSpec, DiscreteSpec
 from asyncrl.types import Array
 
-__all__ = ["random_actions"]
-
 
 def random_actions(
     action: BoxSpec | DiscreteSpec, lead: tuple[int, ...], random: np.random.Generator

@@ -28,8 +28,6 @@ from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.types import Array, BoolArray
 
-__all__ = ["VectorBatch"]
-
 
 class VectorBatch:
     """A `BatchEnv` over a vector environment.

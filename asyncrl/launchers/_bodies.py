@@ -13,8 +13,6 @@ import os
 import sys
 import tempfile
 
-__all__ = ["identity", "make_body", "take_body"]
-
 if sys.platform == "linux":
     _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 

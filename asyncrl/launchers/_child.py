@@ -21,8 +21,6 @@ from asyncrl.launcher import Progress
 from asyncrl.launchers._bodies import take_body
 from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
 
-__all__ = ["STACKS_SIGNAL", "live", "main"]
-
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write down where its threads stand."""
 

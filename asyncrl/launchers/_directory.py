@@ -20,8 +20,6 @@ from pathlib import Path
 
 from asyncrl.launchers._marks import kill_marked
 
-__all__ = ["ALIVE", "WAITING", "make_directory", "uninterrupted"]
-
 ALIVE = ".alive"
 """The file whose lock says that somebody uses the directory; it also marks it as one of ours."""
 

@@ -21,8 +21,6 @@ from pathlib import Path
 from asyncrl.launcher import ProgressReport
 from asyncrl.messages import Peer
 
-__all__ = ["LifeFiles", "LogFile", "LogReader", "ProgressBoard"]
-
 _CELLS = 4
 _BYTES = 8 * _CELLS
 _ENDINGS = ("progress", "error", "stacks", "log")

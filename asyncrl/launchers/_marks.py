@@ -15,8 +15,6 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["kill_marked", "life_mark", "life_of", "marked"]
-
 _VARIABLE = "ASYNCRL_LAUNCHER"
 _LIFE = "ASYNCRL_LIFE"
 _MOST_ROUNDS = 5

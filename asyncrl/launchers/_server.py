@@ -34,8 +34,6 @@ from asyncrl.launchers._directory import WAITING
 from asyncrl.launchers._lives import LifeFiles
 from asyncrl.launchers._marks import life_mark, life_of
 
-__all__ = ["command", "main"]
-
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from asyncrl.launchers.{module} import main; main(sys.argv[2:])"

@@ -39,8 +39,6 @@ from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers._server import command
 from asyncrl.messages import Peer
 
-__all__ = ["LocalLauncher", "StartMethod", "pickled"]
-
 StartMethod = Literal["auto", "forkserver", "spawn"]
 
 _ONE_THREAD = dict.fromkeys(

@@ -14,8 +14,6 @@ from asyncrl.recorders._faults import fault_phrases
 from asyncrl.recorders._numbers import byte_size, count, duration, measure, percent
 from asyncrl.recorders._run_state import RunState
 
-__all__ = ["Dashboard", "ledger_line"]
-
 _Labels = Mapping[str, tuple[str, Callable[[float], str]]]
 
 _TITLE = "bold cyan"

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from asyncrl.recorders._numbers import count
 
-__all__ = ["fault_phrases"]
-
 _Rows = Mapping[str, Mapping[str, float]]
 
 _MOST_SLOTS = 6

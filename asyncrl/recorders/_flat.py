@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-__all__ = ["flatten"]
-
 
 def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield what nested mappings hold, each under its names joined by dots."""

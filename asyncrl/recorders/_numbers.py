@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["byte_size", "count", "duration", "measure", "percent"]
-
 _STEPS = ((1e12, "T", 2), (1e9, "G", 2), (1e6, "M", 2), (1e3, "k", 1))
 
 

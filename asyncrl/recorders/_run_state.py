@@ -13,8 +13,6 @@ from asyncrl.metrics import METRICS
 from asyncrl.recorder import Record
 from asyncrl.verdict import Verdict, judge
 
-__all__ = ["RunState"]
-
 _WINDOW = 60
 _SHARES = ("share/learner_", "share/actor_")
 _VISIBLE_SHARE = 0.005

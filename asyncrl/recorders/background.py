@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from asyncrl.errors import ConfigError
 from asyncrl.recorder import GoesOn, Record, Recorder
 
-__all__ = ["BackgroundRecorder"]
-
 logger = logging.getLogger(__name__)
 
 _LAST_CLOSE_S = 1.0

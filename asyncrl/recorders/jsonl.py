@@ -17,8 +17,6 @@ from typing import BinaryIO
 
 from asyncrl.recorder import Record
 
-__all__ = ["JsonlRecorder"]
-
 logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 16 << 10

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from asyncrl.recorder import Record
 
-__all__ = ["MemoryRecorder", "NullRecorder"]
-
 
 class MemoryRecorder:
     """Keeps everything it is given, in plain attributes."""

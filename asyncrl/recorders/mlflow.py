@@ -11,8 +11,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.recorder import Record
 from asyncrl.recorders._flat import flatten
 
-__all__ = ["MlflowRecorder", "key_of"]
-
 T = TypeVar("T")
 
 # MLflow takes so many at once, and values of parameters of so many characters.

@@ -17,8 +17,6 @@ from asyncrl.metrics import describe
 from asyncrl.recorder import Record
 from asyncrl.recorders._flat import flatten
 
-__all__ = ["TensorBoardRecorder"]
-
 
 class TensorBoardRecorder:
     """Draws every metric over `env_steps`, and keeps the configuration as text and hyperparameters.

@@ -19,8 +19,6 @@ from asyncrl.recorders._faults import fault_phrases
 from asyncrl.recorders._numbers import count, duration, measure, percent
 from asyncrl.recorders._run_state import RunState
 
-__all__ = ["TerminalRecorder", "render_summary"]
-
 _VERDICT_INTERVAL_S = 30.0
 
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from asyncrl.types import Array, IntArray
 
-__all__ = ["Heap", "SumTree"]
-
 Floats = npt.NDArray[np.float64]
 
 _TOP = 512

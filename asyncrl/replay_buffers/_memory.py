@@ -19,8 +19,6 @@ import psutil
 from asyncrl.errors import ConfigError
 from asyncrl.types import Array
 
-__all__ = ["Shapes", "allocate", "available_bytes", "check_room", "rounded_bytes", "shown_bytes"]
-
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""
 

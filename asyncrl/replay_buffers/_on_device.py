@@ -20,8 +20,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._memory import Shapes, shown_bytes
 from asyncrl.types import Array, Columns, IntArray
 
-__all__ = ["DeviceColumns"]
-
 
 class DeviceColumns:
     """Columns of (slots, rows, ...), written slot by slot and read row by row, by any thread."""

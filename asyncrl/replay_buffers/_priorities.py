@@ -20,8 +20,6 @@ from asyncrl.replay_buffers._state import check_numbers, generator_state, prepar
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
-__all__ = ["Priorities", "PrioritiesConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrioritiesConfig(RingConfig):

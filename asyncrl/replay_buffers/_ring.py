@@ -29,8 +29,6 @@ from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 if TYPE_CHECKING:
     from asyncrl.replay_buffers._on_device import DeviceColumns
 
-__all__ = ["Returns", "Ring"]
-
 
 @dataclass(frozen=True, slots=True)
 class Returns:

@@ -14,8 +14,6 @@ from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers._memory import check_room, rounded_bytes
 from asyncrl.segment import ColumnSpec, SegmentSchema
 
-__all__ = ["RingConfig", "announce", "check_holds_segment"]
-
 logger = logging.getLogger(__name__)
 
 _NARROW_BYTES = 64

@@ -21,8 +21,6 @@ from asyncrl.replay_buffers._state import COLUMN, schema_state
 from asyncrl.segment import END, SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
-__all__ = ["PIECE_BYTES", "QueueStream", "RingExtent", "RingStream"]
-
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20

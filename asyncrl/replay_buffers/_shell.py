@@ -14,8 +14,6 @@ from asyncrl.replay_buffers._state import check_kind, generator_state, kind_stat
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 
-__all__ = ["Chooser", "RingReplay", "Uniformly"]
-
 
 class Chooser(Protocol):
     """Decides which rows of a ring are sampled."""

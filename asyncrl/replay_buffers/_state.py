@@ -13,21 +13,6 @@ from asyncrl.errors import CheckpointError
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.types import Array, Columns, IntArray, Params
 
-__all__ = [
-    "COLUMN",
-    "check_columns",
-    "check_kind",
-    "check_names",
-    "check_numbers",
-    "generator_state",
-    "kind_of",
-    "kind_state",
-    "prepare_generator",
-    "push_saved",
-    "schema_of",
-    "schema_state",
-]
-
 _PIECE_BYTES = 16 << 20
 
 COLUMN = "column/"

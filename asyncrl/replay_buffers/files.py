@@ -32,8 +32,6 @@ from asyncrl.replay_buffers._state import (
     schema_of,
 )
 
-__all__ = ["load_replay", "save_replay"]
-
 
 def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
     """Write a replay to disk, piece by piece; return where it is.

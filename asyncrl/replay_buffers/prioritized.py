@@ -30,8 +30,6 @@ from asyncrl.replay_buffers._shell import RingReplay
 from asyncrl.segment import END, SegmentSchema
 from asyncrl.types import Array, IntArray
 
-__all__ = ["PrioritizedReplay", "PrioritizedReplayConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrioritizedReplayConfig(PrioritiesConfig):

@@ -50,13 +50,6 @@ from asyncrl.replay_buffers._shell import Chooser, RingReplay, Uniformly
 from asyncrl.segment import END, SegmentSchema
 from asyncrl.types import Array, BoolArray, IntArray
 
-__all__ = [
-    "PrioritizedSequenceReplay",
-    "PrioritizedSequenceReplayConfig",
-    "SequenceReplay",
-    "SequenceReplayConfig",
-]
-
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities
 class SequenceReplayConfig(RingConfig):

@@ -50,8 +50,6 @@ from asyncrl.replay_buffers._state import (
 from asyncrl.segment import END, TERMINATED, SegmentSchema
 from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
-__all__ = ["TrajectoryQueue", "TrajectoryQueueConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryQueueConfig:

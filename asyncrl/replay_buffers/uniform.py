@@ -13,8 +13,6 @@ from asyncrl.replay_buffers._shell import RingReplay, Uniformly
 from asyncrl.segment import SegmentSchema
 from asyncrl.types import Array, IntArray
 
-__all__ = ["UniformReplay", "UniformReplayConfig"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformReplayConfig(RingConfig):

@@ -37,8 +37,6 @@ from asyncrl.transports._zeromq_socket import (
 )
 from asyncrl.wire import Frame, WireFormat
 
-__all__ = ["ZmqActorLink"]
-
 _log = logging.getLogger(__name__)
 # Reports that nobody reads. Actors give one a second, and none while they wait for credit.
 _MOST_UNREAD = 256

@@ -24,8 +24,6 @@ from asyncrl.transports._zeromq_socket import (
     open_monitor,
 )
 
-__all__ = ["Complaints", "ConnectionLog", "Gatekeeper"]
-
 _log = logging.getLogger(__name__)
 # So that messages are not kept waiting by a flood of connections.
 _MOST_AT_ONCE = 256

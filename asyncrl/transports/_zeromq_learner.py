@@ -48,8 +48,6 @@ from asyncrl.transports._zeromq_socket import (
 )
 from asyncrl.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 
-__all__ = ["ZmqLearnerLink"]
-
 _log = logging.getLogger(__name__)
 # So that acknowledgements and models are not kept waiting by a flood.
 _MOST_AT_ONCE = 64

@@ -22,27 +22,6 @@ from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError, TransportError
 from asyncrl.messages import Peer
 
-__all__ = [
-    "MAX_FRAMES",
-    "ZAP_DOMAIN",
-    "Curve",
-    "ZmqTransportConfig",
-    "check_libzmq",
-    "ipc_path",
-    "is_readable",
-    "listen",
-    "make_actor_socket",
-    "make_learner_socket",
-    "open_gate",
-    "open_monitor",
-    "receive",
-    "release",
-    "routing_id",
-    "routing_prefix",
-    "sender",
-    "tcp_endpoint",
-]
-
 ZAP_DOMAIN = b"asyncrl"
 """What the learner's socket tells its gatekeeper that it guards."""
 

@@ -19,8 +19,6 @@ from asyncrl.protocol import PeerTable
 from asyncrl.segment import SegmentSchema
 from asyncrl.transport import Topic
 
-__all__ = ["LocalActorLink", "LocalLearnerLink", "LocalTransport"]
-
 
 @dataclass(slots=True)
 class _Mailbox:

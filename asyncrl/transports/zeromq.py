@@ -22,12 +22,11 @@ import zmq
 from asyncrl.errors import ConfigError, TransportError
 from asyncrl.messages import Peer
 from asyncrl.segment import SegmentSchema
-from asyncrl.transports._zeromq_actor import ZmqActorLink
-from asyncrl.transports._zeromq_learner import ZmqLearnerLink
-from asyncrl.transports._zeromq_socket import Curve, ZmqTransportConfig, tcp_endpoint
+from asyncrl.transports._zeromq_actor import ZmqActorLink as ZmqActorLink
+from asyncrl.transports._zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
+from asyncrl.transports._zeromq_socket import Curve, tcp_endpoint
+from asyncrl.transports._zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
 from asyncrl.wire import WireFormat
-
-__all__ = ["ZmqActorLink", "ZmqLearnerLink", "ZmqTransport", "ZmqTransportConfig"]
 
 _LOOPBACK = "tcp://127.0.0.1:"
 

@@ -18,18 +18,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = [
-    "ActorCost",
-    "LearnerCost",
-    "Plan",
-    "Prediction",
-    "Side",
-    "Task",
-    "actor_counts",
-    "choose",
-    "predict",
-]
-
 Side = Literal["actors", "learner", "cores"]
 
 _AS_GOOD = 0.95

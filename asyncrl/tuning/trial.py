@@ -18,8 +18,6 @@ from asyncrl.train import build_async_trainer
 from asyncrl.tuning.model import ActorCost, LearnerCost
 from asyncrl.verdict import Verdict
 
-__all__ = ["Trial", "run_trial"]
-
 _START_DEADLINE_S = 120.0
 _FEWEST_OPT_STEPS = 3
 _QUIET = BookkeepingConfig(

@@ -24,8 +24,6 @@ from asyncrl.tuning.model import (
 )
 from asyncrl.tuning.trial import Trial
 
-__all__ = ["Freedom", "Tried", "TryPlan", "Tuner", "Tuning"]
-
 _STEP = 4
 _MOST_ENVS = 256
 _MOST_LENGTH = 64

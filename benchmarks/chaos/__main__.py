@@ -26,8 +26,6 @@ from benchmarks.chaos.one_entry import run_apart
 from benchmarks.chaos.table import findings_of, write_table
 from benchmarks.common import RESULTS, ROOT, make_parser, note, provenance, write_json
 
-__all__ = ["end_on_sigterm", "main"]
-
 _PAGE = ROOT / "benchmarks" / "README.md"
 
 

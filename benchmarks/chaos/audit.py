@@ -17,8 +17,6 @@ from asyncrl.segment import END, SegmentSchema
 from asyncrl.types import Array, Columns, IntArray, Params
 from benchmarks.chaos.worlds import SCALE
 
-__all__ = ["Audit", "AuditedReplayConfig"]
-
 
 @dataclass(slots=True)
 class Audit:

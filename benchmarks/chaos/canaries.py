@@ -35,8 +35,6 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.hostile_messages import MESSAGES, accepted
 from benchmarks.chaos.traced_saves import groups
 
-__all__ = ["Canary", "canaries", "in_every_place", "measure"]
-
 
 @dataclass(frozen=True, slots=True)
 class Canary:

@@ -28,8 +28,6 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Numbered
 from benchmarks.common import note
 
-__all__ = ["Saves", "measure"]
-
 _AGENT = DQNConfig(hidden=(2200, 2200), device="cpu", threads=1)
 _PAUSE_S = 0.05
 _REPLAY = UniformReplayConfig(capacity=20_000)

@@ -15,8 +15,6 @@ from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.traced_saves import BROKEN, FULL, KILL, Sweep, sweep, traced_saves
 from benchmarks.common import note
 
-__all__ = ["measure"]
-
 _PROMISED = "the newest checkpoint loads in all"
 _ROWS: dict[Size, tuple[str, ...]] = {
     "small": ("6,best,7",),

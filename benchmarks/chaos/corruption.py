@@ -24,8 +24,6 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.traced_saves import groups, value_of
 from benchmarks.common import note
 
-__all__ = ["damage", "fallback_s", "measure", "unnoticed"]
-
 _COUNT: dict[Size, int] = {"small": 500, "full": 10_000}
 _FALLBACKS: dict[Size, int] = {"small": 3, "full": 20}
 _LARGE_BYTES = 100_000_000

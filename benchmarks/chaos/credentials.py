@@ -31,8 +31,6 @@ from benchmarks.chaos.intruders import (
 from benchmarks.common import note
 from tests.sample_messages import PEER, SCHEMA
 
-__all__ = ["measure"]
-
 _MESSAGES = 5
 _CONNECTIONS: dict[Size, int] = {"small": 10, "full": 260}
 """Of each kind, with so many messages each."""

@@ -19,8 +19,6 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.common import note
 
-__all__ = ["Deaths", "measure"]
-
 _PROMISED_S = 0.05
 
 

@@ -20,8 +20,6 @@ from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.hostile_messages import CONSTANT_BYTES, accepted, bombs, costs, hostile
 from benchmarks.common import ROOT, note
 
-__all__ = ["growth", "measure"]
-
 _INPUTS: dict[Size, int] = {"small": 300_000, "full": 10_000_000}
 _MEASURED: dict[Size, int] = {"small": 1_000, "full": 50_000}
 """Of which the memory is measured, which takes time."""

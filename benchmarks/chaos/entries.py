@@ -12,8 +12,6 @@ from types import MappingProxyType
 from benchmarks.chaos.finding import Size
 from benchmarks.common import fingerprint
 
-__all__ = ["ENTRIES", "Entry"]
-
 _GRACE = 4.0
 """How much longer than usual an entry may take on a machine that is busy."""
 

@@ -29,8 +29,6 @@ from asyncrl.checkpoint import Checkpointer
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.common import ROOT, note
 
-__all__ = ["Exposed", "encodings", "measure", "open_to_others"]
-
 _WAYS: dict[str, Sequence[str]] = {
     "default": (),
     "tcp": ("--transport.bind", "tcp://127.0.0.1"),

@@ -6,8 +6,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["median", "percentile", "slope_per_h"]
-
 
 def median(values: Sequence[float]) -> float:
     """Return the median; NaN of none."""

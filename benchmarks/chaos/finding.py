@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Finding", "Size", "not_run"]
-
 Size = Literal["small", "full"]
 """Small is for every change, within minutes; full is for a release."""
 

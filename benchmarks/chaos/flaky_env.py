@@ -22,8 +22,6 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Order
 
-__all__ = ["Failures", "measure"]
-
 _WORDS = "ValueError: the wheel came off"
 _BUDGET = 3
 _BACKOFF = RestartPolicyConfig(

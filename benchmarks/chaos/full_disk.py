@@ -22,8 +22,6 @@ from benchmarks.chaos.learner import wait_until
 from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.common import ASYNCRL, ROOT
 
-__all__ = ["Outcome", "measure"]
-
 _ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
     --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 64

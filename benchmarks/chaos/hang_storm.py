@@ -18,8 +18,6 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision
 from benchmarks.chaos.worlds import Order
 from benchmarks.common import note
 
-__all__ = ["Hang", "Hangs", "measure"]
-
 _STEP_TIMEOUT_S = 1.0
 _STACKS = {Order.SLEEP: "in wait", Order.HOLD: "in match"}
 """What the stack of each hang must name; who is stopped can write none."""

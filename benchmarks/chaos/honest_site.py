@@ -10,8 +10,6 @@ from asyncrl.transports.zeromq import ZmqTransport
 from benchmarks.chaos.intruders import admitted
 from tests.sample_messages import make_experience, make_hello
 
-__all__ = ["HonestSite"]
-
 _DEADLINE_S = 30.0
 
 

@@ -39,20 +39,6 @@ from tests.sample_messages import (
     make_report,
 )
 
-__all__ = [
-    "CONSTANT_BYTES",
-    "EXAMPLES",
-    "MESSAGES",
-    "WIRE",
-    "accepted",
-    "bombs",
-    "change_bytes",
-    "costs",
-    "hostile",
-    "joined",
-    "split",
-]
-
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
 VERSION = make_model(1).version
 EXAMPLES: list[WireMessage] = [
@@ -173,6 +159,7 @@ def start_of(message: WireMessage, fields: int) -> list[Any]:
 
 
 def array16(n: int) -> bytes:
+    """Return the head of a msgpack array of n items."""
     return b"\xdc" + n.to_bytes(2, "big")
 
 

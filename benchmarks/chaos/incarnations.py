@@ -21,8 +21,6 @@ from benchmarks.chaos.honest_site import HonestSite
 from benchmarks.common import note
 from tests.sample_messages import SCHEMA, make_experience, make_peer
 
-__all__ = ["measure"]
-
 _MESSAGES: dict[Size, int] = {"small": 2_000, "full": 100_000}
 _AT_ONCE = 500
 _TELL_EVERY = 10_000

@@ -17,22 +17,6 @@ from asyncrl.wire import WireFormat
 from benchmarks.chaos.siege import address_of, is_cut
 from tests.sample_messages import make_experience, make_hello, make_peer
 
-__all__ = [
-    "KINDS",
-    "NAME",
-    "OLD_GREETINGS",
-    "Intruder",
-    "Knocker",
-    "SetKeys",
-    "Stranger",
-    "admitted",
-    "close_gate",
-    "curve",
-    "keys_of",
-    "no_keys",
-    "wrong_keys",
-]
-
 SetKeys = Callable[["zmq.Socket[bytes]"], None]
 
 NAME = make_peer(5)

@@ -26,8 +26,6 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Life
 from benchmarks.common import note
 
-__all__ = ["Storm", "findings", "measure"]
-
 _UNSENT = 2
 """Messages of an actor that no window counts: one that waits for credit, one that is filled."""
 

@@ -29,8 +29,6 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Lives, Numbered
 from benchmarks.common import ROOT
 
-__all__ = ["MARK", "SHARED_MEMORY", "Learner", "marked", "wait_until"]
-
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
 MARK = "ASYNCRL_CHAOS_MARK"
 _ENOUGH, _STATUS = "enough", "status"

@@ -11,8 +11,6 @@ from typing import Self
 
 from benchmarks.chaos.worlds import Numbered, NumberedBatch
 
-__all__ = ["FarAway", "Link"]
-
 _NEW_NETWORK = 0x40000000
 
 

@@ -29,8 +29,6 @@ from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 
-__all__ = ["Losses", "measure", "versions_behind"]
-
 _SHARE = 0.3
 _MOST_BEHIND = 2
 _LIMIT_S = 2.0

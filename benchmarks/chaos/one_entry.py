@@ -20,8 +20,6 @@ import psutil
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.common import ROOT, note
 
-__all__ = ["run_apart"]
-
 _LAST_WORDS = 500
 
 

@@ -28,8 +28,6 @@ from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.chaos.worlds import Order
 from benchmarks.common import note
 
-__all__ = ["Left", "measure"]
-
 _FAMILY = 8
 """The learner, its helper, four actors and two processes of one of them."""
 

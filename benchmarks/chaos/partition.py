@@ -25,8 +25,6 @@ from benchmarks.chaos.link import FarAway, Link
 from benchmarks.chaos.proxy import Proxy
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 
-__all__ = ["Cut", "Detour", "measure"]
-
 _FLOWS_S = 3.0
 _HEARTBEATS = 3
 _CALM_S = 2.0

@@ -22,8 +22,6 @@ from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.chaos.worlds import Numbered
 from benchmarks.common import note
 
-__all__ = ["measure"]
-
 _WIDTH = 1000
 _SLACK_BYTES = 10_000_000
 _FILLED = 8_000

@@ -7,8 +7,6 @@ import socket
 import threading
 import time
 
-__all__ = ["Proxy"]
-
 
 class Proxy:
     """Stands between a server on this host and all who connect to the proxy's `port`."""

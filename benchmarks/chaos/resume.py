@@ -25,8 +25,6 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.resumed_runs import CASES, LAST, same, sync_run
 from benchmarks.common import ROOT, note
 
-__all__ = ["measure", "what_broke"]
-
 _KILLS: dict[Size, int] = {"small": 3, "full": 20}
 _LIFE_OPT_STEPS = (45, 120)
 """Of an asynchronous run until it is killed, if it has saved a checkpoint by then."""

@@ -42,18 +42,6 @@ from asyncrl.train import build_async_trainer
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 
-__all__ = [
-    "CASES",
-    "DQN_SMALL",
-    "EVERY",
-    "LAST",
-    "DiesAt",
-    "async_config",
-    "cartpole",
-    "same",
-    "sync_run",
-]
-
 EVERY = 40
 """Optimisation steps between two checkpoints: in the middle of a round."""
 

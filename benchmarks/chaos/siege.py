@@ -16,8 +16,6 @@ from asyncrl.transports.zeromq import ZmqTransport
 from benchmarks.chaos.canaries import canaries
 from benchmarks.chaos.hostile_messages import change_bytes, hostile
 
-__all__ = ["Address", "address_of", "attack", "besiege", "greeting", "is_cut", "ready"]
-
 Address = tuple[str, int]
 
 _MESSAGES = 20

@@ -22,8 +22,6 @@ from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.chaos.terminal import Terminal
 from benchmarks.common import note
 
-__all__ = ["End", "measure"]
-
 _ARGUMENTS = """train dqn --quiet --run-dir run --actors 2 --envs-per-actor 2 --limiter.min-size 64
     --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 2200 2200""".split()

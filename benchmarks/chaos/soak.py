@@ -27,8 +27,6 @@ from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision
 from benchmarks.chaos.worlds import Life, Order
 from benchmarks.common import note
 
-__all__ = ["Plan", "Sample", "Soak", "measure"]
-
 _STEP_TIMEOUT_S = 2.0
 _PAUSE_S = 1.0
 _REPORT_S = 60.0

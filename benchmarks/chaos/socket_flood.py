@@ -24,8 +24,6 @@ from benchmarks.chaos.siege import address_of, besiege
 from benchmarks.common import note
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello
 
-__all__ = ["measure"]
-
 _ATTACKS: dict[Size, int] = {"small": 1_500, "full": 25_000}
 """On each of the two sockets."""
 

@@ -36,8 +36,6 @@ from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.worlds import Life, Lives, Numbered
 
-__all__ = ["AGENT", "DEADLINE_S", "Notices", "Script", "Stage", "settings", "supervision"]
-
 DEADLINE_S = 60.0
 """For whatever is sure to come, on a machine that is busy elsewhere."""
 

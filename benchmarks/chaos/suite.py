@@ -25,8 +25,6 @@ from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.common import RESULTS, ROOT, fingerprint, note
 from tests.fault_model import FAULT_MODEL
 
-__all__ = ["KEPT", "Run", "kept_runs", "measure", "read_run"]
-
 KEPT = RESULTS / "chaos" / "suite_runs.jsonl"
 """The runs so far, a line each."""
 

@@ -12,8 +12,6 @@ from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.targets import TARGETS
 from benchmarks.make_table import insert
 
-__all__ = ["BEGIN", "END", "findings_of", "newest", "render", "write_table"]
-
 BEGIN = "<!-- chaos: written by benchmarks.chaos --table -->"
 END = "<!-- end of chaos -->"
 

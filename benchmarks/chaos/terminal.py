@@ -16,8 +16,6 @@ from typing import Self
 from benchmarks.chaos.learner import MARK, marked, wait_until
 from benchmarks.common import ASYNCRL, ROOT
 
-__all__ = ["Terminal"]
-
 _CTRL_C = b"\x03"
 
 

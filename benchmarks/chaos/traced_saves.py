@@ -25,20 +25,6 @@ from asyncrl.errors import CheckpointError
 from asyncrl.types import Array
 from benchmarks.common import ROOT
 
-__all__ = [
-    "BROKEN",
-    "FULL",
-    "KILL",
-    "Sweep",
-    "TracedSaves",
-    "groups",
-    "prepared",
-    "some_of",
-    "sweep",
-    "traced_saves",
-    "value_of",
-]
-
 KILL, FULL, BROKEN = "signal=SIGKILL", "error=ENOSPC", "error=EIO"
 
 _DEADLINE_S = 60.0

@@ -27,8 +27,6 @@ import psutil
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.types import Array
 
-__all__ = ["SCALE", "Life", "Lives", "Numbered", "NumberedBatch", "Order"]
-
 SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
 

@@ -25,8 +25,6 @@ from benchmarks.learning.runs import DIRECTORY, keep, kept
 from benchmarks.learning.table import BEGIN, END, render
 from benchmarks.make_table import insert
 
-__all__ = ["main", "run_pieces"]
-
 _SEEDS = 3
 _DUEL_SEEDS = 5
 _DUELS = "peers"

@@ -26,8 +26,6 @@ from benchmarks.common import ROOT
 from benchmarks.learning.tasks import TASKS, Case, missing
 from benchmarks.learning.training import evaluated
 
-__all__ = ["DUELS", "OURS", "PEERS", "Duel", "absent", "fight"]
-
 OURS = "asyncrl"
 PEERS = ("sb3", "tianshou")
 

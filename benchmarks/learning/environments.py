@@ -8,8 +8,6 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cartpole_hidden", "minatar_breakout"]
-
 _EPISODE_STEPS = 5000
 """After which an episode of Breakout is truncated: a perfect player's would never end."""
 

@@ -9,8 +9,6 @@ from torch import nn
 from asyncrl.agents.networks import make_orthogonal
 from asyncrl.env import EnvSpec
 
-__all__ = ["shallow"]
-
 
 def shallow(spec: EnvSpec) -> nn.Module:
     """Make the smaller network of Espeholt et al. (2018), for 84x84 images.

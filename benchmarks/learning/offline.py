@@ -39,8 +39,6 @@ from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
 from benchmarks.learning.training import MODES, InARow, evaluated
 
-__all__ = ["OFFLINE_CASES", "OfflineCase", "learn", "missing"]
-
 _DATASET = "pendulum/asyncrl-v0"
 
 

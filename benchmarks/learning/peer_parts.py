@@ -12,8 +12,6 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Act", "Asked", "Trained", "main"]
-
 Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
 """A batch of observations -> the greedy actions, as the environment takes them."""
 

@@ -18,8 +18,6 @@ from benchmarks.learning.runs import Run, of_same_settings, origin
 from benchmarks.learning.tasks import CASES, TASKS, Case, missing
 from benchmarks.learning.training import FINAL_SEED, settings_of
 
-__all__ = ["Failed", "Piece", "pieces_of_cases", "pieces_of_duels"]
-
 _SLACK_S = 600.0
 """For imports, for building, and for evaluating in the end."""
 

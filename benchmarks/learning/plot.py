@@ -16,8 +16,6 @@ from matplotlib.lines import Line2D
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES, TASKS
 
-__all__ = ["draw"]
-
 Colour = tuple[float, ...]
 Numbers = npt.NDArray[np.float64]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from benchmarks.common import RESULTS, fingerprint, provenance
 
-__all__ = ["DIRECTORY", "Point", "Run", "keep", "kept", "of_same_settings", "origin"]
-
 DIRECTORY = RESULTS / "learning"
 
 Point = tuple[int, float, float]

@@ -13,8 +13,6 @@ from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES, TASKS, Case, missing
 
-__all__ = ["BEGIN", "END", "no_worse", "render"]
-
 BEGIN = "<!-- learning: written by benchmarks.learning --table -->"
 END = "<!-- end of learning -->"
 

@@ -15,8 +15,6 @@ from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.run_config import RunConfig
 from benchmarks.learning.networks import shallow
 
-__all__ = ["CASES", "TASKS", "Case", "Task", "case_of", "missing", "with_settings"]
-
 _ENVIRONMENTS = "benchmarks.learning.environments"
 
 

@@ -38,8 +38,6 @@ from asyncrl.trainer import TrainerConfig
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import TASKS, Case, case_of
 
-__all__ = ["FINAL_SEED", "MODES", "InARow", "evaluated", "settings_of", "sync_config", "train"]
-
 FINAL_SEED = 1_000_003
 """The first of the episodes of the final score; the next ones have the next seeds."""
 

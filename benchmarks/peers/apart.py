@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["run_apart"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 INSIDE = "ASYNCRL_PEER_DIRECTORY"

@@ -16,8 +16,6 @@ from pathlib import Path
 from setuptools import Distribution
 from torch.utils.cpp_extension import BuildExtension, CppExtension
 
-__all__ = ["build"]
-
 
 def build(package: Path) -> Path:
     """Replace the extension in the installed package, and return its path."""

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from benchmarks.peers.interface import Sizes
 
-__all__ = ["DQN", "SAC", "Array", "Replay", "mlp", "pixel_net"]
-
 Array = npt.NDArray[Any]
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0

@@ -29,8 +29,6 @@ from benchmarks.peers.interface import (
     report,
 )
 
-__all__ = ["ENV", "SAMPLING", "Settings"]
-
 Array = npt.NDArray[Any]
 Act = Callable[[Array], Array]
 """A batch of observations -> as many actions."""

@@ -19,27 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ATARI",
-    "CARTPOLE",
-    "CHEETAH",
-    "PENDULUM",
-    "PER_BATCH",
-    "PER_ROWS",
-    "REPLAY_ROWS",
-    "SIZES",
-    "STAGES",
-    "Request",
-    "Sizes",
-    "make_env",
-    "make_rows",
-    "make_vector",
-    "measure_once",
-    "rate",
-    "report",
-    "request",
-]
-
 CARTPOLE = "CartPole-v1"
 CHEETAH = "HalfCheetah-v5"
 ATARI = "ALE/Pong-v5"

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from benchmarks.peers.interface import CARTPOLE, PENDULUM
 
-__all__ = ["GOALS", "Goal", "Race"]
-
 EPISODES_SEED = 771_763_029
 """Episode i starts from this plus i: the very episodes that asyncrl evaluates on by default."""
 

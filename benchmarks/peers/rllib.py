@@ -47,8 +47,6 @@ from benchmarks.peers.interface import (
 from benchmarks.peers.race import GOALS, Race
 from benchmarks.peers.rllib_parts import make_priority_turn, make_update_turn
 
-__all__ = ["DQN_SETTINGS", "SAMPLING"]
-
 SAMPLING: dict[str, dict[str, Any]] = {
     CARTPOLE: {"algorithm": "rollouts", "runners": 2, "envs": 128, "vector": False},
     CHEETAH: {"algorithm": "rollouts", "runners": 2, "envs": 16, "vector": False},

@@ -28,8 +28,6 @@ from benchmarks.peers.interface import (
     make_rows,
 )
 
-__all__ = ["EPISODE_STEPS", "make_priority_turn", "make_update_turn"]
-
 EPISODE_STEPS = 200
 GAMMA = 0.99
 

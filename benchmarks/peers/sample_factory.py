@@ -38,8 +38,6 @@ from sample_factory.train import make_runner  # type: ignore[import-not-found]
 from benchmarks.peers.apart import run_apart
 from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, report, request
 
-__all__ = ["SAMPLING"]
-
 NAMES = {CARTPOLE: CARTPOLE, CHEETAH: "mujoco_halfcheetah", ATARI: "atari_pong"}
 """Ours -> Sample Factory's, by which it picks its own defaults and wrappers."""
 

@@ -21,8 +21,6 @@ from torch import nn
 
 from benchmarks.peers.interface import make_env
 
-__all__ = ["DQNParts", "PixelNet", "SACParts", "make_buffer", "make_envs", "spaces_of"]
-
 VECTOR_ENVS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
 
 

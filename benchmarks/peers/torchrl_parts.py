@@ -25,16 +25,6 @@ from torchrl.objectives import DQNLoss, HardUpdate, SACLoss, SoftUpdate
 
 from benchmarks.peers.interface import ATARI, Sizes, make_env, make_vector
 
-__all__ = [
-    "Learner",
-    "LearnerConfig",
-    "make_envs",
-    "make_greedy_net",
-    "make_policy",
-    "make_replay",
-    "make_td",
-]
-
 MAX_GRADIENT_NORM = 10.0
 """Of DQN, as Stable-Baselines3 has it."""
 

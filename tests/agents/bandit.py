@@ -8,8 +8,6 @@ from asyncrl.agent import Policy, evaluation_mode
 from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.types import Array, Columns
 
-__all__ = ["best_action", "mixed_data", "value_of"]
-
 
 def best_action(obs: Array, spec: EnvSpec) -> Array:
     """Return what is worth 1: the largest of three numbers, or a point on a line between bounds."""

@@ -14,28 +14,6 @@ from asyncrl.agent import PolicyContext
 from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.types import Array, Columns
 
-__all__ = [
-    "CHOICES",
-    "CONTEXT",
-    "CONTINUOUS",
-    "LEARNING_RATE",
-    "LOG_STD",
-    "Linear",
-    "batch_of",
-    "check_moves",
-    "critics_of",
-    "linear_actor",
-    "linear_critic",
-    "linear_value",
-    "log_prob",
-    "q_of",
-    "randomize",
-    "rows_of",
-    "slope",
-    "units",
-    "weight_of",
-]
-
 _OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 CHOICES = EnvSpec(_OBSERVATION, DiscreteSpec(4))
 LOW, HIGH = np.array([-1.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)

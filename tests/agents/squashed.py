@@ -12,8 +12,6 @@ from torch import nn
 from asyncrl.types import Array
 from tests.agents.cloning import LEARNING_RATE, slope
 
-__all__ = ["arrays_of", "check_step", "drawn_noise", "randomize", "sampled", "scaled"]
-
 
 def randomize(module: nn.Module, seed: int) -> None:
     """Give a module parameters, and running numbers if it has some, far from its first ones."""

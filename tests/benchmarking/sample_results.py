@@ -8,8 +8,6 @@ from typing import Any
 from asyncrl.benchmarking.result import Quantity, Result, Round, summarise
 from asyncrl.benchmarking.rounds import Rates
 
-__all__ = ["MACHINE", "FakeStage", "a_quantity", "a_result"]
-
 MACHINE: dict[str, Any] = {
     "processor": "a processor",
     "cores": 8,

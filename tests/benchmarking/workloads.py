@@ -8,8 +8,6 @@ import gymnasium
 
 from asyncrl.benchmarking.workload import Workload
 
-__all__ = ["make_failing", "tiny"]
-
 
 def tiny(**changes: Any) -> Workload:
     known: dict[str, Any] = {

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["COMMAND", "TINY", "run", "started"]
-
 COMMAND = str(Path(sys.executable).with_name("asyncrl"))
 
 # A run that learns a little and ends after two or three seconds, most of which goes into imports.

@@ -6,8 +6,6 @@ import numpy as np
 
 from asyncrl.env import EnvStep
 
-__all__ = ["stacks_follow"]
-
 
 def stacks_follow(first: np.ndarray, steps: list[EnvStep], n_frames: int = 4) -> int:
     """Check that stacks move by one frame, and begin with one frame only; count beginnings."""

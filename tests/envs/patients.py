@@ -16,8 +16,6 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-__all__ = ["Patient", "make", "make_limited", "make_silent", "make_vector", "stale_final_obs"]
-
 END = 4.7
 LENGTH = 7
 """Steps after which an episode is truncated, if it has not ended before."""

@@ -8,8 +8,6 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from hypothesis import strategies as st
 
-__all__ = ["array_spaces", "nested_spaces"]
-
 _DTYPES = ["uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "float32", "float64"]
 _SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 

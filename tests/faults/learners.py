@@ -12,8 +12,6 @@ from pathlib import Path
 from asyncrl.launchers._lives import ProgressBoard
 from tests.helpers import wait_until
 
-__all__ = ["boards", "learner"]
-
 _DEADLINE_S = 60.0
 
 LEARNER = """

@@ -11,8 +11,6 @@ from asyncrl.restart_policy import OnException, RestartPolicyConfig
 from asyncrl.types import ActorId
 from tests.integration.test_train_async import Loop, config
 
-__all__ = ["CameBack", "adds_up", "until", "with_restarts"]
-
 
 def with_restarts(
     actors: int, *, step_timeout_s: float = 300.0, on_exception: OnException = "restart"

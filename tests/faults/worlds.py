@@ -20,8 +20,6 @@ from asyncrl.types import Array
 from tests.fakes import CountingBatch
 from tests.helpers import wait_until
 
-__all__ = ["DEADLINE_S", "FALLS", "Falling", "FallsInActors", "JumpsInTime", "SlowInOne"]
-
 DEADLINE_S = 60.0
 
 

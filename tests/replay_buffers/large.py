@@ -8,8 +8,6 @@ from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.segment import ColumnSpec, make_schema
 
-__all__ = ["LARGE", "SCHEMA", "SEGMENTS"]
-
 SEGMENTS = 200
 SCHEMA = make_schema(
     [

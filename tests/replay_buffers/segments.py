@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.types import Array, IntArray
 
-__all__ = ["KINDS", "segment", "streams", "with_columns"]
-
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
 
 

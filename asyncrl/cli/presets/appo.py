@@ -11,8 +11,6 @@ from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Allow for actions of models that are some batches old."""

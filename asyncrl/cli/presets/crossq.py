@@ -10,8 +10,6 @@ from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Return the settings: one optimisation step for each environment step.

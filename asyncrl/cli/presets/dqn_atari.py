@@ -11,8 +11,6 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Follow Mnih et al. (2015) in what is kept and how often it is sampled, Ape-X in the rest."""

@@ -10,8 +10,6 @@ from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Learn from trajectories long enough for returns of many steps, at the scale returns have."""

@@ -10,8 +10,6 @@ from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Return the settings."""

@@ -11,8 +11,6 @@ from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Learn from batches that are few models old, since as little as possible is under way."""

@@ -10,8 +10,6 @@ from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 _BURN_IN = 8
 
 

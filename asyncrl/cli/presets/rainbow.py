@@ -10,8 +10,6 @@ from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Return the settings; for other environments, v_min and v_max are those of their returns."""

@@ -9,8 +9,6 @@ from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.segment import SegmentConfig
 
-__all__ = ["preset"]
-
 
 def preset() -> RunConfig:
     """Return the settings."""

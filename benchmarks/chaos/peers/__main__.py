@@ -21,8 +21,6 @@ from benchmarks.chaos.peers.table import BEGIN, END, render
 from benchmarks.common import RESULTS, ROOT, note, provenance
 from benchmarks.make_table import insert
 
-__all__ = ["chosen", "main"]
-
 
 def chosen(only: list[str]) -> list[Cell]:
     """Return the cells that a pattern fits, or that are below one; all, if there is none."""

@@ -18,8 +18,6 @@ from benchmarks.chaos.peers.scene import Claim, Scene
 from benchmarks.chaos.peers.verdict import Finding, Seen, Strength, judge
 from benchmarks.common import ROOT
 
-__all__ = ["SIDES", "Cell", "DidNotStart", "Side", "cells", "run_cell"]
-
 MARK = "ASYNCRL_CHAOS_DIRECTORY"
 """Environment variable by which all processes of a run are found, wherever they have gone."""
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from benchmarks.chaos.peers.scene import CAUSE, Beats, Scene
 
-__all__ = ["Faulty", "make_env"]
-
 
 class Faulty(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment that leaves word of each step, and misbehaves in one of the four ways."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from benchmarks.chaos.peers.verdict import Finding
 
-__all__ = ["FILE", "Kept", "load", "save"]
-
 FILE = "peers.json"
 
 

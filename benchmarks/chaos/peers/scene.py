@@ -23,20 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "CAUSE",
-    "FAULTS",
-    "FOREVER",
-    "Asked",
-    "Beat",
-    "Beats",
-    "Claim",
-    "Scene",
-    "asked",
-    "is_finite",
-    "telling",
-]
-
 FAULTS = ("kill", "raise", "hang", "nan")
 
 CAUSE = "the wheel came off"

@@ -8,8 +8,6 @@ from benchmarks.chaos.peers.cell import SIDES, Cell
 from benchmarks.chaos.peers.findings import Kept
 from benchmarks.chaos.peers.verdict import ACTORS, Finding
 
-__all__ = ["BEGIN", "END", "render"]
-
 BEGIN = "<!-- faults elsewhere: written by benchmarks.chaos.peers -->"
 END = "<!-- end of faults elsewhere -->"
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from benchmarks.chaos.peers.scene import CAUSE, Beat, Claim
 
-__all__ = ["Finding", "Seen", "Strength", "judge", "shorten"]
-
 ACTORS = 2
 
 _STILL_S = 5.0

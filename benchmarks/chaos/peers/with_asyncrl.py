@@ -23,8 +23,6 @@ from asyncrl.train import train_async
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import Asked, Scene, asked, telling
 
-__all__ = ["main"]
-
 _NOTE_S = 0.1
 
 

@@ -25,8 +25,6 @@ from ray.tune.registry import register_env  # type: ignore[import-not-found]
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import Asked, Scene, asked, is_finite, telling
 
-__all__ = ["main"]
-
 ENV = "Faulty"
 STORE_BYTES = 300 * 2**20
 LOGICAL_CPUS = 8

@@ -18,8 +18,6 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecCheckNan
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import FOREVER, Asked, Scene, asked, is_finite, telling
 
-__all__ = ["main"]
-
 N_STEPS = 256
 
 

@@ -17,8 +17,6 @@ import torch
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import FOREVER, Asked, asked, is_finite, telling
 
-__all__ = ["main"]
-
 FRAMES = 64
 HIDDEN = (64, 64)
 BATCH = 64

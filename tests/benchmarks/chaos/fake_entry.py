@@ -8,8 +8,6 @@ from pathlib import Path
 
 from benchmarks.chaos.finding import Finding, Size, not_run
 
-__all__ = ["measure"]
-
 
 def measure(_: Size, directory: Path) -> list[Finding]:
     assert list(directory.iterdir()) == []
