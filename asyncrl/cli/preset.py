@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.crossq import CrossQConfig
+from asyncrl.agents.discrete_sac import DiscreteSACConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.exploration import EpsilonLadder
+from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.agents.rainbow import RainbowConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.async_trainer import AsyncTrainerConfig
+from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.config import load_object
 from asyncrl.errors import ConfigError
 from asyncrl.given import is_agent_config
+from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
+from asyncrl.segment import SegmentConfig
+from asyncrl.transports.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized"]
 
@@ -24,18 +40,363 @@ REPLAYS: Mapping[str, type[UniformReplayConfig | PrioritizedReplayConfig]] = {
 }
 """What `--replay-kind` chooses from."""
 
-_PRESETS = "asyncrl.cli.presets"
+
+def appo() -> RunConfig:
+    """PPO with V-trace: actors need not wait until a new model is there.
+
+    Allow for actions of models that are some batches old.
+    """
+    return RunConfig(
+        agent=PPOConfig(correction="vtrace"),
+        envs_per_actor=8,
+        segment=SegmentConfig(length=32),
+        transport=ZmqTransportConfig(window=2),
+        replay=TrajectoryQueueConfig(),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=1024,
+            sync_interval_opt_steps=1,
+            books=BookkeepingConfig(eval_interval_opt_steps=5),
+        ),
+    )
+
+
+def c51() -> RunConfig:
+    """C51 for small problems with discrete actions: distributions of returns; CartPole in seconds.
+
+    For other environments set v_min and v_max to the range of their returns.
+    """
+    return RunConfig(
+        agent=C51Config(v_min=0.0, v_max=100.0, double=True),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def crossq() -> RunConfig:
+    """CrossQ for small problems with continuous actions, such as Pendulum.
+
+    One optimisation step for each environment step.
+
+    At that rate rows that wait are soon out of date: messages are short, and none wait in line.
+    """
+    return RunConfig(
+        agent=CrossQConfig(hidden=(64, 64), critic_hidden=(64, 64)),
+        env="Pendulum-v1",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=4),
+        transport=ZmqTransportConfig(window=1),
+        limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=10, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        ),
+    )
+
+
+def crossq_mujoco() -> RunConfig:
+    """CrossQ for robots in MuJoCo; HalfCheetah in a minute or two.
+
+    One optimisation step for each environment step.
+    """
+    return RunConfig(
+        agent=CrossQConfig(),
+        env="HalfCheetah-v5",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+            books=BookkeepingConfig(eval_interval_opt_steps=2500),
+        ),
+    )
+
+
+def discrete_sac() -> RunConfig:
+    """Soft actor-critic for small problems with discrete actions; CartPole in seconds."""
+    return RunConfig(
+        agent=DiscreteSACConfig(
+            target_entropy_share=0.8,
+            initial_alpha=0.1,
+            actor_learning_rate=5e-4,
+            critic_learning_rate=2e-3,
+            alpha_learning_rate=1e-3,
+            tau=0.05,
+        ),
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=3),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def dqn() -> RunConfig:
+    """DQN for small problems with discrete actions; CartPole in seconds."""
+    return RunConfig(
+        agent=DQNConfig(),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def dqn_atari() -> RunConfig:
+    """DQN for Atari games, from pixels.
+
+    Follow Mnih et al. (2015) in what is kept and how often it is sampled, Ape-X in the rest.
+    """
+    return RunConfig(
+        agent=DQNConfig(
+            hidden=(512,),
+            learning_rate=1e-4,
+            loss="huber",
+            tau=0.0,
+            target_interval_opt_steps=2000,
+            exploration=EpsilonLadder(decay_env_steps=100_000),
+        ),
+        env="ALE/Pong-v5",
+        segment=SegmentConfig(length=64, frame_stack=4),
+        replay=UniformReplayConfig(capacity=200_000, n_step=3),
+        limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
+        trainer=AsyncTrainerConfig(
+            batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
+        ),
+    )
+
+
+def impala() -> RunConfig:
+    """IMPALA for small problems with discrete actions; CartPole in seconds.
+
+    Learn from trajectories long enough for returns of many steps, at the scale returns have.
+    """
+    return RunConfig(
+        agent=IMPALAConfig(learning_rate=2e-3, normalize_obs=True, normalize_reward=True),
+        envs_per_actor=8,
+        segment=SegmentConfig(length=64),
+        replay=TrajectoryQueueConfig(),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=512,
+            sync_interval_opt_steps=1,
+            books=BookkeepingConfig(eval_interval_opt_steps=20),
+        ),
+    )
+
+
+def iqn() -> RunConfig:
+    """IQN for small problems with discrete actions: quantiles of returns; CartPole in seconds."""
+    return RunConfig(
+        agent=IQNConfig(n_acting_quantiles=8),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=UniformReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def ppo() -> RunConfig:
+    """PPO for small problems, with discrete or continuous actions; close to on-policy.
+
+    Learn from batches that are few models old, since as little as possible is under way.
+    """
+    return RunConfig(
+        agent=PPOConfig(),
+        envs_per_actor=8,
+        segment=SegmentConfig(length=32),
+        transport=ZmqTransportConfig(window=1),
+        replay=TrajectoryQueueConfig(),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=1024,
+            sync_interval_opt_steps=1,
+            books=BookkeepingConfig(eval_interval_opt_steps=5),
+        ),
+    )
+
+
+_R2D2_BURN_IN = 8
+
+
+def r2d2() -> RunConfig:
+    """R2D2, a DQN with a memory, for small problems whose observations do not tell all."""
+    return RunConfig(
+        agent=R2D2Config(burn_in=_R2D2_BURN_IN),
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        replay=PrioritizedSequenceReplayConfig(
+            capacity=100_000,
+            sequence_length=16,
+            burn_in=_R2D2_BURN_IN,
+            stride=8,
+            n_step=3,
+        ),
+        limiter=RateLimiterConfig(samples_per_insert=1.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=32,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=200),
+        ),
+    )
+
+
+def rainbow() -> RunConfig:
+    """Rainbow for small problems with discrete actions: all that improved DQN, put together.
+
+    For other environments set v_min and v_max to the range of their returns.
+    """
+    return RunConfig(
+        agent=RainbowConfig(v_min=0.0, v_max=100.0),
+        envs_per_actor=16,
+        segment=SegmentConfig(length=16),
+        replay=PrioritizedReplayConfig(n_step=5),
+        limiter=RateLimiterConfig(samples_per_insert=4.0),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=20,
+            books=BookkeepingConfig(eval_interval_opt_steps=250),
+        ),
+    )
+
+
+def sac() -> RunConfig:
+    """Soft actor-critic for small problems with continuous actions; Pendulum in seconds."""
+    return RunConfig(
+        agent=SACConfig(
+            hidden=(64, 64),
+            actor_learning_rate=3e-3,
+            critic_learning_rate=3e-3,
+            alpha_learning_rate=3e-3,
+            tau=0.02,
+            random_env_steps=500,
+        ),
+        env="Pendulum-v1",
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        ),
+    )
+
+
+def sac_mujoco() -> RunConfig:
+    """Soft actor-critic for robots in MuJoCo; HalfCheetah in minutes.
+
+    One optimisation step for each environment step.
+    """
+    return RunConfig(
+        agent=SACConfig(),
+        env="HalfCheetah-v5",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+            books=BookkeepingConfig(eval_interval_opt_steps=5000),
+        ),
+    )
+
+
+def td3() -> RunConfig:
+    """TD3 for small problems with continuous actions; Pendulum in seconds.
+
+    Each environment explores more or less than the others.
+    """
+    return RunConfig(
+        agent=TD3Config(
+            hidden=(64, 64),
+            actor_learning_rate=3e-3,
+            critic_learning_rate=3e-3,
+            tau=0.02,
+            random_env_steps=500,
+            noise_ladder=2.0,
+        ),
+        env="Pendulum-v1",
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
+        trainer=AsyncTrainerConfig(
+            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        ),
+    )
+
+
+def td3_mujoco() -> RunConfig:
+    """TD3 for robots in MuJoCo, such as HalfCheetah.
+
+    One optimisation step for each environment step.
+    """
+    return RunConfig(
+        agent=TD3Config(
+            actor_learning_rate=1e-3,
+            critic_learning_rate=1e-3,
+            random_env_steps=5000,
+            noise_ladder=2.0,
+        ),
+        env="HalfCheetah-v5",
+        envs_per_actor=4,
+        segment=SegmentConfig(length=16),
+        limiter=RateLimiterConfig(samples_per_insert=256.0, min_size=1000),
+        trainer=AsyncTrainerConfig(
+            batch_size=256,
+            sync_interval_opt_steps=10,
+            books=BookkeepingConfig(eval_interval_opt_steps=5000),
+        ),
+    )
+
+
+PRESETS: Mapping[str, Callable[[], RunConfig]] = {
+    make.__name__.replace("_", "-"): make
+    for make in (
+        appo,
+        c51,
+        crossq,
+        crossq_mujoco,
+        discrete_sac,
+        dqn,
+        dqn_atari,
+        impala,
+        iqn,
+        ppo,
+        r2d2,
+        rainbow,
+        sac,
+        sac_mujoco,
+        td3,
+        td3_mujoco,
+    )
+}
+"""What `asyncrl train` knows by name."""
 
 
 def preset(name: str) -> RunConfig:
     """Return the settings of a preset, see `preset_lines`, or of the agent config at a path."""
-    if name in preset_lines():
-        module = importlib.import_module(f"{_PRESETS}.{name.replace('-', '_')}")
-        settings: RunConfig = module.preset()
-        return settings
+    if name in PRESETS:
+        return PRESETS[name]()
     if ":" not in name:
         raise ConfigError(
-            f"unknown agent {name!r}; use {', '.join(preset_lines())}, or module:Class of an agent "
+            f"unknown agent {name!r}; use {', '.join(PRESETS)}, or module:Class of an agent "
             "config of your own"
         )
     make = load_object(name)
@@ -54,7 +415,7 @@ def preset_like(config: RunConfig) -> str:
     """Return the preset whose agent differs least from a config's, or else the agent's path."""
     agent: Any = config.agent
     cls = type(agent)
-    agents: dict[str, Any] = {name: preset(name).agent for name in preset_lines()}
+    agents: dict[str, Any] = {name: preset(name).agent for name in PRESETS}
     alike = {name: one for name, one in agents.items() if type(one) is cls}
 
     def distance(name: str) -> tuple[int, int]:
@@ -65,15 +426,8 @@ def preset_like(config: RunConfig) -> str:
 
 
 def preset_lines() -> dict[str, str]:
-    """Return the name of each preset and a line about it, without loading any.
-
-    A preset is a file in `presets/`: its name, with dashes, and the first line of its docstring.
-    """
-    lines = {}
-    for path in sorted((Path(__file__).parent / "presets").glob("[!_]*.py")):
-        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        lines[path.stem.replace("_", "-")] = docstring.partition("\n")[0]
-    return lines
+    """Return the name of each preset and a line about it: the first of its docstring."""
+    return {name: (make.__doc__ or "").partition("\n")[0] for name, make in PRESETS.items()}
 
 
 def with_replay(config: RunConfig, kind: str) -> RunConfig:

@@ -1,6 +1,6 @@
 """What is to be learned, by whom, from when on it counts as learned, and when to give up.
 
-An algorithm's settings are those of its preset in `asyncrl/cli/presets`; what a task needs
+An algorithm's settings are those of its preset in `asyncrl/cli/preset.py`; what a task needs
 otherwise stands here beside the task's name, as the flags of `asyncrl train` would be called.
 """
 
