@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from asyncrl.errors import ConfigError
 
-Hint = Any  # what a field is declared as; Python has no common type for these
+Hint = Any  # what it is declared as; Python has no common type for these
 
 
 def check_declared(config: object, group: str = "") -> None:

@@ -15,7 +15,7 @@ from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.checks import check_declared
 from asyncrl.errors import ConfigError
 
-_WAIT_S = 0.01
+_ROUND_WAIT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class CollectThenTrain:
         proxy = trainer.proxy
         enough = proxy.ledger.env_steps + self.env_steps
         while not proxy.blocked and proxy.ledger.env_steps < enough:
-            if trainer.interrupter.wait(_WAIT_S):
+            if trainer.interrupter.wait(_ROUND_WAIT_S):
                 break
             trainer.books.watch.lap("wait")
             trainer.keep_books()

@@ -14,21 +14,20 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from asyncrl import __version__
 from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
 
-def _torch() -> str:
-    """Return torch's version without loading it, which takes seconds; not for which device."""
+def _version(package: str) -> str:
+    """Return the version that is installed, without loading it; not for which device."""
     try:
-        return version("torch").partition("+")[0]
+        return version(package).partition("+")[0]
     except PackageNotFoundError:
         return "of no known version"
 
 
 SOFTWARE = (
-    f"asyncrl {__version__} on Python {sys.version_info.major}.{sys.version_info.minor} "
-    f"with torch {_torch()}"
+    f"asyncrl {_version('asyncrl')} on Python {sys.version_info.major}.{sys.version_info.minor} "
+    f"with torch {_version('torch')}"
 )
 """What this process runs, as far as it matters to those it speaks with."""
 
