@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncrl.actor import Actor
     from asyncrl.actor_manager import ActorManager, ActorManagerConfig
-    from asyncrl.agent import (
+    from asyncrl.async_config import AsyncConfig, EvaluationConfig
+    from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
+    from asyncrl.checkpoint import Checkpointer
+    from asyncrl.collect_then_train import CollectThenTrain
+    from asyncrl.core.agent import (
         Act,
         Agent,
         AgentConfig,
@@ -22,12 +26,8 @@ if TYPE_CHECKING:
         SyncModel,
         TellsPriorities,
     )
-    from asyncrl.async_config import AsyncConfig, EvaluationConfig
-    from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-    from asyncrl.checkpoint import Checkpointer
-    from asyncrl.collect_then_train import CollectThenTrain
-    from asyncrl.env import BatchEnv, EnvSpec
-    from asyncrl.errors import (
+    from asyncrl.core.env import BatchEnv, EnvSpec
+    from asyncrl.core.errors import (
         ActorFailed,
         AsyncRLError,
         CheckpointError,
@@ -40,29 +40,25 @@ if TYPE_CHECKING:
         TransportError,
         WireError,
     )
-    from asyncrl.evaluator import (
-        EpisodeEvaluator,
-        EpisodeEvaluatorConfig,
-        Evaluation,
-        Evaluator,
-    )
-    from asyncrl.interrupter import Interrupter
-    from asyncrl.launcher import Launcher
-    from asyncrl.messages import ActorReport, Experience, ModelInfo
+    from asyncrl.core.evaluator import Evaluation, Evaluator
+    from asyncrl.core.interrupter import Interrupter
+    from asyncrl.core.launcher import Launcher
+    from asyncrl.core.messages import ActorReport, Experience, ModelInfo
+    from asyncrl.core.recorder import Record, Recorder
+    from asyncrl.core.replay_buffer import ReplayBuffer
+    from asyncrl.core.segment import SegmentConfig
+    from asyncrl.core.transport import ActorLink, LearnerLink, Transport
+    from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
     from asyncrl.offline import OfflineConfig, train_from_data
     from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
-    from asyncrl.recorder import Record, Recorder
-    from asyncrl.replay_buffer import ReplayBuffer
     from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
     from asyncrl.restart_policy import RestartPolicyConfig
-    from asyncrl.segment import SegmentConfig
     from asyncrl.step_processor import OneStep, Step, StepProcessor
     from asyncrl.train import build_async_trainer, train_async
     from asyncrl.train_sync import SyncConfig, train_sync
     from asyncrl.trained import load_policy
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
     from asyncrl.trajectory_processor import ReturnToGo, Trajectories, Trajectory, TrajectoryConfig
-    from asyncrl.transport import ActorLink, LearnerLink, Transport
 
 __version__ = "0.1.0"
 
@@ -139,7 +135,11 @@ __all__ = [
 _HOMES = {
     "actor": ["Actor"],
     "actor_manager": ["ActorManager", "ActorManagerConfig"],
-    "agent": [
+    "async_config": ["AsyncConfig", "EvaluationConfig"],
+    "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
+    "checkpoint": ["Checkpointer"],
+    "collect_then_train": ["CollectThenTrain"],
+    "core.agent": [
         "Act",
         "Agent",
         "AgentConfig",
@@ -148,12 +148,8 @@ _HOMES = {
         "SyncModel",
         "TellsPriorities",
     ],
-    "async_config": ["AsyncConfig", "EvaluationConfig"],
-    "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
-    "checkpoint": ["Checkpointer"],
-    "collect_then_train": ["CollectThenTrain"],
-    "env": ["BatchEnv", "EnvSpec"],
-    "errors": [
+    "core.env": ["BatchEnv", "EnvSpec"],
+    "core.errors": [
         "ActorFailed",
         "AsyncRLError",
         "CheckpointError",
@@ -166,24 +162,25 @@ _HOMES = {
         "TransportError",
         "WireError",
     ],
-    "evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig", "Evaluation", "Evaluator"],
-    "interrupter": ["Interrupter"],
-    "launcher": ["Launcher"],
-    "messages": ["ActorReport", "Experience", "ModelInfo"],
+    "core.evaluator": ["Evaluation", "Evaluator"],
+    "core.interrupter": ["Interrupter"],
+    "core.launcher": ["Launcher"],
+    "core.messages": ["ActorReport", "Experience", "ModelInfo"],
+    "core.recorder": ["Record", "Recorder"],
+    "core.replay_buffer": ["ReplayBuffer"],
+    "core.segment": ["SegmentConfig"],
+    "core.transport": ["ActorLink", "LearnerLink", "Transport"],
+    "evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig"],
     "offline": ["OfflineConfig", "train_from_data"],
     "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
-    "recorder": ["Record", "Recorder"],
-    "replay_buffer": ["ReplayBuffer"],
     "replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
     "restart_policy": ["RestartPolicyConfig"],
-    "segment": ["SegmentConfig"],
     "step_processor": ["OneStep", "Step", "StepProcessor"],
     "train": ["build_async_trainer", "train_async"],
     "train_sync": ["SyncConfig", "train_sync"],
     "trained": ["load_policy"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
     "trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
-    "transport": ["ActorLink", "LearnerLink", "Transport"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -12,16 +12,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.agent import Policy, Remembers, forget
-from asyncrl.env import BatchEnv, EnvStep
-from asyncrl.env_checks import checked
-from asyncrl.launcher import Progress
-from asyncrl.messages import ActorReport, Experience, Hello, Peer
+from asyncrl.core.agent import Policy, Remembers, forget
+from asyncrl.core.env import BatchEnv, EnvStep
+from asyncrl.core.env_checks import checked
+from asyncrl.core.launcher import Progress
+from asyncrl.core.messages import ActorReport, Experience, Hello, Peer
+from asyncrl.core.transport import ActorLink
+from asyncrl.core.types import Array, IntArray, ModelVersion
 from asyncrl.outbox import Outbox
 from asyncrl.step_processor import Step, StepProcessor
 from asyncrl.timing import Stopwatch
-from asyncrl.transport import ActorLink
-from asyncrl.types import Array, IntArray, ModelVersion
 
 _WAIT_S = 0.1
 """One slice of waiting; between two slices the actor looks whether it is to finish."""

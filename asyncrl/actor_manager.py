@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ActorFailed, ConfigError
-from asyncrl.interrupter import CrashForwardingThread, Interrupter
-from asyncrl.launcher import ActorBody, ActorExit, Launcher
-from asyncrl.messages import Peer
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
+from asyncrl.core.messages import Peer
+from asyncrl.core.settings import check_declared
+from asyncrl.core.types import ActorId
 from asyncrl.restart_policy import (
     Cause,
     Drop,
@@ -30,7 +31,6 @@ from asyncrl.restart_policy import (
     overgrown,
 )
 from asyncrl.stragglers import Stragglers
-from asyncrl.types import ActorId
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 
 from asyncrl.actor import Actor, NewEnv
-from asyncrl.agent import (
+from asyncrl.core.agent import (
     Act,
     AgentConfig,
     CountsEnvSteps,
@@ -26,19 +26,19 @@ from asyncrl.agent import (
     PolicyContext,
     PolicyWrapper,
 )
-from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
-from asyncrl.env_checks import checked
-from asyncrl.errors import EnvironmentFault, describe_error
-from asyncrl.evaluator import Evaluator
-from asyncrl.launcher import Progress
-from asyncrl.messages import EvaluationReport, Hello, Peer
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv
+from asyncrl.core.env_checks import checked
+from asyncrl.core.errors import EnvironmentFault, describe_error
+from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.launcher import Progress
+from asyncrl.core.messages import EvaluationReport, Hello, Peer
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.transport import Transport
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.outbox import Outbox
 from asyncrl.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
-from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
-from asyncrl.transport import Transport
-from asyncrl.types import Array, ModelVersion
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncrl.messages import ActorReport, Peer
-from asyncrl.recorder import Record
-from asyncrl.types import ActorId, Array, IntArray, ModelVersion
+from asyncrl.core.messages import ActorReport, Peer
+from asyncrl.core.recorder import Record
+from asyncrl.core.types import ActorId, Array, IntArray, ModelVersion
 
 _MOST_EPISODES = 100_000
 """Kept between two records; should nobody ask for any, the oldest give way."""

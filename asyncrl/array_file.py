@@ -20,21 +20,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors.numpy
 from numpy.lib.array_utils import byte_bounds
 from safetensors import SafetensorError
 
-from asyncrl.errors import CheckpointError
-from asyncrl.types import Array, Params
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.types import Array, Arrays, ArrayStream, Params, Shapes
 
 Digest = dict[str, Any]
 """Size and sha256 of a file."""
-
-Shapes = Mapping[str, tuple[tuple[int, ...], str]]
-"""Name of each array -> its shape and dtype."""
 
 _CHUNK_BYTES = 4 << 20
 
@@ -58,34 +55,6 @@ _NAMES = {
 """numpy's names of the dtypes that may be saved, and the format's."""
 
 _DTYPES = {code: np.dtype(name) for name, code in _NAMES.items()}
-
-
-class ArrayStream(Protocol):
-    """Arrays as they are now, handed over piece by piece while what they are copied from changes.
-
-    For what is too large to be copied whole. One thread takes the pieces; any may close.
-    """
-
-    @property
-    def shapes(self) -> Shapes:
-        """Shapes and dtypes of the arrays that come in pieces: all have as many rows."""
-        ...
-
-    def pieces(self) -> Iterator[tuple[int, Params]]:
-        """Yield rows of all these arrays, and the number of the first; each row once."""
-        ...
-
-    def rest(self) -> Params:
-        """Return the other arrays, after the last piece."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is kept for it; no piece can be had any more. May be called again."""
-        ...
-
-
-Arrays = Params | ArrayStream
-"""What can be saved as a group."""
 
 
 def check_finite(group: str, arrays: Params) -> None:

@@ -8,14 +8,14 @@ from typing import Literal
 
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.settings import check_declared
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
 

@@ -14,24 +14,29 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
-from asyncrl.agent import Agent, CountsEnvSteps
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError, NonFiniteModel
+from asyncrl.core.agent import Agent, CountsEnvSteps
+from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Recorder
+from asyncrl.core.replay_buffer import (
+    check_priorities,
+    drawn_singly,
+    in_batches,
+    pass_priorities_on,
+)
+from asyncrl.core.settings import check_declared
+from asyncrl.core.transport import LearnerLink
+from asyncrl.core.types import Columns
 from asyncrl.evaluation import EvaluationSite
 from asyncrl.facts import Setup
-from asyncrl.interrupter import Interrupter
-from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import check_priorities, drawn_singly, in_batches, pass_priorities_on
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
 from asyncrl.staleness import Lag, Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
-from asyncrl.transport import LearnerLink
-from asyncrl.types import Columns
 
 logger = logging.getLogger(__name__)
 

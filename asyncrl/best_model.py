@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.errors import ConfigError
-from asyncrl.messages import ModelInfo
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import Record
 from asyncrl.metrics import METRICS, describe
-from asyncrl.recorder import Record
 
 logger = logging.getLogger(__name__)
 

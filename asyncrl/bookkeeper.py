@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import SupportsFloat
 
-from asyncrl.agent import Agent
 from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import Agent
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import GoesOn, Record, Recorder
+from asyncrl.core.settings import check_declared
 from asyncrl.evaluation import EvaluationSite, Scored
 from asyncrl.facts import Setup
-from asyncrl.interrupter import Interrupter
 from asyncrl.intervals import Every, EverySeconds
-from asyncrl.messages import ModelInfo
 from asyncrl.pace import Counts, Pace
-from asyncrl.recorder import GoesOn, Record, Recorder
 from asyncrl.resume import plain_config
 from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot

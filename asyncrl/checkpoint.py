@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.array_file import (
-    Arrays,
     Digest,
     check_finite,
     digest_of,
@@ -32,11 +31,11 @@ from asyncrl.array_file import (
     write_file,
     write_group,
 )
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.types import Arrays, Params
 from asyncrl.directory_lock import DirectoryLock
 from asyncrl.durable import sync
-from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.manifest import MANIFEST, NAME, pack_manifest, read_manifest
-from asyncrl.types import Params
 
 logger = logging.getLogger(__name__)
 

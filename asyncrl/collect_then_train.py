@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared
 
 _ROUND_WAIT_S = 0.01
 

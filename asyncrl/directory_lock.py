@@ -13,8 +13,8 @@ import socket
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.durable import make_directory
-from asyncrl.errors import ConfigError
 
 _NAME = ".lock"
 _held: set[DirectoryLock] = set()

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from asyncrl.agent import Policy
-from asyncrl.errors import ConfigError
-from asyncrl.evaluator import Evaluator
-from asyncrl.messages import ModelInfo
-from asyncrl.recorder import Record
+from asyncrl.core.agent import Policy
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import Record
+from asyncrl.core.transport import LearnerLink
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.transport import LearnerLink
 
 
 class Scored(NamedTuple):

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.agent import Policy, evaluation_mode, forget
-from asyncrl.checks import check_declared
-from asyncrl.env import BatchEnv
-from asyncrl.env_checks import checked
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record
-
-
-class Evaluation(NamedTuple):
-    """A score, higher is better, and what else is worth recording."""
-
-    score: float
-    record: Record
-
-
-class Evaluator(Protocol):
-    """Policy in, score out; the same policy gets the same score each time.
-
-    One that lets the policy act as in training says so by an attribute `stochastic` that is true,
-    and is refused where the policy is the one in training.
-    """
-
-    def evaluate(self, policy: Policy) -> Evaluation:
-        """Score a policy in evaluation mode and leave its mode as it was."""
-        ...
-
-    def close(self) -> None:
-        """Release environments; may be called again."""
-        ...
+from asyncrl.core.agent import Policy, evaluation_mode, forget
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.env_checks import checked
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.settings import check_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from asyncrl.core.recorder import Record
 from asyncrl.cores import Cores
-from asyncrl.recorder import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

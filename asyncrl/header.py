@@ -11,8 +11,8 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from asyncrl.errors import WireError
-from asyncrl.messages import (
+from asyncrl.core.errors import WireError
+from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
     EvaluationReport,
@@ -20,6 +20,8 @@ from asyncrl.messages import (
     Hello,
     Peer,
 )
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.protocol import (
     Ack,
     Delivery,
@@ -30,8 +32,6 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.transport import Topic
-from asyncrl.types import ActorId, Array, ModelVersion
 
 WireMessage = (
     Hello

@@ -12,17 +12,17 @@ from dataclasses import replace
 
 from asyncrl.actor import Actor
 from asyncrl.actor_table import ActorTable
-from asyncrl.agent import Policy, PolicyWrapper
-from asyncrl.env import BatchEnv
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.core.agent import Policy, PolicyWrapper
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.outbox import Outbox
-from asyncrl.recorder import Record
-from asyncrl.replay_buffer import ReplayBuffer
-from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
-from asyncrl.transport import Topic
-from asyncrl.types import ActorId, ModelVersion
 
 _ID = ActorId(0)
 

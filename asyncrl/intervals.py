@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 
 class Every:

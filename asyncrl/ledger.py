@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

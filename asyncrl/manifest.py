@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import CheckpointError
+from asyncrl.core.errors import CheckpointError
 
 MANIFEST = "manifest.json"
 """Its file."""

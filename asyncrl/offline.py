@@ -21,21 +21,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checks import check_declared
-from asyncrl.env import BatchEnv, EnvSpec, MakeBatchEnv
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Recorder
+from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_start_columns
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.settings import check_declared
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.given import make_batch_env, require_agent_config
-from asyncrl.interrupter import Interrupter
-from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_start_columns
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
-from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import make_one_step
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from asyncrl.messages import (
+from asyncrl.core.messages import (
     SOFTWARE,
     EvaluationReport,
     Experience,
@@ -19,8 +19,8 @@ from asyncrl.messages import (
     Peer,
     Report,
 )
-from asyncrl.transport import Topic
-from asyncrl.types import ActorId
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import ActorId
 
 _MOST_PEERS = 4096
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

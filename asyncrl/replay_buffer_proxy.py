@@ -16,19 +16,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.actor_table import ActorTable
-from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.checks import check_declared
-from asyncrl.errors import CheckpointError, TransportError
-from asyncrl.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.errors import CheckpointError, TransportError
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message
+from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
+from asyncrl.core.settings import check_declared
+from asyncrl.core.transport import LearnerLink
+from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.ledger import Balance, Ledger
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, Message
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.recorder import Record
-from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
 from asyncrl.timing import Stopwatch, ms_per_lap
-from asyncrl.transport import LearnerLink
-from asyncrl.types import Array, Columns, IntArray
 
 logger = logging.getLogger(__name__)
 

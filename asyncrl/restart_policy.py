@@ -22,10 +22,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
-from asyncrl.launcher import ActorExit
-from asyncrl.types import ActorId
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorExit
+from asyncrl.core.settings import check_declared
+from asyncrl.core.types import ActorId
 
 _MEND = "Mend what raised it."
 _SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."

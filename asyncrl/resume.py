@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.replay_buffer import REPLAY
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.replay_buffer import REPLAY
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.stop_conditions import (
     AnyOf,
     MaxEnvSteps,

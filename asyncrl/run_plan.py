@@ -17,23 +17,22 @@ from asyncrl.actor_process import (
     run_actor,
     run_evaluator,
 )
-from asyncrl.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.async_config import AsyncConfig
-from asyncrl.env import MakeBatchEnv
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorBody
+from asyncrl.core.messages import Peer
+from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.transport import Transport
+from asyncrl.core.types import ActorId
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.facts import Setup
-from asyncrl.given import look_at, make_batch_env, require_agent_config
-from asyncrl.launcher import ActorBody
-from asyncrl.messages import Peer
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.replay_buffer import ReplayBuffer, with_start_columns
-from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentSchema
 from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schema_of
-from asyncrl.transport import Transport
-from asyncrl.types import ActorId
 
 
 class Admit(Protocol):

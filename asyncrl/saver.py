@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from asyncrl.agent import Agent, ReusesMemory
-from asyncrl.array_file import Arrays
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError
-from asyncrl.interrupter import CrashForwardingThread, Interrupter
-from asyncrl.recorder import Record
+from asyncrl.core.agent import Agent, ReusesMemory
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.recorder import Record
+from asyncrl.core.types import Arrays
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.agent import SyncModel
-from asyncrl.errors import NonFiniteModel
-from asyncrl.messages import ModelInfo
-from asyncrl.types import ModelVersion
+from asyncrl.core.agent import SyncModel
+from asyncrl.core.errors import NonFiniteModel
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import ModelVersion
 
 
 def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelInfo:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncrl.messages import Experience
-from asyncrl.recorder import Record
-from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion
+from asyncrl.core.messages import Experience
+from asyncrl.core.recorder import Record
+from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion
 
 logger = logging.getLogger(__name__)
 

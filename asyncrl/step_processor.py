@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from asyncrl.agent import Act
-from asyncrl.env import EnvSpec, EnvStep
-from asyncrl.errors import ConfigError, EnvironmentFault
-from asyncrl.recorder import Record
-from asyncrl.segment import (
+from asyncrl.core.agent import Act
+from asyncrl.core.env import EnvSpec, EnvStep
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import (
     DISCOUNTED_RETURN,
     END,
     TRUNCATED,
@@ -20,7 +20,7 @@ from asyncrl.segment import (
     SegmentSchema,
     make_schema,
 )
-from asyncrl.types import Array, BoolArray, Columns, IntArray, ModelVersion
+from asyncrl.core.types import Array, BoolArray, Columns, IntArray, ModelVersion
 
 _RETURN_GAMMA = 0.99
 """Discount in the returns that reward normalisation takes its scale from."""

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
 from asyncrl.metrics import METRICS, describe
-from asyncrl.recorder import Record
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 
 _FEWEST = 3
 """Of two, nobody could say which one is slow and which one fast."""

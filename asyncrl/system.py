@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 
 import psutil
 
+from asyncrl.core.recorder import Record
 from asyncrl.cores import Cores, CoreTimes
-from asyncrl.recorder import Record
 
 _LIST_INTERVAL_S = 5.0
 """Between two searches for children, which look at every process of the machine."""

@@ -15,15 +15,17 @@ from asyncrl.actor_manager import ActorManager, MakeBody
 from asyncrl.actor_process import (
     MakeEvaluator,
 )
-from asyncrl.agent import Agent, AgentConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, Strategy
-from asyncrl.env import MakeBatchEnv
+from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorExit, Launcher
+from asyncrl.core.recorder import Recorder
+from asyncrl.core.transport import LearnerLink
+from asyncrl.core.types import ActorId
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
-from asyncrl.interrupter import Interrupter
-from asyncrl.launcher import ActorExit, Launcher
 from asyncrl.launchers.local import LocalLauncher, pickled
-from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import first_incarnation, open_checkpoints
@@ -31,9 +33,7 @@ from asyncrl.run_plan import RunPlan
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
-from asyncrl.transport import LearnerLink
 from asyncrl.transports.zeromq import ZmqTransport
-from asyncrl.types import ActorId
 
 _PRELOAD = (
     "asyncrl.actor_process",

@@ -7,18 +7,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asyncrl.agent import AgentConfig, PolicyContext
-from asyncrl.checks import check_declared
-from asyncrl.env import MakeBatchEnv
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.env import MakeBatchEnv, make_batch_env
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Recorder
+from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.settings import check_declared
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.given import make_batch_env, require_agent_config
-from asyncrl.interrupter import Interrupter
-from asyncrl.recorder import Recorder
-from asyncrl.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import open_checkpoints
-from asyncrl.seeding import Role, derive_seed
 from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult

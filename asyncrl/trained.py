@@ -12,16 +12,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from asyncrl.agent import AgentConfig, Policy, PolicyContext
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.config import load_yaml
-from asyncrl.env import EnvSpec, MakeBatchEnv
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.given import look_at, require_agent_config
-from asyncrl.messages import ModelInfo
-from asyncrl.replay_buffer import REPLAY
+from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, look_at
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.replay_buffer import REPLAY
+from asyncrl.core.settings import load_yaml
+from asyncrl.core.types import ModelVersion
 from asyncrl.run_config import RunConfig
-from asyncrl.types import ModelVersion
 
 _BEST, _NEWEST = "best", "newest"
 
@@ -38,7 +37,7 @@ def load_policy(
 
     `policy.act(obs).action` holds an action for each row of `obs`, any number of them, as the
     environments of training gave them. `policy.train()` has it explore. One with a memory keeps it
-    from one `act` to the next: tell it by `asyncrl.agent.forget` where an episode begins.
+    from one `act` to the next: tell it by `asyncrl.core.agent.forget` where an episode begins.
 
     Args:
         run: Directory of a run, or of checkpoints, or one checkpoint in there.

@@ -11,31 +11,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import SupportsFloat
 
-from asyncrl.agent import Agent
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checks import check_declared
-from asyncrl.env import BatchEnv
-from asyncrl.errors import ConfigError
-from asyncrl.evaluation import InlineEvaluation
-from asyncrl.evaluator import Evaluator
-from asyncrl.inline_actor import InlineActor
-from asyncrl.interrupter import Interrupter
-from asyncrl.recorder import Record, Recorder
-from asyncrl.replay_buffer import (
+from asyncrl.core.agent import Agent
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluator
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Record, Recorder
+from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     check_priorities,
     pass_priorities_on,
     replay_groups,
     restore_replay,
 )
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.settings import check_declared
+from asyncrl.core.types import ModelVersion
+from asyncrl.evaluation import InlineEvaluation
+from asyncrl.inline_actor import InlineActor
 from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState
-from asyncrl.segment import SegmentConfig, SegmentSchema
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
-from asyncrl.types import ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,10 @@ from typing import Any, get_args
 import msgpack
 import numpy as np
 
-from asyncrl.errors import ConfigError, WireError
+from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.messages import ActorReport, Experience, ModelInfo
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.header import (
     DTYPES,
     MAX_EPISODES,
@@ -32,10 +35,7 @@ from asyncrl.header import (
     take_actor_report,
     view,
 )
-from asyncrl.messages import ActorReport, Experience, ModelInfo
 from asyncrl.protocol import Delivery
-from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, ModelVersion
 
 PROTOCOL = 6
 """Raised whenever the layout of any message changes."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 Anchor = Any  # str | None, which PyYAML's stubs do not know
 

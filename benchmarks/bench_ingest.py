@@ -24,16 +24,16 @@ import numpy as np
 import psutil
 import torch
 
-from asyncrl.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.env import BoxSpec, EnvSpec, EnvStep
+from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
+from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
+from asyncrl.core.types import Array, Columns
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentConfig
 from asyncrl.train import build_async_trainer
-from asyncrl.types import Array, Columns
 from benchmarks.bench_learner_under_load import in_own_process
 from benchmarks.common import Rounds, compare, in_turns, make_parser, note, provenance, save, show
 

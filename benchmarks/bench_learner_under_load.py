@@ -24,20 +24,20 @@ import numpy as np
 import psutil
 import torch
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.env import DiscreteSpec, EnvSpec
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.segment import SegmentSchema, make_schema
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer import ReplayBuffer
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.train import build_async_trainer
-from asyncrl.types import Array
 from benchmarks.common import (
     Rounds,
     compare,

@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from asyncrl.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.env import EnvSpec
+from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.messages import ModelInfo
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.segment import ColumnSpec
 from asyncrl.train import build_async_trainer
-from asyncrl.types import Array
 from benchmarks.common import (
     Rounds,
     compare,

@@ -21,15 +21,15 @@ from statistics import quantiles
 import numpy as np
 import torch
 
-from asyncrl.interrupter import Interrupter
-from asyncrl.messages import Experience, Message, ModelInfo, Peer
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import Experience, Message, ModelInfo, Peer
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.transport import Topic, Transport
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.transport import Topic, Transport
-from asyncrl.types import ActorId, Array, ModelVersion
 from benchmarks.common import (
     ROOT,
     Comparison,

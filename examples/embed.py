@@ -10,9 +10,9 @@ import numpy as np
 
 from asyncrl import AsyncConfig, AsyncTrainer, EvaluationConfig, build_async_trainer
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.train_result import TrainResult
-from asyncrl.types import Array
 
 
 class AveragingLoop:

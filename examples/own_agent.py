@@ -13,12 +13,12 @@ import gymnasium as gym
 import numpy as np
 
 from asyncrl import Act, AsyncConfig, ConfigError, EnvSpec, ModelInfo, PolicyContext, train_async
-from asyncrl.env import DiscreteSpec
+from asyncrl.core.env import DiscreteSpec
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, Columns, ModelVersion, Params
 from asyncrl.envs.gym import make_batch
-from asyncrl.segment import ColumnSpec
 from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.train_result import TrainResult
-from asyncrl.types import Array, Columns, ModelVersion, Params
 
 ROOMS = 8
 

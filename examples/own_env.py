@@ -18,10 +18,10 @@ from gymnasium.spaces import Box, Discrete
 
 from asyncrl import AsyncConfig, train_async
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.train_result import TrainResult
-from asyncrl.types import Array
 
 WANTED = 20.0
 

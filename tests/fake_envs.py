@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from asyncrl.env import PackedSpec
-from asyncrl.types import Array
+from asyncrl.core.env import PackedSpec
+from asyncrl.core.types import Array
 
 OBS_SPACE = Box(-np.inf, np.inf, (4,), np.float32)
 

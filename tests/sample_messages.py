@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
-from asyncrl.segment import ColumnSpec, make_schema
-from asyncrl.types import ActorId, Array, ModelVersion
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
+from asyncrl.core.segment import ColumnSpec, make_schema
+from asyncrl.core.types import ActorId, Array, ModelVersion
 
 SCHEMA = make_schema(
     [

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.agent import Act
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
-from asyncrl.messages import Experience, Peer
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
+from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.outbox import Outbox
-from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep, Step
-from asyncrl.types import ActorId, ModelVersion
 
 PEER = Peer(actor_id=ActorId(0), incarnation=0)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from asyncrl.actor import Actor, EpisodeMeter, NewEnv
-from asyncrl.agent import Act
-from asyncrl.env import EnvStep
-from asyncrl.messages import (
+from asyncrl.core.agent import Act
+from asyncrl.core.env import EnvStep
+from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
     EvaluationReport,
@@ -20,13 +20,13 @@ from asyncrl.messages import (
     ModelInfo,
     Peer,
 )
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.outbox import Outbox
-from asyncrl.recorder import Record
-from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.trajectory_processor import Trajectories
-from asyncrl.transport import Topic
-from asyncrl.types import ActorId, Array, ModelVersion
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
 
 PEER = Peer(actor_id=ActorId(3), incarnation=1)

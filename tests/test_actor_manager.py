@@ -15,12 +15,12 @@ from unittest.mock import Mock
 import pytest
 
 from asyncrl.actor_manager import ActorManager, ActorManagerConfig
-from asyncrl.errors import ActorFailed, ConfigError
-from asyncrl.interrupter import Interrupter
-from asyncrl.launcher import ActorBody, ActorExit, Progress, ProgressReport
-from asyncrl.messages import Peer
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorBody, ActorExit, Progress, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.restart_policy import RestartPolicyConfig
-from asyncrl.types import ActorId
 from tests.helpers import wait_until
 
 DEADLINE_S = 5.0

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from asyncrl.actor_process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
-from asyncrl.agent import Act, Policy
-from asyncrl.env import EnvStep
-from asyncrl.errors import EnvironmentFault
-from asyncrl.evaluator import Evaluation
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, ModelInfo
+from asyncrl.core.agent import Act, Policy
+from asyncrl.core.env import EnvStep
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array
 from asyncrl.restart_policy import OnException, RestartPolicyConfig
-from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
-from asyncrl.types import Array
 from tests.fakes import COUNTING_SPEC, ConstantAgent, ConstantConfig, CountingBatch, NoProgress
 from tests.sample_messages import PEER, make_model
 

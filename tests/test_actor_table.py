@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from asyncrl.actor_table import ActorTable
-from asyncrl.messages import ActorReport, Peer
-from asyncrl.types import ActorId, ModelVersion
+from asyncrl.core.messages import ActorReport, Peer
+from asyncrl.core.types import ActorId, ModelVersion
 
 
 def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:

@@ -26,16 +26,16 @@ LARGER: dict[str, str] = {
 }
 
 WITHOUT_TWIN = {
-    "asyncrl/agent.py": "protocols; tests/contracts covers implementations",
+    "asyncrl/core/agent.py": "protocols; tests/contracts covers implementations",
     "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
-    "asyncrl/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",
-    "asyncrl/launcher.py": "protocols; tests/launchers covers implementations",
-    "asyncrl/messages.py": "frozen classes; test_wire.py sends each of them",
-    "asyncrl/recorder.py": "protocols; tests/recorders covers implementations",
-    "asyncrl/replay_buffer.py": "protocols; tests/replay_buffers covers implementations",
+    "asyncrl/core/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",
+    "asyncrl/core/launcher.py": "protocols; tests/launchers covers implementations",
+    "asyncrl/core/messages.py": "frozen classes; test_wire.py sends each of them",
+    "asyncrl/core/recorder.py": "protocols; tests/recorders covers implementations",
+    "asyncrl/core/replay_buffer.py": "protocols; tests/replay_buffers covers implementations",
     "asyncrl/train.py": "wiring; integration/test_train_async.py runs all of it",
-    "asyncrl/transport.py": "protocols; tests/contracts covers implementations",
-    "asyncrl/types.py": "aliases",
+    "asyncrl/core/transport.py": "protocols; tests/contracts covers implementations",
+    "asyncrl/core/types.py": "aliases",
 }
 
 PUBLIC_NAMES = """

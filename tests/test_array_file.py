@@ -25,8 +25,8 @@ from asyncrl.array_file import (
     write_group,
     write_stream,
 )
-from asyncrl.errors import CheckpointError
-from asyncrl.types import Array, Params
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.types import Array, Params
 
 NAMES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 ANY_ARRAY = st.sampled_from(NAMES).flatmap(

@@ -16,16 +16,18 @@ import pytest
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import (
+from asyncrl.core.errors import (
     ActorFailed,
     CheckpointError,
     ConfigError,
     NonFiniteModel,
     TransportError,
 )
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import Hello, ModelInfo
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.evaluation import Scored
-from asyncrl.interrupter import Interrupter
-from asyncrl.messages import Hello, ModelInfo
 from asyncrl.pace import Counts
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
@@ -35,9 +37,7 @@ from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.resume import first_incarnation
 from asyncrl.stop_conditions import MaxOptSteps
-from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
-from asyncrl.types import Array, Columns, IntArray
 from tests.fakes import ConstantAgent, DirectSaver
 from tests.helpers import wait_until
 from tests.sample_messages import make_report

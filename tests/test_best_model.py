@@ -9,9 +9,9 @@ import pytest
 
 from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.errors import ConfigError
-from asyncrl.messages import ModelInfo
-from asyncrl.types import ModelVersion
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import ModelVersion
 
 
 def model(opt_steps: int) -> ModelInfo:

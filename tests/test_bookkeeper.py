@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import ModelInfo
 from asyncrl.evaluation import Scored
 from asyncrl.facts import Setup
-from asyncrl.interrupter import Interrupter
-from asyncrl.messages import ModelInfo
 from asyncrl.metrics import describe
 from asyncrl.pace import Counts
 from asyncrl.recorders.memory import MemoryRecorder

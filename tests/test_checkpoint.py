@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
 FILES_OF = ["agent", "model"]

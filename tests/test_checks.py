@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.exploration import EpsilonLadder
-from asyncrl.checks import check_declared
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.collect_then_train import CollectThenTrain
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.offline import OfflineConfig
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.train_sync import SyncConfig

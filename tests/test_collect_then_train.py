@@ -10,14 +10,14 @@ from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.collect_then_train import CollectThenTrain
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Columns
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
-from asyncrl.types import Columns
 from tests.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(

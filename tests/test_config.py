@@ -16,8 +16,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.config import from_plain, load_object, load_yaml, save_yaml, to_plain
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import from_plain, load_object, load_yaml, save_yaml, to_plain
 from asyncrl.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 
 Width = NewType("Width", int)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.directory_lock import DirectoryLock
-from asyncrl.errors import ConfigError
 
 HOLDER = """
 import sys

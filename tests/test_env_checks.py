@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.env import BoxSpec, EnvSpec, EnvStep, PackedSpec
-from asyncrl.env_checks import CheckedBatch, checked
+from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.env_checks import CheckedBatch, checked
+from asyncrl.core.errors import ActorFailed, EnvironmentFault
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ActorFailed, EnvironmentFault
 from asyncrl.inline_actor import InlineActor
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxSeconds
-from asyncrl.types import Array
 from tests.fake_envs import make_vector_env, telling_makers
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.faults.runs import adds_up, until, with_restarts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.errors import describe_error
+from asyncrl.core.errors import describe_error
 
 
 @pytest.mark.fault("F4")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from asyncrl.agent import Act
-from asyncrl.env import BatchEnv, EnvStep
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BatchEnv, EnvStep
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.metrics import describe
-from asyncrl.types import Array
 from tests.fake_envs import Plan, telling_makers
 from tests.fakes import ConstantAgent, CountingBatch, CountingMemory
 

@@ -10,9 +10,9 @@ import gymnasium
 import pytest
 
 from asyncrl.async_config import AsyncConfig
+from asyncrl.core.env import look_at
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
-from asyncrl.given import look_at
 from asyncrl.offline import train_from_data
 from asyncrl.run_plan import RunPlan
 from asyncrl.stop_conditions import MaxOptSteps

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.errors import WireError
+from asyncrl.core.errors import WireError
 from asyncrl.header import DTYPES, Fields, view
 
 

@@ -7,14 +7,14 @@ from collections import deque
 import numpy as np
 import pytest
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.inline_actor import InlineActor
-from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
-from asyncrl.types import Array, Columns, ModelVersion
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 
 LENGTH = 4

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
 
 _SOON_S = 10.0
 

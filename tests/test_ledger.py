@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.ledger import Balance, Ledger
-from asyncrl.messages import Peer
-from asyncrl.types import ActorId
 
 
 def peer(incarnation: int = 0) -> Peer:

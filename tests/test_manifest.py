@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
+from asyncrl.core.errors import CheckpointError
 from asyncrl.manifest import NAME, pack_manifest, read_manifest
 
 META = {"opt_steps": 7, "score": 0.1, "none": None, "deep": {"list": [1, "ü"]}}

@@ -15,24 +15,24 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.recorder import Record
+from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.offline import OfflineConfig, train_from_data
-from asyncrl.recorder import Record
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.seeding import Role, derive_seed
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, Params
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)

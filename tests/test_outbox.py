@@ -10,19 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.errors import ConfigError
-from asyncrl.messages import Experience
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Experience
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
+from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.outbox import Outbox, segments_per_message
-from asyncrl.segment import (
-    END,
-    TERMINATED,
-    TRUNCATED,
-    ColumnSpec,
-    SegmentConfig,
-    make_schema,
-)
 from asyncrl.step_processor import Rows
-from asyncrl.types import Columns, ModelVersion
 from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
 
 LOOKAHEAD = 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import asyncrl
-from asyncrl.messages import SOFTWARE, Hello, Peer
+from asyncrl.core.messages import SOFTWARE, Hello, Peer
 from asyncrl.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
 from tests.sample_messages import (
     PEER,

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpoint
-from asyncrl.errors import CheckpointError, TransportError
-from asyncrl.interrupter import Interrupter
-from asyncrl.messages import EvaluationReport, Message, ModelInfo, Peer
+from asyncrl.core.errors import CheckpointError, TransportError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import Array, Columns, IntArray, ModelVersion, Params
 from asyncrl.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.timing import Stopwatch
-from asyncrl.transport import Topic
 from asyncrl.transports.local import LocalTransport
-from asyncrl.types import Array, Columns, IntArray, ModelVersion, Params
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,

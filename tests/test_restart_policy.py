@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.errors import ConfigError
-from asyncrl.launcher import ActorExit, ProgressReport
-from asyncrl.messages import Peer
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorExit, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.restart_policy import (
     Cause,
     Drop,
@@ -26,7 +27,6 @@ from asyncrl.restart_policy import (
     hung,
     lagged,
 )
-from asyncrl.types import ActorId
 
 KILLED = ActorExit(
     peer=Peer(actor_id=ActorId(0), incarnation=0),

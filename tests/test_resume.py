@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.resume import (
     differences,
     first_incarnation,

@@ -15,8 +15,8 @@ from asyncrl.agents.exploration import Softmax
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.config import load_yaml, save_yaml
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agent import Act
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.env import BatchEnv, EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BatchEnv, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
+from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
-from asyncrl.segment import ColumnSpec, SegmentConfig
 from asyncrl.step_processor import OneStep, Step
 from asyncrl.trajectory_processor import Trajectories
 from asyncrl.transports.local import LocalTransport
-from asyncrl.types import ActorId, ModelVersion
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.sample_messages import make_peer
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.types import Params
 from asyncrl.metrics import describe
 from asyncrl.saver import Saver
-from asyncrl.types import Params
 from tests.fakes import ConstantAgent, ThriftyAgent
 from tests.helpers import wait_until
 

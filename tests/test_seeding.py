@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from asyncrl.seeding import Role, derive_seed
+from asyncrl.core.seeding import Role, derive_seed
 
 
 def test_same_arguments_give_the_same_seed() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.errors import ConfigError
-from asyncrl.segment import (
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import (
     END,
     TERMINATED,
     TRUNCATED,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrl.errors import NonFiniteModel
+from asyncrl.core.errors import NonFiniteModel
 from asyncrl.snapshot import take_snapshot
 from tests.fakes import ConstantAgent
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.errors import ConfigError
-from asyncrl.messages import Experience, Peer
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.staleness import Lag, LagAlarm, Staleness, complaint
-from asyncrl.types import ActorId, ModelVersion
 
 
 @pytest.mark.fault("F31")

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.stragglers import Slow, Stragglers
-from asyncrl.types import ActorId
 
 A, B, C, D = (Peer(actor_id=ActorId(i), incarnation=0) for i in range(4))
 

@@ -10,24 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.env import EnvSpec
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run_plan import RunPlan
-from asyncrl.segment import DISCOUNTED_RETURN
 from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from asyncrl.trajectory_processor import ReturnToGo, Trajectories
-from asyncrl.types import Array
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

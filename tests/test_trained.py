@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from asyncrl import load_policy
-from asyncrl.agent import Policy, PolicyContext, forget
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.config import save_yaml
+from asyncrl.core.agent import Policy, PolicyContext, forget
+from asyncrl.core.env import look_at
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.settings import save_yaml
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
-from asyncrl.given import look_at
-from asyncrl.messages import ModelInfo
 from asyncrl.run_config import RunConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trained import SavedModel
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, ModelVersion
 from tests.fakes import ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

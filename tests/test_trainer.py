@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.array_file import Arrays
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import ConfigError
-from asyncrl.evaluator import Evaluation
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.replay_buffer import pass_priorities_on
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array, Arrays, Columns
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffer import pass_priorities_on
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
-from asyncrl.types import Array, Columns
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play
 

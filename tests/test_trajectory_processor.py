@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
+from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.metrics import describe
 from asyncrl.outbox import Outbox
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep, Rows, Step, schema_of
 from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.trainer import Trainer, TrainerConfig
@@ -29,7 +30,6 @@ from asyncrl.trajectory_processor import (
     Trajectory,
     TrajectoryConfig,
 )
-from asyncrl.types import Columns, ModelVersion
 from tests.streams import PEER, SPEC
 
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncrl.errors import ConfigError, WireError
-from asyncrl.header import DTYPES, MAX_COUNT, MAX_EPISODES, WireMessage
-from asyncrl.messages import (
+from asyncrl.core.errors import ConfigError, WireError
+from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
     EvaluationReport,
@@ -21,6 +20,8 @@ from asyncrl.messages import (
     ModelInfo,
     Peer,
 )
+from asyncrl.core.segment import ColumnSpec, SegmentSchema
+from asyncrl.header import DTYPES, MAX_COUNT, MAX_EPISODES, WireMessage
 from asyncrl.protocol import (
     _MOST_PEERS,
     Ack,
@@ -32,7 +33,6 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.segment import ColumnSpec, SegmentSchema
 from asyncrl.wire import PROTOCOL, ForeignProtocol, ForeignRun, WireFormat
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_model, make_report, same
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.yaml_file import read_yaml, write_yaml
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from asyncrl.agents._critics import make_critics
 from asyncrl.agents._own_networks import own_network, own_networks
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, encoded_mlp
-from asyncrl.env import DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
 
 
 class ChoiceValues(nn.Module):

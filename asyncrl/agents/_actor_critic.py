@@ -13,9 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._bounds import Bounds, LastingNoise
-from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accelerate import Acceleration
@@ -38,10 +36,12 @@ from asyncrl.agents.torch_agent import (
 )
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, BoolArray, Columns, ModelVersion
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import check_not_negative, check_widths
+from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
 
 _LONGEST_INTERVAL_IN_GRAPHS = 3
 """Recording starts after so many steps, and what it records must have been done before."""

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.env import BoxSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, BoolArray
+from asyncrl.core.env import BoxSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, BoolArray
 
 
 class Bounds:

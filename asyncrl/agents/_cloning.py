@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
@@ -30,10 +28,12 @@ from asyncrl.agents.optimizers import FusedAdam
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import TorchPolicy, clip_gradients, flatten_parameters, seeded
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import check_not_negative, check_widths
+from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 

@@ -16,7 +16,7 @@ from asyncrl.agents.networks import (
     encoder_layers,
     n_features,
 )
-from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 
 
 class BatchedCritics(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn.functional import batch_norm
 from asyncrl.agents._critics import EncodedCritics, SeparateCritics
 from asyncrl.agents._heads import Headed
 from asyncrl.agents.networks import NetworkInput, encoder_layers, n_features
-from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, PackedSpec
 
 _EPSILON = 1e-3
 _MOMENTUM = 0.01

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 
 class Value(NamedTuple):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
 
 
 def own_network(

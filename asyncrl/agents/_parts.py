@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.optimizers import LeanOptimizer
-from asyncrl.errors import CheckpointError
-from asyncrl.types import Array, Params
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.types import Array, Params
 
 _logger = logging.getLogger(__name__)
 

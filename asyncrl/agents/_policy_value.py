@@ -26,7 +26,7 @@ from asyncrl.agents.networks import (
     n_features,
 )
 from asyncrl.agents.recurrent import CoreKind, RecurrentCore, each_row
-from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 
 Activation = Literal["tanh", "relu"]
 

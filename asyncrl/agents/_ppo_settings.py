@@ -6,12 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from asyncrl.agents._checks import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
 from asyncrl.agents._stochastic_policy import own_columns
 from asyncrl.agents.distributions import ActionHead, action_head
@@ -20,9 +14,15 @@ from asyncrl.agents.recurrent import MemoryKind
 from asyncrl.agents.schedules import Schedule, check_schedule
 from asyncrl.agents.torch_agent import seeded
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
 
 Correction = Literal["gae", "vtrace"]
 

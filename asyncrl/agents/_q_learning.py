@@ -16,13 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import Act, PolicyContext
-from asyncrl.agents._checks import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
@@ -41,11 +34,18 @@ from asyncrl.agents.torch_agent import (
 )
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
-from asyncrl.env import DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
+from asyncrl.core.types import Array, Columns, ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

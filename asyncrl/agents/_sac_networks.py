@@ -13,8 +13,8 @@ from torch.nn.functional import hardtanh, softplus
 from asyncrl.agents._actor_critic import ActorCriticConfig, BoundedPolicy
 from asyncrl.agents._temperature import Temperature, check_temperature
 from asyncrl.agents.networks import MakeNetwork
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._policy_value import PolicyValueNet
 from asyncrl.agents.networks import observation_reader
 from asyncrl.agents.normalize import Normalized
@@ -17,10 +16,11 @@ from asyncrl.agents.recurrent import Memories
 from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import TRAJECTORY_COLUMNS
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, BoolArray, Columns
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, BoolArray, Columns
 
 LOG_PROB = "log_prob"
 """Column of the logarithms of the probabilities, or densities, of what was drawn."""

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from asyncrl.agents._checks import check_not_negative, check_positive
 from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer
+from asyncrl.core.settings import check_not_negative, check_positive
 
 
 class TemperatureSettings(Protocol):

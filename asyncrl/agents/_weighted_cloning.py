@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from asyncrl.agents._actor_critic import SlowCopy
-from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import CloningConfig, CloningPolicy, Descent
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.torch_agent import TorchAgent
 from asyncrl.agents.updates import Updates
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_positive
+from asyncrl.core.types import Array, Columns, ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

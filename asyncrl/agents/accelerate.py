@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.torch_agent import learning_mode
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 Acceleration = Literal["off", "compile", "graphs"]
 

@@ -32,9 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
-from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
     CloningPolicy,
     UnitGaussianHead,
@@ -44,8 +42,10 @@ from asyncrl.agents._cloning import (
 from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.types import Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.settings import check_positive
+from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Columns
 
 _ALIGNMENT_BYTES = 64
 _LANES = 2

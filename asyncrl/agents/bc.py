@@ -28,13 +28,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._cloning import CloningConfig, CloningPolicy, Descent
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.torch_agent import TorchAgent, pick_device, use_threads
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.types import Columns, ModelVersion
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.types import Columns, ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

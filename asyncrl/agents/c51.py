@@ -27,13 +27,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.torch_agent import pick_device, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

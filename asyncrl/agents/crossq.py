@@ -48,14 +48,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import (
     ActorCritic,
     check_policy_interval,
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._checks import check_not_negative, check_widths
 from asyncrl.agents._critics import make_critics
 from asyncrl.agents._crossq_networks import (
     in_training_mode,
@@ -67,9 +65,11 @@ from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_not_negative, check_widths
+from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,14 +41,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agent import Act, PolicyContext
 from asyncrl.agents._action_values import ChoiceValues, make_action_values
 from asyncrl.agents._actor_critic import SlowCopy, make_actor
-from asyncrl.agents._checks import (
-    check_not_negative,
-    check_probability,
-    check_widths,
-)
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._q_learning import n_actions
 from asyncrl.agents._temperature import Temperature, check_temperature
@@ -68,10 +62,12 @@ from asyncrl.agents.torch_agent import (
 )
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import check_not_negative, check_probability, check_widths
+from asyncrl.core.types import Array, Columns, ModelVersion
 
 Belief = Literal["least", "mean"]
 

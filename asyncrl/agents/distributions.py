@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.env import BoxSpec, DiscreteSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns
+from asyncrl.core.env import BoxSpec, DiscreteSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, Columns
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 

@@ -38,15 +38,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_agent import pick_device, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, Columns
 
 Loss = Literal["huber", "mse"]
 

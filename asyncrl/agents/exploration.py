@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_not_negative, check_positive, check_probability
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
-from asyncrl.checks import check_declared
-from asyncrl.recorder import Record
-from asyncrl.types import Array
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.recorder import Record
+from asyncrl.core.settings import (
+    check_declared,
+    check_not_negative,
+    check_positive,
+    check_probability,
+)
+from asyncrl.core.types import Array
 
 _FALLING = Schedule.linear(1.0, 0.05, 10_000)
 

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from asyncrl.agent import Policy as ActingPolicy
-from asyncrl.agent import evaluation_mode, forget
 from asyncrl.agents.networks import NetworkInput, input_scale, observation_reader
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.torch_agent import TorchPolicy
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import Policy as ActingPolicy
+from asyncrl.core.agent import evaluation_mode, forget
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
-from asyncrl.types import Array, BoolArray
 
 _ATOL = 1e-5
 _CHECKED = (1, 64)  # steps and rows

@@ -33,13 +33,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Trajectories
 from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
@@ -67,10 +60,17 @@ from asyncrl.agents.torch_agent import (
 )
 from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Columns, ModelVersion
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import (
+    check_not_negative,
+    check_positive,
+    check_probability,
+    check_widths,
+)
+from asyncrl.core.types import Columns, ModelVersion
 
 Optimizer = Literal["adam", "rmsprop"]
 

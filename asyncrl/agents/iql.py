@@ -32,9 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._action_values import make_action_values, make_state_value
-from asyncrl.agents._checks import check_positive
 from asyncrl.agents._cloning import (
     CloningPolicy,
     exp_weights,
@@ -43,9 +41,11 @@ from asyncrl.agents._cloning import (
 from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
 from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_positive
+from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,8 +33,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_positive
 from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents.networks import (
@@ -46,8 +44,10 @@ from asyncrl.agents.networks import (
     q_head,
 )
 from asyncrl.agents.torch_agent import pick_device, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from asyncrl.agents._heads import exactly
 from asyncrl.agents.noisy import NoisyLinear, NoisyMLP
-from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
 
 MakeNetwork = Callable[[EnvSpec], nn.Module]
 """Makes a network of the user's own."""

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import DISCOUNTED_RETURN
-from asyncrl.types import Columns
+from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Columns
 
 _LARGEST = 10.0
 _EPSILON = 1e-8

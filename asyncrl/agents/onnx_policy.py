@@ -21,9 +21,9 @@ from onnx import ValueInfoProto, helper, load_from_string
 from onnx.reference import ReferenceEvaluator
 
 from asyncrl.agents._onnx_nodes import NODES, Graph, Value, like_of
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.policy_numpy import OPERATIONS, argument_value, middle_and_half
-from asyncrl.types import Array, BoolArray
 
 _OPSET, _IR_VERSION = 18, 8
 """Of onnx 1.13, so that runtimes since the end of 2022 can read the models."""

@@ -39,7 +39,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._minibatches import Minibatches, Trajectories
 from asyncrl.agents._ppo_losses import (
@@ -67,8 +66,9 @@ from asyncrl.agents.torch_agent import (
     use_threads,
 )
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.types import Columns, ModelVersion
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.types import Columns, ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import SupportsFloat
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from asyncrl.agent import Agent, AgentConfig, Policy, PolicyContext
-from asyncrl.env import EnvSpec
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Columns
+from asyncrl.core.agent import Agent, AgentConfig, Policy, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Columns
 
 _SKIP_OPT_STEPS = 50  # they also load what is loaded lazily
 

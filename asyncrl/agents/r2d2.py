@@ -34,12 +34,6 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import (
-    check_not_negative,
-    check_probability,
-    check_widths,
-)
 from asyncrl.agents._own_networks import own_encoder
 from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
 from asyncrl.agents._returns import rescale, undo_rescale
@@ -55,10 +49,12 @@ from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.recurrent import CoreKind, Memories, RecurrentCore, each_row
 from asyncrl.agents.torch_agent import pick_device, use_threads
 from asyncrl.agents.updates import Updates
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, BoolArray, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.settings import check_not_negative, check_probability, check_widths
+from asyncrl.core.types import Array, BoolArray, Columns
 
 _MEMORY = "memory"
 _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight", _MEMORY)

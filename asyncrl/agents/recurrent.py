@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.networks import NetworkInput
-from asyncrl.types import BoolArray
+from asyncrl.core.types import BoolArray
 
 CoreKind = Literal["gru", "lstm"]
 """Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""

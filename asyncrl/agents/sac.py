@@ -34,16 +34,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import ActorCritic, SlowCopy, make_actor
 from asyncrl.agents._bounds import Bounds
 from asyncrl.agents._critics import make_critics
 from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

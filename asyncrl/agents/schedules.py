@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from asyncrl.agents._checks import check_not_negative, check_positive
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_not_negative, check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -48,15 +47,16 @@ from asyncrl.agents._actor_critic import (
     make_actor,
 )
 from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._checks import check_not_negative
 from asyncrl.agents._critics import make_critics
 from asyncrl.agents.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.schedules import Schedule, check_schedule, value_at
 from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
+from asyncrl.core.settings import check_not_negative
+from asyncrl.core.types import Array, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

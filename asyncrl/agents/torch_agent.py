@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents._parts import Part, mismatch, prepare_part, tensors_of
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.messages import ModelInfo
-from asyncrl.recorder import Record
-from asyncrl.types import Array, ModelVersion, Params
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import Record
+from asyncrl.core.types import Array, ModelVersion, Params
 
 
 class TorchPolicy:

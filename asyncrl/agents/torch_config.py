@@ -11,13 +11,12 @@ from typing import ClassVar, Literal, TypeVar, cast
 import torch
 from torch import nn
 
-from asyncrl.agents._checks import check_not_negative
 from asyncrl.agents.accelerate import Acceleration
 from asyncrl.agents.normalize import Normalized
-from asyncrl.checks import check_declared
-from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec
+from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
+from asyncrl.core.settings import check_declared, check_not_negative
 
 Precision = Literal["float32", "bfloat16"]
 

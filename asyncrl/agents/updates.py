@@ -12,9 +12,9 @@ from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.networks import NetworkInput
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.errors import ConfigError, OutOfMemory
-from asyncrl.segment import DISCOUNTED_RETURN
-from asyncrl.types import Array, Columns
+from asyncrl.core.errors import ConfigError, OutOfMemory
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Array, Columns
 
 TRANSITION_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
 """What updates of single transitions read of a batch, where it is there."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.agent import Policy
-from asyncrl.env import EnvSpec, PackedSpec
+from asyncrl.core.agent import Policy
+from asyncrl.core.env import EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import Progress
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
-from asyncrl.launcher import Progress
-from asyncrl.types import Array, Columns
 
 _ROWS = 64
 _SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")

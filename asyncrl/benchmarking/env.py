@@ -12,9 +12,9 @@ from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
-from asyncrl.env import BatchEnv
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.types import Array
 from asyncrl.envs.random_actions import random_actions
-from asyncrl.types import Array
 
 _TURNS = 256
 

@@ -11,8 +11,8 @@ from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.replay import filled
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
-from asyncrl.replay_buffer import in_batches
-from asyncrl.types import Columns
+from asyncrl.core.replay_buffer import in_batches
+from asyncrl.core.types import Columns
 
 
 class LearnerStage:

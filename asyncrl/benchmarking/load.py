@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.benchmarking.bare_envs import frame_skip
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.env import DiscreteSpec, EnvSpec, StacksFrames
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.env import DiscreteSpec, EnvSpec, StacksFrames
+from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import OneStep
-from asyncrl.types import Array, Columns
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import repeat
 
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError
 
 Count = Callable[[], tuple[int, int]]
 """Returns a count, and how many processes contribute to it by now."""

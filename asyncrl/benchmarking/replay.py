@@ -16,10 +16,10 @@ from asyncrl.benchmarking.load import Load, made_up_experience
 from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
+from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.types import Array, Columns, IntArray
 
 _INDEX_TABLE = 1024
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from asyncrl.benchmarking.result import Quantity, Result, Round, summarise
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError
 
 Rates = Sequence[float]
 """One number for each of a stage's quantities."""

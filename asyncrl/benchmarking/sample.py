@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from asyncrl.agent import PolicyContext
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.bare_envs import play_native, play_plain
 from asyncrl.benchmarking.load import Load
@@ -13,12 +12,13 @@ from asyncrl.benchmarking.rates import Count, growth_rate, wait_until_going
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.errors import AsyncRLError
-from asyncrl.launcher import Launcher, Progress
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.errors import AsyncRLError
+from asyncrl.core.launcher import Launcher, Progress
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Peer
 from asyncrl.train import build_async_trainer
-from asyncrl.types import ActorId
 
 _PRELOAD = ("asyncrl.agents.torch_agent", "asyncrl.envs.gym")
 

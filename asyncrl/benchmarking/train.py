@@ -12,7 +12,7 @@ from asyncrl.benchmarking.rates import growth_rate, wait_until_going
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.sample import SampleStage, stored_by
-from asyncrl.interrupter import CrashForwardingThread
+from asyncrl.core.interrupter import CrashForwardingThread
 from asyncrl.train import build_async_trainer
 
 

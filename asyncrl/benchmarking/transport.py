@@ -19,14 +19,14 @@ from asyncrl.benchmarking.rates import Repeating
 from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.errors import AsyncRLError
-from asyncrl.launcher import Launcher, Progress
+from asyncrl.core.errors import AsyncRLError
+from asyncrl.core.launcher import Launcher, Progress
+from asyncrl.core.messages import Experience, Hello, Peer
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.transport import LearnerLink, Transport
+from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Experience, Hello, Peer
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.transport import LearnerLink, Transport
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
-from asyncrl.types import ActorId, ModelVersion
 from asyncrl.wire import WireFormat
 
 Case = Literal["CartPole-size rows", "84x84 frames"]

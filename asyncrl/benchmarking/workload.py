@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 
 StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
 """What can be measured, in the order of the data's way."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.cli.preset import preset
-from asyncrl.config import from_plain, load_object, to_plain
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.run_config import RunConfig
 from asyncrl.yaml_file import read_yaml
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from asyncrl.config import from_plain, to_plain
+from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.doctor import diagnose
 from asyncrl.envs.gym import EnvConfig

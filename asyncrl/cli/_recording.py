@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from asyncrl.core.recorder import Recorder
 from asyncrl.facts import Setup
-from asyncrl.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from asyncrl.agent import Policy
-from asyncrl.env import BatchEnv
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import Policy
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.trained import SavedModel, policy_of
 

@@ -22,7 +22,7 @@ from asyncrl.benchmarking.result import Result, load_results, save_results
 from asyncrl.benchmarking.rounds import Rounds, Stage
 from asyncrl.benchmarking.table import render
 from asyncrl.benchmarking.workload import StageName, Workload
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 _NAMES = (*get_args(StageName), "all")
 _WORDS = "|".join(_NAMES)

@@ -20,10 +20,10 @@ from asyncrl.cli._examination import examine
 from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
 from asyncrl.cli.machine_check import findings as machine_findings
 from asyncrl.cli.preset import preset
-from asyncrl.config import load_yaml
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import load_yaml
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.run_config import RunConfig
 from asyncrl.run_plan import RunPlan
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import tyro
 
 from asyncrl.cli._trained import find_model, trained
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.evaluator import EpisodeEvaluator
-from asyncrl.seeding import Role, derive_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

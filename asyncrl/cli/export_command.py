@@ -13,7 +13,7 @@ from asyncrl import policy_numpy
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.torch_agent import TorchPolicy
 from asyncrl.cli._trained import find_model, trained
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,16 +21,16 @@ from pathlib import Path
 import psutil
 
 from asyncrl.agents.torch_agent import gpu_names
+from asyncrl.core.launcher import Progress
+from asyncrl.core.messages import Peer
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import ActorId
 from asyncrl.cores import Cores
 from asyncrl.envs._findings import Finding
-from asyncrl.launcher import Progress
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Peer
-from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers._ring_config import RingConfig
-from asyncrl.segment import SegmentSchema
-from asyncrl.types import ActorId
 
 _DESCRIPTORS_PER_ACTOR = 12
 """Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""

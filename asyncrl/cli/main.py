@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from asyncrl.cli._flags import as_flags
 from asyncrl.cli.signals import GivenUp, end_at_signals
-from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.core.errors import AsyncRLError, ConfigError
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]

@@ -20,16 +20,16 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.config import load_object
-from asyncrl.errors import ConfigError
-from asyncrl.given import is_agent_config
+from asyncrl.core.agent import is_agent_config
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.settings import load_object
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized"]
@@ -406,7 +406,7 @@ def preset(name: str) -> RunConfig:
     if not is_agent_config(agent):
         raise ConfigError(
             f"{name} makes {type(agent).__name__}, which is no agent config: that has the methods "
-            "build, build_policy and extra_columns, see asyncrl/agent.py"
+            "build, build_policy and extra_columns, see asyncrl/core/agent.py"
         )
     return RunConfig(agent=agent)
 

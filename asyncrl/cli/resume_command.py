@@ -9,8 +9,8 @@ from asyncrl.cli._flags import dashed
 from asyncrl.cli._trained import check_run_dir
 from asyncrl.cli.preset import preset_like
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
-from asyncrl.config import load_yaml
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import load_yaml
 from asyncrl.run_config import RunConfig
 
 _USAGE = """\

@@ -12,7 +12,7 @@ import typing
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from asyncrl.agents.schedules import Schedule
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 _STEPS = "steps,"
 

@@ -19,7 +19,7 @@ from types import FrameType
 
 from asyncrl.cli._countdown import Countdown
 from asyncrl.cli._ear import hearing
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.interrupter import Interrupter
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from asyncrl.agent import AgentConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
 from asyncrl.cli._config_file import load_over
@@ -30,9 +29,10 @@ from asyncrl.cli.preset import REPLAYS, ReplayKind, preset, preset_lines, with_r
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune_command import tune
-from asyncrl.config import to_plain
-from asyncrl.errors import ConfigError
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.settings import to_plain
 from asyncrl.recorders.terminal import render_summary
 from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer

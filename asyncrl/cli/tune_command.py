@@ -15,10 +15,10 @@ import tyro
 from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import naming_flags
 from asyncrl.cli.preset import preset, preset_like
-from asyncrl.config import load_yaml
+from asyncrl.core.env import DiscreteSpec
+from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.settings import load_yaml
 from asyncrl.cores import Cores
-from asyncrl.env import DiscreteSpec
-from asyncrl.errors import AsyncRLError, ConfigError
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task

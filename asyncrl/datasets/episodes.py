@@ -16,15 +16,21 @@ from itertools import islice
 
 import numpy as np
 
-from asyncrl.agent import Act
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.messages import Peer
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Peer
+from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.core.segment import (
+    DISCOUNTED_RETURN,
+    ColumnSpec,
+    SegmentConfig,
+    SegmentSchema,
+    make_schema,
+)
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.outbox import Outbox
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
-from asyncrl.segment import DISCOUNTED_RETURN, ColumnSpec, SegmentConfig, SegmentSchema, make_schema
 from asyncrl.step_processor import Step, make_one_step
-from asyncrl.types import ActorId, Array, ModelVersion
 
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
 """Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.datasets.episodes import Episode, Observations, fill_buffer
-from asyncrl.env import DiscreteSpec, EnvSpec
 from asyncrl.envs._spaces import spec_from_spaces
-from asyncrl.errors import ConfigError
-from asyncrl.replay_buffer import ReplayBuffer, ReplayBufferConfig
-from asyncrl.segment import ColumnSpec, SegmentConfig
 
 if TYPE_CHECKING:
     from minari import EpisodeData, MinariDataset

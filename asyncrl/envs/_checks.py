@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.env_checks import after, as_array, may_be_wrong, require_finite, require_sound, shown
+from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.env_checks import (
+    after,
+    as_array,
+    may_be_wrong,
+    require_finite,
+    require_sound,
+    shown,
+)
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs._spaces import Parts
-from asyncrl.errors import EnvironmentFault
-from asyncrl.types import Array, BoolArray
 
 
 class Checks:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Space
 
-from asyncrl.env_checks import shown
+from asyncrl.core.env_checks import shown
+from asyncrl.core.types import BoolArray
 from asyncrl.envs._probe import Answer, Probe
-from asyncrl.types import BoolArray
 
 _ALL_CHECKED = 2000
 """Observations that are all looked at; of later ones each tenth is."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.envs._experience import Experience
 
 Level = Literal["ok", "warn", "fail"]

@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
-from asyncrl.types import BoolArray
+from asyncrl.core.types import BoolArray
 
 Row = Any  # an observation of one environment; Python has no common type for these
 

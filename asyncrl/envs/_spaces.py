@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 
 def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) -> EnvSpec:

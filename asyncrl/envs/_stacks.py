@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.types import Array, BoolArray
+from asyncrl.core.types import Array, BoolArray
 
 
 class FrameStacks:

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from asyncrl.types import BoolArray
+from asyncrl.core.types import BoolArray
 
 _NEVER = 2**62
 

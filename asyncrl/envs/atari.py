@@ -18,13 +18,12 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
-from asyncrl.checks import check_declared
-from asyncrl.config import from_plain
-from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.core.env import EnvSpec, EnvStep
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared, from_plain
+from asyncrl.core.types import Array, BoolArray, IntArray
 from asyncrl.envs._stacks import FrameStacks
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, BoolArray, IntArray
 
 gymnasium.register_envs(ale_py)
 

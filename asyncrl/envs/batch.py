@@ -13,13 +13,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from asyncrl.env import DiscreteSpec, EnvSpec, EnvStep
-from asyncrl.env_checks import shown
+from asyncrl.core.env import DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.env_checks import shown
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
 from asyncrl.envs._time_limits import TimeLimits
-from asyncrl.errors import ConfigError, EnvironmentFault
-from asyncrl.types import Array, BoolArray
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 """Makes one plain environment."""

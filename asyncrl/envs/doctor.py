@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from asyncrl.env import BatchEnv
+from asyncrl.core.env import BatchEnv
+from asyncrl.core.errors import AsyncRLError
 from asyncrl.envs._experience import play
 from asyncrl.envs._findings import (
     Finding,
@@ -34,7 +35,6 @@ from asyncrl.envs._probe import Probe
 from asyncrl.envs._twins import autoreset, reproducible, seeds_differ
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.random_actions import random_actions
-from asyncrl.errors import AsyncRLError
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""

@@ -16,11 +16,11 @@ import envpool
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from asyncrl.env import EnvSpec, EnvStep
+from asyncrl.core.env import EnvSpec, EnvStep
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs._stacks import FrameStacks
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, BoolArray
 
 _OURS = {"batch_size", "env_type", "num_envs", "seed"}
 

@@ -15,13 +15,12 @@ from typing import Any, Literal, TypeGuard
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from asyncrl.checks import check_declared
-from asyncrl.config import load_object
-from asyncrl.env import BatchEnv, MakeBatchEnv
+from asyncrl.core.env import BatchEnv, MakeBatchEnv
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared, load_object
 from asyncrl.envs._mujoco import hear_warnings
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
 
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""

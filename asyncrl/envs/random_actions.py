@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.env import BoxSpec, DiscreteSpec
-from asyncrl.types import Array
+from asyncrl.core.env import BoxSpec, DiscreteSpec
+from asyncrl.core.types import Array
 
 
 def random_actions(

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from asyncrl.env import EnvSpec, EnvStep, PackedSpec
-from asyncrl.env_checks import shown
+from asyncrl.core.env import EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.env_checks import shown
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs._checks import Checks
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
-from asyncrl.errors import ConfigError, EnvironmentFault
-from asyncrl.types import Array, BoolArray
 
 
 class VectorBatch:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import cloudpickle
 
-from asyncrl.errors import describe_error
-from asyncrl.launcher import Progress
+from asyncrl.core.errors import describe_error
+from asyncrl.core.launcher import Progress
 from asyncrl.launchers._bodies import take_body
 from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
 

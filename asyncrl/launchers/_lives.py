@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.launcher import ProgressReport
-from asyncrl.messages import Peer
+from asyncrl.core.launcher import ProgressReport
+from asyncrl.core.messages import Peer
 
 _CELLS = 4
 _BYTES = 8 * _CELLS

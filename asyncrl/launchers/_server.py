@@ -27,7 +27,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.errors import describe_error
+from asyncrl.core.errors import describe_error
 from asyncrl.launchers import _child
 from asyncrl.launchers._bodies import identity
 from asyncrl.launchers._directory import WAITING

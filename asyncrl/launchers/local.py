@@ -30,14 +30,14 @@ from typing import Literal, NoReturn, Self
 
 import cloudpickle
 
-from asyncrl.errors import ActorFailed, ConfigError
-from asyncrl.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
+from asyncrl.core.messages import Peer
 from asyncrl.launchers._bodies import identity, make_body
 from asyncrl.launchers._directory import make_directory, uninterrupted
 from asyncrl.launchers._lives import LifeFiles, LogReader, ProgressBoard
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers._server import command
-from asyncrl.messages import Peer
 
 StartMethod = Literal["auto", "forkserver", "spawn"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 
+from asyncrl.core.recorder import Record
 from asyncrl.facts import Facts, Setup
 from asyncrl.metrics import METRICS
-from asyncrl.recorder import Record
 from asyncrl.verdict import Verdict, judge
 
 _WINDOW = 60

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import GoesOn, Record, Recorder
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import GoesOn, Record, Recorder
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from asyncrl.recorder import Record
+from asyncrl.core.recorder import Record
 
 logger = logging.getLogger(__name__)
 

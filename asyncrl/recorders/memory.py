@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asyncrl.recorder import Record
+from asyncrl.core.recorder import Record
 
 
 class MemoryRecorder:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record
-from asyncrl.recorders._flat import flatten
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
+from asyncrl.core.settings import flatten
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
+from asyncrl.core.settings import flatten
 from asyncrl.metrics import describe
-from asyncrl.recorder import Record
-from asyncrl.recorders._flat import flatten
 
 
 class TensorBoardRecorder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.types import Array, IntArray
+from asyncrl.core.types import Array, IntArray
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""

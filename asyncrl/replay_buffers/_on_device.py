@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.replay_buffers._memory import Shapes, shown_bytes
-from asyncrl.types import Array, Columns, IntArray
 
 
 class DeviceColumns:

@@ -12,13 +12,13 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from asyncrl.errors import CheckpointError, ConfigError, NonFiniteModel
+from asyncrl.core.errors import CheckpointError, ConfigError, NonFiniteModel
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import Array, Columns, IntArray, Params
 from asyncrl.replay_buffers._heap import Heap, SumTree
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._state import check_numbers, generator_state, prepare_generator
-from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, Columns, IntArray, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

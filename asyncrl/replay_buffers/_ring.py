@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from asyncrl.array_file import let_go
-from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.segment import END, TERMINATED, SegmentSchema
+from asyncrl.core.types import Array, BoolArray, Columns, IntArray, Params
 from asyncrl.replay_buffers._memory import Shapes, allocate
 from asyncrl.replay_buffers._ring_config import RingConfig, announce
 from asyncrl.replay_buffers._saving import RingExtent, RingStream
@@ -23,8 +25,6 @@ from asyncrl.replay_buffers._state import (
     check_numbers,
     push_saved,
 )
-from asyncrl.segment import END, TERMINATED, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
 if TYPE_CHECKING:
     from asyncrl.replay_buffers._on_device import DeviceColumns

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentSchema
+from asyncrl.core.settings import check_declared
 from asyncrl.replay_buffers._memory import check_room, rounded_bytes
-from asyncrl.segment import ColumnSpec, SegmentSchema
 
 logger = logging.getLogger(__name__)
 

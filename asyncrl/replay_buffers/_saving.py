@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.array_file import Shapes
+from asyncrl.core.segment import END, SegmentSchema
+from asyncrl.core.types import Array, Columns, IntArray, Params, Shapes
 from asyncrl.replay_buffers._state import COLUMN, schema_state
-from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, Columns, IntArray, Params
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from asyncrl.array_file import ArrayStream, collected
+from asyncrl.array_file import collected
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import Array, ArrayStream, Columns, IntArray, Params
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._state import check_kind, generator_state, kind_state, prepare_generator
-from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, Columns, IntArray, Params
 
 
 class Chooser(Protocol):

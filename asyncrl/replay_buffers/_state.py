@@ -9,9 +9,9 @@ from dataclasses import asdict, fields
 import numpy as np
 
 from asyncrl.array_file import let_go
-from asyncrl.errors import CheckpointError
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Array, Columns, IntArray, Params
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.types import Array, Columns, IntArray, Params
 
 _PIECE_BYTES = 16 << 20
 

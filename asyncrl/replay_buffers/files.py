@@ -16,8 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError
-from asyncrl.replay_buffer import (
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.replay_buffer import (
     REPLAY,
     KeepsState,
     ReplayBuffer,

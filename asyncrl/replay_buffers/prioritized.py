@@ -24,11 +24,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from asyncrl.core.segment import END, SegmentSchema
+from asyncrl.core.types import Array, IntArray
 from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._shell import RingReplay
-from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

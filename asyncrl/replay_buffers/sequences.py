@@ -42,13 +42,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import END, SegmentSchema
+from asyncrl.core.types import Array, BoolArray, IntArray
 from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._shell import Chooser, RingReplay, Uniformly
-from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities

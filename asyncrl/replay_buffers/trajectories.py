@@ -34,9 +34,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from asyncrl.array_file import ArrayStream, collected
-from asyncrl.checks import check_declared
-from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.array_file import collected
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.segment import END, TERMINATED, SegmentSchema
+from asyncrl.core.settings import check_declared
+from asyncrl.core.types import Array, ArrayStream, BoolArray, Columns, IntArray, Params
 from asyncrl.replay_buffers._ring_config import check_holds_segment
 from asyncrl.replay_buffers._saving import QueueStream
 from asyncrl.replay_buffers._state import (
@@ -47,8 +49,6 @@ from asyncrl.replay_buffers._state import (
     kind_state,
     push_saved,
 )
-from asyncrl.segment import END, TERMINATED, SegmentSchema
-from asyncrl.types import Array, BoolArray, Columns, IntArray, Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import Array, IntArray
 from asyncrl.replay_buffers._ring import Ring
 from asyncrl.replay_buffers._ring_config import RingConfig
 from asyncrl.replay_buffers._shell import RingReplay, Uniformly
-from asyncrl.segment import SegmentSchema
-from asyncrl.types import Array, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,11 +21,11 @@ from typing import cast
 
 import zmq
 
-from asyncrl.errors import Refused, TransportClosed, TransportError, WireError
+from asyncrl.core.errors import Refused, TransportClosed, TransportError, WireError
+from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer, Report
+from asyncrl.core.transport import Topic
 from asyncrl.header import WireMessage
-from asyncrl.messages import Experience, Hello, ModelInfo, Peer, Report
 from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
-from asyncrl.transport import Topic
 from asyncrl.transports._zeromq_guard import ConnectionLog
 from asyncrl.transports._zeromq_socket import (
     Curve,

@@ -19,8 +19,9 @@ from math import ceil
 
 import zmq
 
-from asyncrl.errors import TransportClosed, TransportError, WireError
-from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.errors import TransportClosed, TransportError, WireError
+from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.transport import Topic, Transport
 from asyncrl.protocol import (
     Ack,
     Delivery,
@@ -32,7 +33,6 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.transport import Topic, Transport
 from asyncrl.transports._zeromq_guard import Complaints, ConnectionLog, Gatekeeper
 from asyncrl.transports._zeromq_socket import (
     Curve,

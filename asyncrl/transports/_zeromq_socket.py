@@ -18,9 +18,9 @@ from typing import Self, cast
 
 import zmq
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError, TransportError
-from asyncrl.messages import Peer
+from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.messages import Peer
+from asyncrl.core.settings import check_declared
 
 ZAP_DOMAIN = b"asyncrl"
 """What the learner's socket tells its gatekeeper that it guards."""

@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from asyncrl.errors import Refused, TransportClosed, TransportError
-from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.errors import Refused, TransportClosed, TransportError
+from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.transport import Topic
 from asyncrl.protocol import PeerTable
-from asyncrl.segment import SegmentSchema
-from asyncrl.transport import Topic
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ from typing import Self
 
 import zmq
 
-from asyncrl.errors import ConfigError, TransportError
-from asyncrl.messages import Peer
-from asyncrl.segment import SegmentSchema
+from asyncrl.core.errors import ConfigError, TransportError
+from asyncrl.core.messages import Peer
+from asyncrl.core.segment import SegmentSchema
 from asyncrl.transports._zeromq_actor import ZmqActorLink as ZmqActorLink
 from asyncrl.transports._zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
 from asyncrl.transports._zeromq_socket import Curve, tcp_endpoint

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from asyncrl.agent import AgentConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.env import MakeBatchEnv
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.errors import AsyncRLError
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.tuning.model import ActorCost, LearnerCost

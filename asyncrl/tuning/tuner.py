@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from asyncrl.errors import AsyncRLError, ConfigError
+from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.tuning.model import (
     ActorCost,
     LearnerCost,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from asyncrl.replay_buffer import KeepsState, ReplayBuffer
+from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer
+from asyncrl.core.segment import END, SegmentSchema
+from asyncrl.core.types import Array, Columns, IntArray, Params
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import END, SegmentSchema
-from asyncrl.types import Array, Columns, IntArray, Params
 from benchmarks.chaos.worlds import SCALE
 
 

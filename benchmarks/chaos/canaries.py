@@ -28,8 +28,8 @@ import yaml
 from asyncrl import policy_numpy
 from asyncrl.array_file import read_arrays
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.config import load_yaml
-from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.settings import load_yaml
 from asyncrl.rate_limiter import RateLimiterConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.hostile_messages import MESSAGES, accepted

@@ -18,8 +18,8 @@ import numpy as np
 
 from asyncrl import array_file, checkpoint
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
-from asyncrl.types import Array
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.types import Array
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.traced_saves import groups, value_of
 from benchmarks.common import note

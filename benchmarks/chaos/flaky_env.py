@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from asyncrl.async_config import AsyncConfig
-from asyncrl.errors import ActorFailed
+from asyncrl.core.errors import ActorFailed
 from asyncrl.restart_policy import RestartPolicyConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["asyncrl.wire", "asyncrl.header", "asyncrl.messages"]):
-    from asyncrl.errors import WireError
+with atheris.instrument_imports(
+    include=["asyncrl.wire", "asyncrl.header", "asyncrl.core.messages"]
+):
+    from asyncrl.core.errors import WireError
     from benchmarks.chaos.hostile_messages import MESSAGES, WIRE, joined, split
 
 __all__: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from asyncrl.messages import Experience, Peer
+from asyncrl.core.messages import Experience, Peer
 from asyncrl.transports.zeromq import ZmqTransport
 from benchmarks.chaos.intruders import admitted
 from tests.sample_messages import make_experience, make_hello

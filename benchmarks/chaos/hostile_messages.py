@@ -16,9 +16,9 @@ import msgpack
 import numpy as np
 
 from asyncrl import wire
-from asyncrl.errors import WireError
+from asyncrl.core.errors import WireError
+from asyncrl.core.messages import EvaluationReport
 from asyncrl.header import WireMessage
-from asyncrl.messages import EvaluationReport
 from asyncrl.protocol import (
     Ack,
     Delivery,

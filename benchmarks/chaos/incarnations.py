@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 from asyncrl.transports._zeromq_socket import routing_id, routing_prefix
 from asyncrl.transports.zeromq import ZmqTransport
 from asyncrl.wire import WireFormat

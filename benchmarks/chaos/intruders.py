@@ -9,8 +9,8 @@ from typing import Protocol
 
 import zmq
 
+from asyncrl.core.messages import Peer
 from asyncrl.header import WireMessage
-from asyncrl.messages import Peer
 from asyncrl.transports._zeromq_socket import Curve, routing_id, routing_prefix
 from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransport
 from asyncrl.wire import WireFormat

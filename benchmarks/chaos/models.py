@@ -21,8 +21,8 @@ from unittest.mock import patch
 import numpy as np
 
 from asyncrl.async_config import AsyncConfig
-from asyncrl.messages import ModelInfo, Peer
-from asyncrl.transport import Topic
+from asyncrl.core.messages import ModelInfo, Peer
+from asyncrl.core.transport import Topic
 from asyncrl.transports.zeromq import ZmqLearnerLink
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.figures import percentile

@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from asyncrl.async_config import AsyncConfig
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.link import FarAway, Link

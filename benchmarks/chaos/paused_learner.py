@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.segment import SegmentConfig
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import Learner, wait_until

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy
 from asyncrl.agents.sac import SACConfig
@@ -29,14 +28,15 @@ from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.env import MakeBatchEnv
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.recorder import Record
-from asyncrl.replay_buffer import ReplayBufferConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.train import build_async_trainer
 from asyncrl.train_sync import SyncConfig, train_sync

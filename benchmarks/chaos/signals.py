@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
+from asyncrl.core.errors import CheckpointError
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import marked, wait_until

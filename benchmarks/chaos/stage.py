@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Self, Unpack
 
 from asyncrl.actor_manager import ActorManagerConfig
-from asyncrl.agent import AgentConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.env import MakeBatchEnv
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.restart_policy import RestartPolicyConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.train import RunParts, build_async_trainer
 from asyncrl.train_result import TrainResult
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig

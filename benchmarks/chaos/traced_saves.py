@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.errors import CheckpointError
-from asyncrl.types import Array
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.types import Array
 from benchmarks.common import ROOT
 
 KILL, FULL, BROKEN = "signal=SIGKILL", "error=ENOSPC", "error=EIO"
@@ -37,7 +37,7 @@ _SAVER = f"""
 import os, signal, sys
 from pathlib import Path
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
+from asyncrl.core.errors import CheckpointError
 from benchmarks.chaos.traced_saves import groups
 
 def save(directory, names, value):

@@ -24,8 +24,8 @@ from typing import NoReturn
 import numpy as np
 import psutil
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
-from asyncrl.types import Array
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.types import Array
 
 SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""

@@ -7,7 +7,7 @@ import math
 from torch import nn
 
 from asyncrl.agents.networks import make_orthogonal
-from asyncrl.env import EnvSpec
+from asyncrl.core.env import EnvSpec
 
 
 def shallow(spec: EnvSpec) -> nn.Module:

@@ -21,20 +21,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from asyncrl.agent import AgentConfig, Policy, PolicyContext
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.config import to_plain
+from asyncrl.core.agent import AgentConfig, Policy, PolicyContext
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.settings import to_plain
+from asyncrl.core.types import ModelVersion
 from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
-from asyncrl.messages import ModelInfo
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.stop_conditions import AnyOf, MaxOptSteps
-from asyncrl.types import ModelVersion
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
 from benchmarks.learning.training import MODES, InARow, evaluated

@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 
 from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.config import to_plain
-from asyncrl.errors import ConfigError
-from asyncrl.evaluator import EpisodeEvaluator, Evaluation
-from asyncrl.recorder import Record
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.settings import to_plain
+from asyncrl.evaluator import EpisodeEvaluator
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import AnyOf, StopCondition
 from asyncrl.train import train_async
 from asyncrl.train_result import TrainResult

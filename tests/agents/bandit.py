@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.agent import Policy, evaluation_mode
-from asyncrl.env import DiscreteSpec, EnvSpec
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import Policy, evaluation_mode
+from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.types import Array, Columns
 
 
 def best_action(obs: Array, spec: EnvSpec) -> Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.segment import END, TERMINATED, make_schema
+from asyncrl.core.types import Columns
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import END, TERMINATED, make_schema
 from asyncrl.step_processor import OneStep
-from asyncrl.types import Columns
 
 
 def spec(shape: tuple[int, ...], n_actions: int, dtype: str = "float32") -> EnvSpec:

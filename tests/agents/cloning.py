@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.types import Array, Columns
 
 _OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 CHOICES = EnvSpec(_OBSERVATION, DiscreteSpec(4))

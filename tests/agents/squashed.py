@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from asyncrl.types import Array
+from asyncrl.core.types import Array
 from tests.agents.cloning import LEARNING_RATE, slope
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.agents.accelerate import Accelerated, Acceleration
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
@@ -18,8 +17,9 @@ from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
 
 CPU = torch.device("cpu")
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.types import Array, Columns
 
 ROWS = 37
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from asyncrl.agents.awac import AWACAgent, AWACConfig
-from asyncrl.env import BoxSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns
+from asyncrl.core.env import BoxSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Columns
 from tests.agents.bandit import mixed_data, value_of
 from tests.agents.cloning import (
     CHOICES,

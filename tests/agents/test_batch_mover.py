@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from asyncrl.agents.batch_mover import BatchLayout, BatchMover, _Lanes
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
 
 CPU = torch.device("cpu")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.schedules import Schedule
-from asyncrl.env import BoxSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 from tests.agents.cloning import (
     CHOICES,
     CONTEXT,

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.c51 import C51Agent, C51Config, C51Network, project
 from asyncrl.agents.networks import DuelingHead
-from asyncrl.env import EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Columns
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import evaluation_mode
 from asyncrl.agents._crossq_networks import BatchRenorm, in_training_mode
 from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import evaluation_mode
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, Columns
 from tests.agents.cloning import LEARNING_RATE
 from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
 from tests.agents.test_sac import (

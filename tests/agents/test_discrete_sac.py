@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.discrete_sac import DiscreteSACAgent, DiscreteSACConfig, DiscreteSACPolicy
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
-from asyncrl.messages import ModelInfo
 from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, Columns, ModelVersion
 
 CONTEXT = PolicyContext(seed=3)
 CHOICES = 3

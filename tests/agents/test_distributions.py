@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from torch.distributions import Categorical, Normal
 
 from asyncrl.agents.distributions import ActionHead, action_head
-from asyncrl.env import BoxSpec, DiscreteSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
+from asyncrl.core.env import BoxSpec, DiscreteSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 
 INF = np.inf
 

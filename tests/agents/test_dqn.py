@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._critics import BatchedCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
@@ -18,10 +17,11 @@ from asyncrl.agents.exploration import EpsilonGreedy, EpsilonLadder, Exploration
 from asyncrl.agents.networks import DuelingHead, MakeNetwork
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.schedules import Schedule
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.segment import DISCOUNTED_RETURN
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Array, Columns
 from tests.agents.chain import (
     CHAIN,
     CHAIN_Q,

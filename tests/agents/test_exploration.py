@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.exploration import (
     EpsilonGreedy,
     EpsilonLadder,
@@ -16,7 +15,8 @@ from asyncrl.agents.exploration import (
     Softmax,
 )
 from asyncrl.agents.schedules import Schedule
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.errors import ConfigError
 
 
 def explorer(exploration: Exploration, seed: int = 0, **context: int) -> Explorer:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl import policy_numpy
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
@@ -26,10 +25,11 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 from asyncrl.policy_numpy import Policy
-from asyncrl.types import Array
 
 ROWS = 50
 STEPS = 60

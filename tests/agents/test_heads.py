@@ -21,7 +21,7 @@ from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 
 HIDDEN = 64
 """Outputs of each hidden layer, and of the convolutions; no head has as many."""

@@ -12,22 +12,22 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, Columns
 
 GAMMA = 0.9
 CONTEXT = PolicyContext(seed=0, n_envs=4)

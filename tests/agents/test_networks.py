@@ -31,9 +31,9 @@ from asyncrl.agents.networks import (
     q_network,
 )
 from asyncrl.agents.noisy import NoisyLinear
-from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs._spaces import spec_from_spaces
-from asyncrl.errors import ConfigError
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
+from asyncrl.core.agent import PolicyContext, evaluation_mode
 from tests.agents.chain import TWO_STATES, random_batch, spec
 
 NOISY = DQNConfig(hidden=(16,), noisy=True, exploration=None, device="cpu")

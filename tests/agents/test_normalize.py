@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.agents.normalize import Normalized, RunningNorm
-from asyncrl.env import BoxSpec, PackedSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32", *, categorical: bool = False) -> BoxSpec:

@@ -15,14 +15,14 @@ from onnx import helper
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._onnx_nodes import NODES, Graph, Value
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.onnx_policy import onnx_model
-from asyncrl.env import EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
 from asyncrl.policy_numpy import OPERATIONS
 from tests import test_policy_numpy
 from tests.agents.test_export import (

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
@@ -23,9 +22,10 @@ from asyncrl.agents.ppo import PPOConfig, PPOPolicy
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
 
 _FREE, _ONES = np.full(4, np.inf, np.float32), np.ones(2, np.float32)
 OBSERVATION = BoxSpec((4,), "float32", -_FREE, _FREE)

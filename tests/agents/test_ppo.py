@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from torch import nn
 
 from asyncrl import trajectory_processor
-from asyncrl.agent import PolicyContext
 from asyncrl.agents._minibatches import Minibatches, Trajectories
 from asyncrl.agents._ppo_losses import (
     corrected_estimates,
@@ -32,19 +31,20 @@ from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.cli.preset import preset
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.train import train_async
 from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, Columns
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 SPEC = EnvSpec(OBSERVATION, DiscreteSpec(2))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.profiler import ProfiledConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 
 SPEC = EnvSpec(BoxSpec((4,), "float32", np.full(4, -9.0), np.full(4, 9.0)), DiscreteSpec(2))
 BATCH = {

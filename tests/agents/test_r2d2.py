@@ -15,19 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.exploration import EpsilonGreedy
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.r2d2 import R2D2Agent, R2D2Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig, make_batch
-from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentConfig
 from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array, Columns
 
 CONTEXT = PolicyContext(seed=3, n_envs=4)
 CHOICES = 3

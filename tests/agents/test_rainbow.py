@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agent import Agent, AgentConfig, PolicyContext, evaluation_mode
 from asyncrl.agents.c51 import C51Agent, C51Config
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonGreedy
@@ -19,15 +18,16 @@ from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.networks import DuelingHead
 from asyncrl.agents.noisy import NoisyLinear
 from asyncrl.agents.rainbow import RainbowConfig
-from asyncrl.env import DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, evaluation_mode
+from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Array
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)

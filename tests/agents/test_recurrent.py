@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from asyncrl.agents.networks import NetworkInput, encoder_layers
 from asyncrl.agents.recurrent import CoreKind, Memories, RecurrentCore, each_row
 from asyncrl.agents.torch_agent import seeded
-from asyncrl.env import BoxSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, PackedSpec
 
 CPU = torch.device("cpu")
 N_INPUTS, N_UNITS = 3, 5

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.agents._returns import VTrace, gae, rescale, undo_rescale, vtrace
-from asyncrl.types import Array
+from asyncrl.core.types import Array
 
 GAMMA = 0.9
 

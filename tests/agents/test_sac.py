@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents._critics import BatchedCritics
 from asyncrl.agents._matmul import pick_matmul
 from asyncrl.agents._sac_networks import sample_action
@@ -21,10 +20,11 @@ from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError
-from asyncrl.messages import ModelInfo
-from asyncrl.types import Array, Columns, ModelVersion
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, Columns, ModelVersion
 from tests.agents.cloning import LEARNING_RATE
 from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
 

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agent import PolicyContext
-from asyncrl.agents._checks import check_positive
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule, check_learning_rate, check_schedule, value_at
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.config import from_plain, load_yaml, save_yaml, to_plain
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError
-from asyncrl.types import Columns
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_positive, from_plain, load_yaml, save_yaml, to_plain
+from asyncrl.core.types import Columns
 
 POINTS = ((100, 1.0), (300, 0.5), (1100, 0.1))
 

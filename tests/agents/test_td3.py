@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agent import AgentConfig, PolicyContext, evaluation_mode, forget
 from asyncrl.agents._bounds import LastingNoise
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
@@ -20,15 +19,16 @@ from asyncrl.agents.td3 import TD3Agent, TD3Config
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.agent import AgentConfig, PolicyContext, evaluation_mode, forget
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.train import train_async
-from asyncrl.types import Array, Columns
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,

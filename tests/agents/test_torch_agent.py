@@ -24,9 +24,9 @@ from asyncrl.agents.torch_agent import (
     seeded,
     use_threads,
 )
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.messages import ModelInfo
-from asyncrl.types import Array, ModelVersion, Params
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, ModelVersion, Params
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from asyncrl.agents.normalize import Normalized
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.env import BoxSpec
-from asyncrl.errors import ConfigError
+from asyncrl.core.env import BoxSpec
+from asyncrl.core.errors import ConfigError
 
 CPU = torch.device("cpu")
 BOX = BoxSpec((2,), "float32", np.zeros(2, np.float32), np.ones(2, np.float32))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.agent import PolicyContext, evaluation_mode
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.sac import SACAgent, SACConfig
 from asyncrl.agents.updates import _out_of_memory
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import ConfigError, OutOfMemory
-from asyncrl.types import Array, Columns
+from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import ConfigError, OutOfMemory
+from asyncrl.core.types import Array, Columns
 
 CONTEXT = PolicyContext(seed=4, n_envs=6)
 BOX = BoxSpec((3,), "float32", np.full(3, -1, np.float32), np.full(3, 1, np.float32))

@@ -17,13 +17,13 @@ from asyncrl.benchmarking.bare_envs import (
     turn_plain,
 )
 from asyncrl.benchmarking.env import turn_batch
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array
 from tests.fake_envs import TRUNCATING, TellingEnv
 from tests.fakes import ConstantAgent
 

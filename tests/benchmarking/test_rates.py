@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.benchmarking import rates
 from asyncrl.benchmarking.rates import Repeating, growth_rate, wait_until_going
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError
 
 
 class Clock:

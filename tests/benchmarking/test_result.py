@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.benchmarking.result import Round, load_results, save_results
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 from tests.benchmarking.sample_results import MACHINE, a_result
 
 

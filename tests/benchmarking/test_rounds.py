@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.benchmarking.rounds import Rounds
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError
 from tests.benchmarking.sample_results import MACHINE, FakeStage, a_quantity
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.sample import SampleStage
-from asyncrl.errors import ActorFailed, AsyncRLError
+from asyncrl.core.errors import ActorFailed, AsyncRLError
 from tests.benchmarking.workloads import make_failing, tiny
 
 FAILING = f"{make_failing.__module__}:{make_failing.__name__}"

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.train import TrainStage
-from asyncrl.errors import ActorFailed
+from asyncrl.core.errors import ActorFailed
 from tests.benchmarking.workloads import make_failing, tiny
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 from tests.benchmarking.workloads import tiny
 from tests.test_architecture import loaded_by
 

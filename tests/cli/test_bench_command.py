@@ -19,7 +19,7 @@ from asyncrl.benchmarking.stages import STAGES
 from asyncrl.cli import bench_command
 from asyncrl.cli.bench_command import parse
 from asyncrl.cli.main import main
-from asyncrl.errors import AsyncRLError
+from asyncrl.core.errors import AsyncRLError
 from tests.benchmarking.sample_results import FakeStage, a_quantity, a_result
 from tests.cli.console import run, started
 from tests.helpers import wait_until

@@ -13,10 +13,10 @@ import pytest
 
 from asyncrl.cli._examination import examine
 from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
-from asyncrl.config import save_yaml
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import save_yaml
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from tests.cli import console

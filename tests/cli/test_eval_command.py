@@ -15,7 +15,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.config import save_yaml
+from asyncrl.core.settings import save_yaml
 from asyncrl.run_config import RunConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import run

@@ -12,17 +12,17 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from asyncrl import policy_numpy
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.config import load_yaml, save_yaml
-from asyncrl.env import EnvSpec
-from asyncrl.messages import ModelInfo
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.settings import load_yaml, save_yaml
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.policy_numpy import Policy
 from asyncrl.run_config import RunConfig
-from asyncrl.types import Array, ModelVersion
 from tests.cli.conftest import Trained
 from tests.fakes import ConstantConfig
 

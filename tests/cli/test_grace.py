@@ -13,7 +13,7 @@ import pytest
 from asyncrl.cli import signals
 from asyncrl.cli._countdown import Countdown
 from asyncrl.cli.signals import interrupting, reserve_s
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.interrupter import Interrupter
 from tests.helpers import wait_until
 
 

@@ -15,7 +15,7 @@ import pytest
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.cli.resume_command import parse
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run, started
 from tests.helpers import wait_until

@@ -11,7 +11,7 @@ from asyncrl.agents.schedules import Schedule
 from asyncrl.cli.main import main
 from asyncrl.cli.schedule_flags import read_setting, show_setting
 from asyncrl.cli.train_command import parse
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 
 LINE = Schedule(points=((0, 3e-4), (1_000_000, 0.0)))
 STEPS = Schedule(points=((0, 1.0), (500, 0.1)), interpolate=False)

@@ -17,7 +17,7 @@ import pytest
 from asyncrl.checkpoint import Checkpointer
 from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.interrupter import Interrupter
 from tests.cli.console import COMMAND, TINY, started
 from tests.helpers import wait_until
 
@@ -104,7 +104,7 @@ def test_nothing_is_interrupted_once_the_run_has_ended() -> None:
 IN_NATIVE_CODE = """
 import hashlib
 from asyncrl.cli.signals import interrupting
-from asyncrl.interrupter import Interrupter
+from asyncrl.core.interrupter import Interrupter
 
 with interrupting(Interrupter()):
     print("begins", flush=True)

@@ -24,8 +24,8 @@ from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
-from asyncrl.config import load_yaml, save_yaml
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
@@ -250,7 +250,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
     assert ("Traceback" in done.stderr) is debug
     sentence = "actor 0 failed: RuntimeError: the robot fell off the table"
     if debug:
-        assert f"asyncrl.errors.ActorFailed: {sentence}" in done.stderr
+        assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
         hint = "x/error.txt holds the traceback"
         assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Mend what ")

@@ -19,15 +19,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from asyncrl.agent import (
-    Agent,
-    AgentConfig,
-    Policy,
-    PolicyContext,
-    ReusesMemory,
-    evaluation_mode,
-    forget,
-)
 from asyncrl.agents import accumulation
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
@@ -46,10 +37,19 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.config import from_plain, to_plain
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.types import Array, Columns, Params
+from asyncrl.core.agent import (
+    Agent,
+    AgentConfig,
+    Policy,
+    PolicyContext,
+    ReusesMemory,
+    evaluation_mode,
+    forget,
+)
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.settings import from_plain, to_plain
+from asyncrl.core.types import Array, Columns, Params
 from tests.fakes import ConstantConfig
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))

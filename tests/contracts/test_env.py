@@ -16,11 +16,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.env import BatchEnv, EnvStep, PackedSpec
+from asyncrl.core.env import BatchEnv, EnvStep, PackedSpec
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.types import Array, BoolArray
 from tests.fake_envs import (
     NESTED_SPACE,
     TERMINATING,

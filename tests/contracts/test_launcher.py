@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.errors import ConfigError
-from asyncrl.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Peer
-from asyncrl.types import ActorId
 from tests.helpers import wait_until
 from tests.launchers import bodies
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from asyncrl.recorder import Recorder
+from asyncrl.core.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder, NullRecorder

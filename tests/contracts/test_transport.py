@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.errors import Refused, TransportClosed
-from asyncrl.messages import (
+from asyncrl.core.errors import Refused, TransportClosed
+from asyncrl.core.messages import (
     ActorReport,
     EvaluationReport,
     Experience,
@@ -22,7 +22,7 @@ from asyncrl.messages import (
     ModelInfo,
     Peer,
 )
-from asyncrl.transport import ActorLink
+from asyncrl.core.transport import ActorLink
 from asyncrl.transports.local import LocalTransport
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from tests.sample_messages import (

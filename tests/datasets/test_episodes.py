@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
+from asyncrl.core.types import Array
 from asyncrl.datasets.episodes import Episode, fill_buffer
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.errors import ConfigError, EnvironmentFault
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentConfig
-from asyncrl.types import Array
 
 GAMMA = 0.9
 

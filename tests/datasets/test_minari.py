@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
+from asyncrl.core.env import DiscreteSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig
+from asyncrl.core.types import Array
 from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes, minari_spec
-from asyncrl.env import DiscreteSpec, PackedSpec
-from asyncrl.errors import ConfigError
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import END, TERMINATED, TRUNCATED, SegmentConfig
-from asyncrl.types import Array
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("jax")  # its collector needs it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl.env import EnvStep
+from asyncrl.core.env import EnvStep
 
 
 def stacks_follow(first: np.ndarray, steps: list[EnvStep], n_frames: int = 4) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncrl.env import BatchEnv, DiscreteSpec, EnvStep
+from asyncrl.core.env import BatchEnv, DiscreteSpec, EnvStep
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import ConfigError
 from tests.envs.frames import stacks_follow
 from tests.helpers import wait_until
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, Text
 
-from asyncrl.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.fake_envs import (
     OBS_SPACE,
     TERMINATING,

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
-from asyncrl.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.envs import _findings as judge
 from asyncrl.envs._experience import Episode, Experience, misfit, play
 from asyncrl.envs._findings import Finding, action_bounds, reward_scale, spaces, speed, time_limit

@@ -10,10 +10,10 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncrl.env import BatchEnv, BoxSpec, DiscreteSpec, EnvStep
+from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvStep
+from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.gym import EnvConfig, as_batch_env
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.envs.frames import stacks_follow
 from tests.helpers import wait_until
 

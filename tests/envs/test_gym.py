@@ -14,11 +14,11 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from asyncrl.env import BatchEnv, DiscreteSpec
+from asyncrl.core.env import BatchEnv, DiscreteSpec
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError
 from tests.fake_envs import TellingEnv, make_env, make_vector_env
 
 PLAIN = "tests.fake_envs:make_env"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.env import BoxSpec, DiscreteSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec
 from asyncrl.envs.random_actions import random_actions
 
 INF = np.inf

@@ -24,9 +24,9 @@ from gymnasium.spaces import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
 from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
-from asyncrl.errors import ConfigError
 from tests.envs.strategies import nested_spaces
 
 ANY = Box(-1, 1, (1,), np.float32)

@@ -13,9 +13,9 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from asyncrl.env import DiscreteSpec, PackedSpec
+from asyncrl.core.env import DiscreteSpec, PackedSpec
+from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.errors import ConfigError, EnvironmentFault
 from tests.fake_envs import (
     NESTED_SPACE,
     OBS_SPACE,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer
+from asyncrl.core.types import ActorId
 from asyncrl.restart_policy import OnException, RestartPolicyConfig
-from asyncrl.types import ActorId
 from tests.integration.test_train_async import Loop, config
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.errors import ActorFailed
-from asyncrl.launcher import ActorExit, Progress
+from asyncrl.core.errors import ActorFailed
+from asyncrl.core.launcher import ActorExit, Progress
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Peer
 from asyncrl.restart_policy import RestartPolicyConfig, cause_of
 from asyncrl.stop_conditions import MaxSeconds
-from asyncrl.types import ActorId
 from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.errors import CheckpointError
+from asyncrl.core.errors import CheckpointError
 from benchmarks.chaos.corruption import unnoticed
 from benchmarks.chaos.traced_saves import (
     BROKEN,

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.launcher import ProgressReport
+from asyncrl.core.launcher import ProgressReport
 from tests.faults.learners import boards, learner
 from tests.helpers import wait_until
 
@@ -26,7 +26,7 @@ STOPPED_BY_ITS_ACTORS = """
 import dataclasses, json, os, signal, sys
 from pathlib import Path
 from asyncrl.launchers.local import LocalLauncher
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 from tests.fakes import CountingBatch
 from tests.faults.runs import until, with_restarts
 from tests.helpers import wait_until

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from asyncrl.env import EnvStep
-from asyncrl.types import Array
+from asyncrl.core.env import EnvStep
+from asyncrl.core.types import Array
 from tests.fakes import CountingBatch
 from tests.helpers import wait_until
 

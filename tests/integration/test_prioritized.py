@@ -10,10 +10,10 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch

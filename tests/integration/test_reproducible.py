@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agent import AgentConfig, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.core.agent import AgentConfig, PolicyContext
+from asyncrl.core.segment import make_schema
+from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import make_schema
 from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.types import Params
 from tests.test_trainer import CLOCK_METRICS
 
 CASES = [

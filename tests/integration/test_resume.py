@@ -13,15 +13,15 @@ import pytest
 
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.train import build_async_trainer, train_async
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.types import Columns
 from benchmarks.chaos.resumed_runs import (
     CASES,
     DQN_SMALL,

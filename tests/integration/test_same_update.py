@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.replay_buffer import ReplayBuffer, TakesPriorities
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.step_processor import make_one_step, schema_of
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.types import Array, Columns, IntArray
 from tests.test_async_trainer import Stage
 
 SEED = 3

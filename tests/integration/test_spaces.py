@@ -16,27 +16,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.agent import Act, AgentConfig, PolicyContext
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.env import BatchEnv, EnvSpec, PackedSpec
+from asyncrl.core.agent import Act, AgentConfig, PolicyContext
+from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
+from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.envs._spaces import Parts
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.evaluator import EpisodeEvaluatorConfig
-from asyncrl.messages import Experience, Peer
 from asyncrl.outbox import Outbox
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import SegmentConfig, make_schema
 from asyncrl.step_processor import OneStep, Step
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.types import ActorId, Array, ModelVersion
 from asyncrl.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
 

@@ -17,26 +17,27 @@ import numpy as np
 import psutil
 import pytest
 
-from asyncrl.agent import Act
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.env import EnvStep
-from asyncrl.errors import ActorFailed, ConfigError, NonFiniteModel
-from asyncrl.evaluator import EpisodeEvaluatorConfig, Evaluation
-from asyncrl.interrupter import Interrupter
-from asyncrl.messages import ModelInfo
+from asyncrl.core.agent import Act
+from asyncrl.core.env import EnvStep
+from asyncrl.core.errors import ActorFailed, ConfigError, NonFiniteModel
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Array
+from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.restart_policy import RestartPolicyConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
-from asyncrl.types import Array
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.helpers import wait_until
 from tests.leftovers import children

@@ -19,12 +19,12 @@ from zmq.utils import z85
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.restart_policy import RestartPolicyConfig
-from asyncrl.segment import SegmentConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.transports._zeromq_socket import Curve

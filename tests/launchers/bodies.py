@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from asyncrl.launcher import Progress
+from asyncrl.core.launcher import Progress
 
 
 def returns(progress: Progress) -> None:

@@ -19,13 +19,13 @@ from typing import NoReturn
 import psutil
 import pytest
 
-from asyncrl.errors import ActorFailed, ConfigError
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.launchers import local
 from asyncrl.launchers._directory import ALIVE, make_directory
 from asyncrl.launchers._marks import kill_marked, marked
 from asyncrl.launchers.local import LocalLauncher, StartMethod
-from asyncrl.messages import Peer
-from asyncrl.types import ActorId
 from tests.contracts.test_launcher import DEADLINE_S, alive, peer
 from tests.helpers import many_descriptors, wait_until
 from tests.launchers import bodies
@@ -318,7 +318,7 @@ LEARNER = textwrap.dedent("""\
     import sys
     from pathlib import Path
     from asyncrl.launchers.local import LocalLauncher
-    from asyncrl.messages import Peer
+    from asyncrl.core.messages import Peer
     from tests.launchers import bodies
 
     launcher = LocalLauncher(start_method=sys.argv[2])
@@ -455,8 +455,8 @@ SWEEP = textwrap.dedent("""
     import multiprocessing
 
     from asyncrl.launchers.local import LocalLauncher
-    from asyncrl.messages import Peer
-    from asyncrl.types import ActorId
+    from asyncrl.core.messages import Peer
+    from asyncrl.core.types import ActorId
 
     class Body:
         def __call__(self, progress):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.errors import ConfigError
-from asyncrl.recorder import Record
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder

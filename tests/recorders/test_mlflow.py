@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
 from tests.fake_mlflow import Store, install
 

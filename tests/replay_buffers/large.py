@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from asyncrl.replay_buffer import ReplayBufferConfig
+from asyncrl.core.replay_buffer import ReplayBufferConfig
+from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import ColumnSpec, make_schema
 
 SEGMENTS = 200
 SCHEMA = make_schema(

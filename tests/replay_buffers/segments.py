@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Array, IntArray
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.types import Array, IntArray
 
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint import Checkpointer
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.replay_buffers.files import load_replay, save_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
@@ -189,7 +189,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 import numpy as np
-from asyncrl.replay_buffer import restore_replay
+from asyncrl.core.replay_buffer import restore_replay
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.resume import load_to_resume
 from tests.replay_buffers.large import LARGE, SCHEMA

@@ -18,10 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.agent import PolicyContext
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.errors import ConfigError
-from asyncrl.messages import Experience
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Experience
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.types import Array
 from asyncrl.replay_buffers import _on_device
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import (
@@ -29,8 +31,6 @@ from asyncrl.replay_buffers.sequences import (
     SequenceReplayConfig,
 )
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Array
 from tests.replay_buffers.segments import segment, streams
 from tests.sample_messages import make_experience
 from tests.streams import SPEC, make_outbox, play, schema

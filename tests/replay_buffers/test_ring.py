@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.replay_buffers import _memory
 from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import ColumnSpec, SegmentSchema, make_schema
 from tests.replay_buffers.segments import streams
 from tests.streams import Transition, make_outbox, play, schema
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.array_file import ArrayStream, collected
-from asyncrl.messages import Experience
-from asyncrl.replay_buffer import StreamsState
+from asyncrl.array_file import collected
+from asyncrl.core.messages import Experience
+from asyncrl.core.replay_buffer import StreamsState
+from asyncrl.core.segment import END
+from asyncrl.core.types import Array, ArrayStream, Params
 from asyncrl.replay_buffers import _saving
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import END
-from asyncrl.types import Array, Params
 from tests.replay_buffers.large import SCHEMA, SEGMENTS
 from tests.replay_buffers.segments import segment, streams, with_columns
 from tests.replay_buffers.test_state import CASES, RINGS, SOME, Case, push, same, use
@@ -250,7 +250,7 @@ from pathlib import Path
 import numpy as np
 from asyncrl.array_file import let_go
 from asyncrl.checkpoint import Checkpointer
-from asyncrl.replay_buffer import replay_groups
+from asyncrl.core.replay_buffer import replay_groups
 from tests.replay_buffers.large import LARGE, SCHEMA, SEGMENTS
 
 def status_bytes(name):

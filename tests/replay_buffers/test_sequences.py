@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.config import from_plain, to_plain
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import from_plain, to_plain
+from asyncrl.core.types import Array
 from asyncrl.replay_buffers.sequences import (
     PrioritizedSequenceReplayConfig,
     SequenceReplay,
     SequenceReplayConfig,
 )
-from asyncrl.types import Array
 from tests.replay_buffers.segments import segment, streams, with_columns
 from tests.streams import Transition, make_outbox, n_step_return, play, schema
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.errors import CheckpointError
-from asyncrl.messages import Experience
-from asyncrl.replay_buffer import KeepsState, TakesPriorities
+from asyncrl.core.errors import CheckpointError
+from asyncrl.core.messages import Experience
+from asyncrl.core.replay_buffer import KeepsState, TakesPriorities
+from asyncrl.core.types import Array
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import (
     PrioritizedSequenceReplayConfig,
@@ -21,7 +22,6 @@ from asyncrl.replay_buffers.sequences import (
 )
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.types import Array
 from tests.replay_buffers.segments import streams
 from tests.streams import make_outbox, play, schema
 

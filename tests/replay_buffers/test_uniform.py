@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.errors import ConfigError
-from asyncrl.replay_buffer import in_batches
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import in_batches
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from tests.streams import make_outbox, n_step_return, play, schema
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from asyncrl.errors import Refused
+from asyncrl.core.errors import Refused
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.ledger import Ledger
-from asyncrl.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.proxy import Proxy
 from tests.helpers import wait_until

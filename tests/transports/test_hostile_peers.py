@@ -18,8 +18,8 @@ import msgpack
 import psutil
 import pytest
 
-from asyncrl.errors import Refused, WireError
-from asyncrl.messages import Experience
+from asyncrl.core.errors import Refused, WireError
+from asyncrl.core.messages import Experience
 from asyncrl.protocol import Refusal
 from asyncrl.transports._zeromq_guard import Complaints
 from asyncrl.transports.zeromq import (

@@ -15,8 +15,8 @@ import psutil
 import pytest
 import zmq
 
-from asyncrl.errors import ConfigError, Refused, TransportError
-from asyncrl.messages import Experience, Peer
+from asyncrl.core.errors import ConfigError, Refused, TransportError
+from asyncrl.core.messages import Experience, Peer
 from asyncrl.transports._zeromq_guard import Gatekeeper
 from asyncrl.transports._zeromq_socket import (
     Curve,

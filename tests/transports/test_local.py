@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from asyncrl.errors import TransportError
-from asyncrl.messages import Experience
+from asyncrl.core.errors import TransportError
+from asyncrl.core.messages import Experience
 from asyncrl.transports.local import LocalTransport
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello
 

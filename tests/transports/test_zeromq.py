@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 import zmq
 
-from asyncrl.errors import ConfigError, Refused, TransportError, WireError
-from asyncrl.messages import Experience, ModelInfo, Peer
+from asyncrl.core.errors import ConfigError, Refused, TransportError, WireError
+from asyncrl.core.messages import Experience, ModelInfo, Peer
+from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.protocol import Finish
-from asyncrl.segment import ColumnSpec, make_schema
 from asyncrl.transports._zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
 from asyncrl.transports.zeromq import (
     ZmqActorLink,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
+from asyncrl.core.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
 from asyncrl.tuning.model import ActorCost, Plan
 from asyncrl.tuning.trial import Trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning

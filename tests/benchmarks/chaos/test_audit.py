@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
+from asyncrl.core.types import Columns, IntArray
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.segment import END, ColumnSpec, SegmentSchema, make_schema
-from asyncrl.types import Columns, IntArray
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.worlds import SCALE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.messages import Message
+from asyncrl.core.messages import Message
 from asyncrl.protocol import PeerTable
 from asyncrl.transports._zeromq_guard import Gatekeeper
 from benchmarks.chaos import credentials, incarnations

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from asyncrl.errors import ConfigError
-from asyncrl.types import Array, BoolArray
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Array, BoolArray
 
 _ALIGNMENT_BYTES = 8
 
@@ -235,3 +235,34 @@ class StacksFrames(Protocol):
 
 MakeBatchEnv = Callable[[], BatchEnv]
 """Builds a batch of environments in the process that will step it."""
+
+_MAKE_ENV = (
+    'give EnvConfig(id="CartPole-v1", n_envs=8).build, or for environments of your own '
+    "make_batch(MyEnv, n_envs=8), both of asyncrl.envs.gym"
+)
+
+
+def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
+    """Make environments; refuse a function, an argument of this name, that makes anything else."""
+    if not callable(make_env):
+        raise ConfigError(
+            f"{name} must be a function, got {make_env!r:.80}, because training and evaluations "
+            f"make environments of their own; {_MAKE_ENV}"
+        )
+    env = make_env()
+    if not hasattr(env, "n_envs"):
+        if hasattr(env, "close"):
+            env.close()
+        raise ConfigError(
+            f"{name} must return a batch of environments, got {env!r:.80}; {_MAKE_ENV}"
+        )
+    return env
+
+
+def look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
+    """Make the environments once, here, where an error is easiest to read."""
+    env = make_batch_env(make_env)
+    try:
+        return env.spec, env.n_envs
+    finally:
+        env.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, Protocol
 
-from asyncrl.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 
 Topic = Literal["act", "evaluate"]
 """Which models a peer wants: every published one, or those that are to be evaluated."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from asyncrl.messages import Peer
+from asyncrl.core.messages import Peer
 
 
 class Progress(Protocol):

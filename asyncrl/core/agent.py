@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat, runtime_checkable
 
-from asyncrl.env import EnvSpec
-from asyncrl.messages import ModelInfo
-from asyncrl.recorder import Record
-from asyncrl.segment import ColumnSpec
-from asyncrl.types import Array, BoolArray, Columns, Params
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, BoolArray, Columns, Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,3 +227,20 @@ class _EvaluationMode:
 
     def __exit__(self, *_: object) -> None:
         self._policy.train(self._was_training)
+
+
+def is_agent_config(agent: object) -> bool:
+    """Whether this has what an agent's settings have, or is the class of such."""
+    return all(hasattr(agent, name) for name in ("build", "build_policy", "extra_columns"))
+
+
+def require_agent_config(agent: object) -> None:
+    """Refuse what is no agent's settings."""
+    complete = is_agent_config(agent)
+    if complete and isinstance(agent, type):
+        raise ConfigError(f"the agent must be settings, got their class; write {agent.__name__}()")
+    if not complete:
+        raise ConfigError(
+            f"the agent must be settings such as DQNConfig(), got {agent!r:.80}, which has not the "
+            "methods build, build_policy and extra_columns of asyncrl/core/agent.py"
+        )

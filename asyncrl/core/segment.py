@@ -33,8 +33,8 @@ from math import prod
 
 import numpy as np
 
-from asyncrl.checks import check_declared
-from asyncrl.errors import ConfigError
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import check_declared
 
 DISCOUNTED_RETURN = "discounted_return"
 """Column that a step processor fills for agents that ask for it: the discounted return of the

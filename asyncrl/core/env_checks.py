@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.env import BatchEnv, BoxSpec, EnvSpec, EnvStep, PackedSpec
-from asyncrl.errors import EnvironmentFault
-from asyncrl.types import Array, BoolArray
+from asyncrl.core.env import BatchEnv, BoxSpec, EnvSpec, EnvStep, PackedSpec
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.types import Array, BoolArray
 
 _SHOWN_VALUES = 8
 
@@ -67,7 +67,7 @@ class CheckedBatch:
         if not isinstance(out, EnvStep):
             raise EnvironmentFault(
                 f"step of {self._name} returned {shown(out)}; make it return an `EnvStep`, see "
-                "asyncrl/env.py"
+                "asyncrl/core/env.py"
             )
         obs = self._obs("observations", out.obs, action)
         final = out.final_obs

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from asyncrl.agent import TellsPriorities
-from asyncrl.array_file import Arrays, ArrayStream
-from asyncrl.errors import CheckpointError, ConfigError
-from asyncrl.segment import ColumnSpec, SegmentSchema
-from asyncrl.types import Array, Columns, IntArray, Params
+from asyncrl.core.agent import TellsPriorities
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentSchema
+from asyncrl.core.types import Array, Arrays, ArrayStream, Columns, IntArray, Params
 
 REPLAY = "replay"
 """The group of a checkpoint that holds the replay."""

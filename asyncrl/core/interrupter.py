@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from asyncrl.errors import describe_error
+from asyncrl.core.errors import describe_error
 
 _MAX_NOTES = 8
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from asyncrl.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
+from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion, Params
 
 
 def _version(package: str) -> str:
