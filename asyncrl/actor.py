@@ -19,9 +19,9 @@ from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import ActorReport, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Array, IntArray, ModelVersion
+from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.outbox import Outbox
 from asyncrl.step_processor import Step, StepProcessor
-from asyncrl.timing import Stopwatch
 
 _WAIT_S = 0.1
 """One slice of waiting; between two slices the actor looks whether it is to finish."""

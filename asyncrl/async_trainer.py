@@ -30,7 +30,7 @@ from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
 from asyncrl.evaluation import EvaluationSite
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.resume import going_on_from
 from asyncrl.saver import RunState

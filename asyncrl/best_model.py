@@ -14,7 +14,7 @@ from asyncrl.checkpoint import Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
-from asyncrl.metrics import METRICS, describe
+from asyncrl.metrics.metrics import METRICS, describe
 
 logger = logging.getLogger(__name__)
 

@@ -22,15 +22,15 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import GoesOn, Record, Recorder
 from asyncrl.core.settings import check_declared
 from asyncrl.evaluation import EvaluationSite, Scored
-from asyncrl.facts import Setup
 from asyncrl.intervals import Every, EverySeconds
+from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.system import SystemMeter
+from asyncrl.metrics.verdict import Setup
 from asyncrl.pace import Counts, Pace
 from asyncrl.resume import plain_config
 from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
-from asyncrl.system import SystemMeter
-from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
+from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap, shares_between
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.ledger import Balance, Ledger
+from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.timing import Stopwatch, ms_per_lap
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schema_of

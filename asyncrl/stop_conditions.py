@@ -21,7 +21,7 @@ from typing import Protocol
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.metrics import METRICS, describe
+from asyncrl.metrics.metrics import METRICS, describe
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from asyncrl.facts import Facts, Setup
-from asyncrl.verdict import Verdict, judge
+from asyncrl.metrics.verdict import Facts, Setup, Verdict, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

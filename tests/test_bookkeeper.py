@@ -18,8 +18,9 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.evaluation import Scored
-from asyncrl.facts import Setup
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.verdict import Setup
 from asyncrl.pace import Counts
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.stop_conditions import (
@@ -30,7 +31,6 @@ from asyncrl.stop_conditions import (
     ReachesUpperBound,
     StopCondition,
 )
-from asyncrl.timing import Stopwatch
 from asyncrl.train_result import TrainResult
 from tests.fakes import ConstantAgent, DirectSaver, ThriftyAgent
 

@@ -16,7 +16,7 @@ from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
 from tests.fake_envs import Plan, telling_makers
 from tests.fakes import ConstantAgent, CountingBatch, CountingMemory
 

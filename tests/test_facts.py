@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from asyncrl.cores import Cores
-from asyncrl.facts import Facts, Setup
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.system import Cores
+from asyncrl.metrics.verdict import Facts, Setup
 
 RECORD = {
     "wall_s": 12.0,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import asyncrl
-from asyncrl.metrics import METRICS, describe
+from asyncrl.metrics.metrics import METRICS, describe
 
 
 def test_listed_name_is_described_by_its_own_line() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.metrics import METRICS
+from asyncrl.metrics.metrics import METRICS
 from tests.test_architecture import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -18,10 +18,10 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Array, Columns, IntArray, ModelVersion, Params
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
-from asyncrl.timing import Stopwatch
 from asyncrl.transports.local import LocalTransport
 from tests.helpers import wait_until
 from tests.sample_messages import (

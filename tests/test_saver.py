@@ -17,7 +17,7 @@ from asyncrl.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Params
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
 from asyncrl.saver import Saver
 from tests.fakes import ConstantAgent, ThriftyAgent
 from tests.helpers import wait_until

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.metrics import describe
-from asyncrl.system import SystemMeter, find_gpu
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.system import SystemMeter, find_gpu
 
 SPIN = "import sys; print(flush=True)\nwhile True: pass"
 

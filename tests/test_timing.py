@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from asyncrl.timing import Stopwatch, ms_per_lap, shares_between
+from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap, shares_between
 
 
 class HandClock:

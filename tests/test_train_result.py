@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.train_result import TrainResult
 
 

@@ -17,7 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
 from asyncrl.outbox import Outbox
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.facts import Facts, Setup
-from asyncrl.verdict import Kind, judge
+from asyncrl.metrics.verdict import Facts, Kind, Setup, judge
 
 BUSY_ACTOR = {"env": 0.7, "policy": 0.2, "send": 0.1}
 BUSY_LEARNER = {"opt": 0.8, "sample": 0.1, "publish": 0.05, "other": 0.05}

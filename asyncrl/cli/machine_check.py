@@ -26,9 +26,9 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
-from asyncrl.cores import Cores
 from asyncrl.envs._findings import Finding
 from asyncrl.launchers.local import LocalLauncher
+from asyncrl.metrics.system import Cores
 from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers._ring_config import RingConfig
 

@@ -18,7 +18,7 @@ from asyncrl.cli.preset import preset, preset_like
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.settings import load_yaml
-from asyncrl.cores import Cores
+from asyncrl.metrics.system import Cores
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task

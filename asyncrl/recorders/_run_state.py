@@ -9,9 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 
 from asyncrl.core.recorder import Record
-from asyncrl.facts import Facts, Setup
-from asyncrl.metrics import METRICS
-from asyncrl.verdict import Verdict, judge
+from asyncrl.metrics.metrics import METRICS
+from asyncrl.metrics.verdict import Facts, Setup, Verdict, judge
 
 _WINDOW = 60
 _SHARES = ("share/learner_", "share/actor_")

@@ -15,7 +15,7 @@ from typing import Any
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
 
 
 class TensorBoardRecorder:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from asyncrl.core.recorder import Record
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders._dashboard import Dashboard, ledger_line
 from asyncrl.recorders._faults import fault_phrases
 from asyncrl.recorders._numbers import count, duration, measure, percent

@@ -13,10 +13,10 @@ from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
+from asyncrl.metrics.verdict import Verdict
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.tuning.model import ActorCost, LearnerCost
-from asyncrl.verdict import Verdict
 
 _START_DEADLINE_S = 120.0
 _FEWEST_OPT_STEPS = 3

@@ -30,7 +30,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.evaluator import EpisodeEvaluatorConfig
-from asyncrl.metrics import describe
+from asyncrl.metrics.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig

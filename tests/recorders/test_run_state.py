@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders._run_state import RunState
 
 LEARNING = {"wall_s": 10.0, "opt_steps": 100.0, "share/learner_opt": 1.0}

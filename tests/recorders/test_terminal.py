@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from asyncrl.facts import Setup
+from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
