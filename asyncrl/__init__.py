@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asyncrl.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-    from asyncrl.checkpoint import Checkpointer
+    from asyncrl.checkpoint.checkpoint import Checkpointer
     from asyncrl.collect_then_train import CollectThenTrain
     from asyncrl.core.agent import (
         Act,
@@ -137,7 +137,7 @@ _HOMES = {
     "actor_manager": ["ActorManager", "ActorManagerConfig"],
     "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
-    "checkpoint": ["Checkpointer"],
+    "checkpoint.checkpoint": ["Checkpointer"],
     "collect_then_train": ["CollectThenTrain"],
     "core.agent": [
         "Act",

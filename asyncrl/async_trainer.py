@@ -15,7 +15,9 @@ from typing import Protocol, SupportsFloat
 
 from asyncrl.actor_manager import ActorManager
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import going_on_from
+from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, CountsEnvSteps
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
@@ -32,8 +34,6 @@ from asyncrl.core.types import Columns
 from asyncrl.evaluation import EvaluationSite
 from asyncrl.metrics.verdict import Setup
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.resume import going_on_from
-from asyncrl.saver import RunState
 from asyncrl.staleness import Lag, Staleness
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-from asyncrl.checkpoint import Checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record

@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import SupportsFloat
 
 from asyncrl.best_model import BestBy, BestModel
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import plain_config
+from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
@@ -27,8 +29,6 @@ from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.pace import Counts, Pace
-from asyncrl.resume import plain_config
-from asyncrl.saver import RunState, Saver
 from asyncrl.snapshot import take_snapshot
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult

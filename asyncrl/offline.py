@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.bookkeeper import BookkeepingConfig
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -34,7 +35,6 @@ from asyncrl.core.settings import check_declared
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.resume import open_checkpoints
 from asyncrl.step_processor import make_one_step
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult

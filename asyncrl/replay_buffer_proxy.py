@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.actor_table import ActorTable
-from asyncrl.checkpoint import Checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message

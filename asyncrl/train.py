@@ -17,6 +17,7 @@ from asyncrl.actor_process import (
 )
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, Strategy
+from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
@@ -28,7 +29,6 @@ from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvalu
 from asyncrl.launchers.local import LocalLauncher, pickled
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.resume import first_incarnation, open_checkpoints
 from asyncrl.run_plan import RunPlan
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition, check_can_hold

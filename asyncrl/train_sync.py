@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -17,7 +18,6 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import check_declared
 from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.resume import open_checkpoints
 from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Self
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
 from asyncrl.core.env import EnvSpec, MakeBatchEnv, look_at
 from asyncrl.core.errors import CheckpointError, ConfigError

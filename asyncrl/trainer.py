@@ -12,7 +12,9 @@ from functools import partial
 from typing import SupportsFloat
 
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import going_on_from
+from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
@@ -31,8 +33,6 @@ from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ModelVersion
 from asyncrl.evaluation import InlineEvaluation
 from asyncrl.inline_actor import InlineActor
-from asyncrl.resume import going_on_from
-from asyncrl.saver import RunState
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.types import Array, Arrays, BoolArray, Columns, ModelVersion, Params
-from asyncrl.saver import Saver
 
 COUNTING_SPEC = EnvSpec(
     BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf)), DiscreteSpec(10)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from asyncrl.array_file import (
+from asyncrl.checkpoint.array_file import (
     collected,
     digest_of,
     let_go,

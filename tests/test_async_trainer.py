@@ -15,7 +15,8 @@ import pytest
 
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.errors import (
     ActorFailed,
     CheckpointError,
@@ -35,7 +36,6 @@ from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.resume import first_incarnation
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from tests.fakes import ConstantAgent, DirectSaver

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from asyncrl.best_model import BestBy, BestModel
-from asyncrl.checkpoint import Checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import ModelVersion

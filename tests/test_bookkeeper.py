@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.checkpoint.directory import DirectoryLock
 from asyncrl.core.errors import ConfigError
-from asyncrl.directory_lock import DirectoryLock
 
 HOLDER = """
 import sys
 from pathlib import Path
-from asyncrl.directory_lock import DirectoryLock
+from asyncrl.checkpoint.directory import DirectoryLock
 DirectoryLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -28,7 +28,7 @@ sys.stdin.read()
 HOLDER_WITH_A_CHILD = """
 import os, sys
 from pathlib import Path
-from asyncrl.directory_lock import DirectoryLock
+from asyncrl.checkpoint.directory import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]))
 ready, begun = os.pipe()
 if not os.fork():

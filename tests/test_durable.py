@@ -9,9 +9,8 @@ from stat import S_IMODE
 
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
-from asyncrl.directory_lock import DirectoryLock
-from asyncrl.durable import make_directory
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.directory import DirectoryLock, make_directory
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import NAME, Checkpointer, pack_manifest, read_manifest
 from asyncrl.core.errors import CheckpointError
-from asyncrl.manifest import NAME, pack_manifest, read_manifest
 
 META = {"opt_steps": 7, "score": 0.1, "none": None, "deep": {"list": [1, "ü"]}}
 FILES = {"model.safetensors": {"size": 1, "sha256": "00"}}

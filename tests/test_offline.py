@@ -14,7 +14,7 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.seeding import Role, derive_seed

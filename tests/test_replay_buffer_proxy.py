@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer

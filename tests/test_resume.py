@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.resume import (
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import (
     differences,
     first_incarnation,
     load_to_resume,
     open_checkpoints,
     plain_config,
 )
+from asyncrl.core.errors import CheckpointError, ConfigError
 
 CONFIG = {"seed": 1, "trainer": {"batch_size": 64}, "hidden": [64, 64]}
 META: dict[str, Any] = {"opt_steps": 5, "config": CONFIG, "run": {"incarnation": 3}}

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Params
 from asyncrl.metrics.metrics import describe
-from asyncrl.saver import Saver
 from tests.fakes import ConstantAgent, ThriftyAgent
 from tests.helpers import wait_until
 

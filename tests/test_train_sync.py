@@ -13,7 +13,7 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

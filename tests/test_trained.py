@@ -12,7 +12,7 @@ import pytest
 from asyncrl import load_policy
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Policy, PolicyContext, forget
 from asyncrl.core.env import look_at
 from asyncrl.core.errors import CheckpointError, ConfigError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.interrupter import Interrupter

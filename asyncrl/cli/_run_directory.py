@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import save_yaml
-from asyncrl.durable import make_directory, sync
 from asyncrl.run_config import RunConfig
 from asyncrl.train_result import TrainResult
 

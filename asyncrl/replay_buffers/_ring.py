@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from asyncrl.array_file import let_go
+from asyncrl.checkpoint.array_file import let_go
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray, Params

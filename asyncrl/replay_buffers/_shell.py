@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from asyncrl.array_file import collected
+from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, ArrayStream, Columns, IntArray, Params
 from asyncrl.replay_buffers._ring import Ring

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 
-from asyncrl.array_file import let_go
+from asyncrl.checkpoint.array_file import let_go
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns, IntArray, Params

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.replay_buffer import (
     REPLAY,

@@ -34,7 +34,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from asyncrl.array_file import collected
+from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.settings import check_declared

@@ -26,8 +26,8 @@ import numpy as np
 import yaml
 
 from asyncrl import policy_numpy
-from asyncrl.array_file import read_arrays
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.array_file import read_arrays
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.settings import load_yaml
 from asyncrl.rate_limiter import RateLimiterConfig

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from asyncrl import array_file, checkpoint
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint import array_file, checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.types import Array
 from benchmarks.chaos.finding import Finding, Size

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 from zmq.utils import z85
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.common import ROOT, note
 

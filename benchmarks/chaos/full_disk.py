@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.learner import wait_until
 from benchmarks.chaos.stage import DEADLINE_S

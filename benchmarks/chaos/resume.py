@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.resumed_runs import CASES, LAST, same, sync_run
 from benchmarks.common import ROOT, note

@@ -27,7 +27,7 @@ from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.recorder import Record

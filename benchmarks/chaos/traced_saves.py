@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.types import Array
 from benchmarks.common import ROOT
@@ -36,7 +36,7 @@ _REFUSED = 7
 _SAVER = f"""
 import os, signal, sys
 from pathlib import Path
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from benchmarks.chaos.traced_saves import groups
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.async_config import EvaluationConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.run_config import RunConfig
 from asyncrl.train import train_async
 from benchmarks.common import ROOT

@@ -24,7 +24,7 @@ import numpy as np
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig, Policy, PolicyContext
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import to_plain

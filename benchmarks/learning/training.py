@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record

@@ -13,7 +13,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.core.settings import save_yaml
 from asyncrl.run_config import RunConfig

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from asyncrl import policy_numpy
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec

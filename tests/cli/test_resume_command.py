@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
 from asyncrl.cli.resume_command import parse
 from asyncrl.core.errors import ConfigError

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting
 from asyncrl.core.interrupter import Interrupter

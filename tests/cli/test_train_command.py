@@ -18,7 +18,7 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from tests.cli.console import COMMAND, TINY
 from tests.helpers import wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns

@@ -20,7 +20,7 @@ import pytest
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ActorFailed, ConfigError, NonFiniteModel

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.envs.gym import EnvConfig
@@ -191,7 +191,7 @@ from pathlib import Path
 import numpy as np
 from asyncrl.core.replay_buffer import restore_replay
 from asyncrl.replay_buffers.files import load_replay
-from asyncrl.resume import load_to_resume
+from asyncrl.checkpoint.resume import load_to_resume
 from tests.replay_buffers.large import LARGE, SCHEMA
 
 def peak_kib():

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.array_file import collected
+from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.messages import Experience
 from asyncrl.core.replay_buffer import StreamsState
 from asyncrl.core.segment import END
@@ -248,8 +248,8 @@ import sys, threading
 from dataclasses import replace
 from pathlib import Path
 import numpy as np
-from asyncrl.array_file import let_go
-from asyncrl.checkpoint import Checkpointer
+from asyncrl.checkpoint.array_file import let_go
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.replay_buffer import replay_groups
 from tests.replay_buffers.large import LARGE, SCHEMA, SEGMENTS
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from benchmarks.chaos.resume import what_broke
 from benchmarks.chaos.resumed_runs import same
 

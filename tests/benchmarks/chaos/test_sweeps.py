@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from benchmarks.chaos import corruption
 from benchmarks.chaos.corruption import damage, fallback_s, unnoticed
 from benchmarks.chaos.traced_saves import groups, some_of, value_of

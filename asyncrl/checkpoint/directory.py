@@ -14,7 +14,28 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.durable import make_directory
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory for its user alone, and what is missing above it; on disk on return.
+
+    One that is there already stays as it is.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in missing:
+        with suppress(PermissionError):  # new names may be allowed there, and reading not
+            sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 _NAME = ".lock"
 _held: set[DirectoryLock] = set()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from asyncrl.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import Agent, ReusesMemory
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
