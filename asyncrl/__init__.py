@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncrl.actor import Actor
-    from asyncrl.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint.checkpoint import Checkpointer
@@ -52,8 +51,9 @@ if TYPE_CHECKING:
     from asyncrl.offline import OfflineConfig, train_from_data
     from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
     from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
-    from asyncrl.restart_policy import RestartPolicyConfig
     from asyncrl.step_processor import OneStep, Step, StepProcessor
+    from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
+    from asyncrl.supervision.restart_policy import RestartPolicyConfig
     from asyncrl.train import build_async_trainer, train_async
     from asyncrl.train_sync import SyncConfig, train_sync
     from asyncrl.trained import load_policy
@@ -134,7 +134,6 @@ __all__ = [
 
 _HOMES = {
     "actor": ["Actor"],
-    "actor_manager": ["ActorManager", "ActorManagerConfig"],
     "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint.checkpoint": ["Checkpointer"],
@@ -174,8 +173,9 @@ _HOMES = {
     "offline": ["OfflineConfig", "train_from_data"],
     "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
     "replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
-    "restart_policy": ["RestartPolicyConfig"],
     "step_processor": ["OneStep", "Step", "StepProcessor"],
+    "supervision.actor_manager": ["ActorManager", "ActorManagerConfig"],
+    "supervision.restart_policy": ["RestartPolicyConfig"],
     "train": ["build_async_trainer", "train_async"],
     "train_sync": ["SyncConfig", "train_sync"],
     "trained": ["load_policy"],

@@ -37,8 +37,8 @@ from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.outbox import Outbox
-from asyncrl.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 from asyncrl.step_processor import StepProcessor
+from asyncrl.supervision.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
@@ -16,6 +15,7 @@ from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig
 
 

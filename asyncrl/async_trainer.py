@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol, SupportsFloat
 
-from asyncrl.actor_manager import ActorManager
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
@@ -36,6 +35,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.staleness import Lag, Staleness
 from asyncrl.stop_conditions import StopCondition
+from asyncrl.supervision.actor_manager import ActorManager
 from asyncrl.train_result import TrainResult
 
 logger = logging.getLogger(__name__)

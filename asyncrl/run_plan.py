@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from asyncrl.actor_manager import MakeBody
 from asyncrl.actor_process import (
     ActorSpec,
     EvaluatorSpec,
@@ -33,6 +32,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
 from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schema_of
+from asyncrl.supervision.actor_manager import MakeBody
 
 
 class Admit(Protocol):

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from asyncrl.actor_manager import ActorManager, MakeBody
 from asyncrl.actor_process import (
     MakeEvaluator,
 )
@@ -26,12 +25,13 @@ from asyncrl.core.recorder import Recorder
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
 from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
-from asyncrl.launchers.local import LocalLauncher, pickled
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.run_plan import RunPlan
 from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition, check_can_hold
+from asyncrl.supervision.actor_manager import ActorManager, MakeBody
+from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.train_result import TrainResult
 from asyncrl.transports.zeromq import ZmqTransport
 

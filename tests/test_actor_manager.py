@@ -14,13 +14,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from asyncrl.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, ActorExit, Progress, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from tests.helpers import wait_until
 
 DEADLINE_S = 5.0
@@ -611,7 +611,7 @@ def test_actor_that_a_signal_to_the_whole_job_ended_has_not_failed(
 def test_actor_may_end_of_such_a_signal_before_the_learner_has_heard_of_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("asyncrl.actor_manager._SAME_SIGNAL_S", DEADLINE_S)
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._SAME_SIGNAL_S", DEADLINE_S)
     with started() as stage:
         stage.launcher.end(peer(0), TERMINATED)
         wait_until(lambda: not stage.launcher._ended, DEADLINE_S, "the manager to see it")
@@ -625,7 +625,7 @@ def test_actor_may_end_of_such_a_signal_before_the_learner_has_heard_of_it(
 def test_actor_that_alone_has_got_a_signal_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncrl.actor_manager._SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._SAME_SIGNAL_S", 0.0)
     with started() as stage:
         stage.all_work()
         stage.launcher.end(peer(0), TERMINATED)
@@ -692,7 +692,7 @@ def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixt
 
 
 def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.actor_manager._LET_GO_S", 0.05)
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._LET_GO_S", 0.05)
     stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
     monkeypatch.setattr(stage.launcher, "close", lambda: may_end.wait(DEADLINE_S))
     stage.manager.start()

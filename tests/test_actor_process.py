@@ -15,8 +15,8 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
-from asyncrl.restart_policy import OnException, RestartPolicyConfig
 from asyncrl.step_processor import OneStep
+from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from tests.fakes import COUNTING_SPEC, ConstantAgent, ConstantConfig, CountingBatch, NoProgress
 from tests.sample_messages import PEER, make_model
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.restart_policy import (
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.restart_policy import (
     Cause,
     Drop,
     EnvRestartPolicy,

@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.stragglers import Slow, Stragglers
+from asyncrl.supervision.restart_policy import Slow, Stragglers
 
 A, B, C, D = (Peer(actor_id=ActorId(i), incarnation=0) for i in range(4))
 

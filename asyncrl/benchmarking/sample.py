@@ -17,7 +17,7 @@ from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.train import build_async_trainer
 
 _PRELOAD = ("asyncrl.agents.torch_agent", "asyncrl.envs.gym")

@@ -25,7 +25,7 @@ from asyncrl.core.messages import Experience, Hello, Peer
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.transport import LearnerLink, Transport
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
 from asyncrl.wire import WireFormat
 

@@ -18,7 +18,7 @@ from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.doctor import diagnose
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.launchers.local import pickled
+from asyncrl.supervision.local import pickled
 
 _SLICE_S = 0.2
 """Between two looks whether the process still lives."""

@@ -27,10 +27,10 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
 from asyncrl.envs._findings import Finding
-from asyncrl.launchers.local import LocalLauncher
 from asyncrl.metrics.system import Cores
 from asyncrl.replay_buffers._memory import available_bytes
 from asyncrl.replay_buffers._ring_config import RingConfig
+from asyncrl.supervision.local import LocalLauncher
 
 _DESCRIPTORS_PER_ACTOR = 12
 """Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asyncrl.async_config import AsyncConfig
 from asyncrl.core.errors import ActorFailed
-from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Order

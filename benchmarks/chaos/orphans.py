@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import Learner, marked, wait_until

@@ -20,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, Unpack
 
-from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
@@ -29,7 +28,8 @@ from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import RunParts, build_async_trainer
 from asyncrl.train_result import TrainResult
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig

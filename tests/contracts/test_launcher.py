@@ -15,7 +15,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from tests.helpers import wait_until
 from tests.launchers import bodies
 

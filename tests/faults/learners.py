@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncrl.launchers._lives import ProgressBoard
+from asyncrl.supervision.local_files import ProgressBoard
 from tests.helpers import wait_until
 
 _DEADLINE_S = 60.0

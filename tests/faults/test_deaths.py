@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.core.errors import ActorFailed
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.launchers.local import LocalLauncher
-from asyncrl.restart_policy import RestartPolicyConfig, cause_of
 from asyncrl.stop_conditions import MaxSeconds
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of
 from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne

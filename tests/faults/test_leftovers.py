@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from tests.faults.learners import boards, learner
 from tests.helpers import wait_until
 from tests.leftovers import added_shared_memory, shared_memory

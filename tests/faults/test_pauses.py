@@ -25,7 +25,7 @@ LOOKS_S = 0.5
 STOPPED_BY_ITS_ACTORS = """
 import dataclasses, json, os, signal, sys
 from pathlib import Path
-from asyncrl.launchers.local import LocalLauncher
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.core.messages import Peer
 from tests.fakes import CountingBatch
 from tests.faults.runs import until, with_restarts

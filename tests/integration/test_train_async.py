@@ -34,8 +34,8 @@ from asyncrl.metrics.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.restart_policy import RestartPolicyConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.train_result import TrainResult
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch

@@ -24,8 +24,8 @@ from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.restart_policy import RestartPolicyConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.transports._zeromq_socket import Curve
 from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig

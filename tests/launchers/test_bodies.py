@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from asyncrl.launchers._bodies import make_body, take_body
-from asyncrl.launchers.local import LocalLauncher, StartMethod, pickled
+from asyncrl.supervision.local import LocalLauncher, StartMethod, pickled
+from asyncrl.supervision.local_files import make_body, take_body
 from tests.contracts.test_launcher import DEADLINE_S, peer, runs
 from tests.helpers import wait_until
 from tests.launchers import bodies

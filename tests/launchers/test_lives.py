@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.launchers._lives import LogReader
+from asyncrl.supervision.local_files import LogReader
 
 
 def line(words: str) -> bytes:

@@ -22,10 +22,9 @@ import pytest
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.launchers import local
-from asyncrl.launchers._directory import ALIVE, make_directory
-from asyncrl.launchers._marks import kill_marked, marked
-from asyncrl.launchers.local import LocalLauncher, StartMethod
+from asyncrl.supervision import local
+from asyncrl.supervision.local import LocalLauncher, StartMethod
+from asyncrl.supervision.local_files import ALIVE, kill_marked, make_directory, marked
 from tests.contracts.test_launcher import DEADLINE_S, alive, peer
 from tests.helpers import many_descriptors, wait_until
 from tests.launchers import bodies
@@ -317,7 +316,7 @@ def test_what_actors_have_started_does_not_survive_the_helper_process(
 LEARNER = textwrap.dedent("""\
     import sys
     from pathlib import Path
-    from asyncrl.launchers.local import LocalLauncher
+    from asyncrl.supervision.local import LocalLauncher
     from asyncrl.core.messages import Peer
     from tests.launchers import bodies
 
@@ -454,7 +453,7 @@ def test_ctrl_c_does_not_reach_actors() -> None:
 SWEEP = textwrap.dedent("""
     import multiprocessing
 
-    from asyncrl.launchers.local import LocalLauncher
+    from asyncrl.supervision.local import LocalLauncher
     from asyncrl.core.messages import Peer
     from asyncrl.core.types import ActorId
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from asyncrl.actor_manager import ActorManagerConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.machine import machine
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.restart_policy import RestartPolicyConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import train_async
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import Asked, Scene, asked, telling

@@ -18,8 +18,7 @@ import cloudpickle
 
 from asyncrl.core.errors import describe_error
 from asyncrl.core.launcher import Progress
-from asyncrl.launchers._bodies import take_body
-from asyncrl.launchers._lives import LifeFiles, LogFile, ProgressBoard
+from asyncrl.supervision.local_files import LifeFiles, LogFile, ProgressBoard, take_body
 
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write down where its threads stand."""

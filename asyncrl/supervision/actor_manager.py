@@ -19,18 +19,18 @@ from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.core.messages import Peer
 from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ActorId
-from asyncrl.restart_policy import (
+from asyncrl.supervision.restart_policy import (
     Cause,
     Drop,
     GiveUp,
     RestartPolicy,
     RestartPolicyConfig,
+    Stragglers,
     cause_of,
     hung,
     lagged,
     overgrown,
 )
-from asyncrl.stragglers import Stragglers
 
 logger = logging.getLogger(__name__)
 

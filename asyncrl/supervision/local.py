@@ -33,11 +33,18 @@ import cloudpickle
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
-from asyncrl.launchers._bodies import identity, make_body
-from asyncrl.launchers._directory import make_directory, uninterrupted
-from asyncrl.launchers._lives import LifeFiles, LogReader, ProgressBoard
-from asyncrl.launchers._marks import kill_marked, marked
-from asyncrl.launchers._server import command
+from asyncrl.supervision.local_files import (
+    LifeFiles,
+    LogReader,
+    ProgressBoard,
+    identity,
+    kill_marked,
+    make_body,
+    make_directory,
+    marked,
+    uninterrupted,
+)
+from asyncrl.supervision.local_helper import command
 
 StartMethod = Literal["auto", "forkserver", "spawn"]
 

@@ -28,15 +28,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.core.errors import describe_error
-from asyncrl.launchers import _child
-from asyncrl.launchers._bodies import identity
-from asyncrl.launchers._directory import WAITING
-from asyncrl.launchers._lives import LifeFiles
-from asyncrl.launchers._marks import life_mark, life_of
+from asyncrl.supervision import local_child as _child
+from asyncrl.supervision.local_files import WAITING, LifeFiles, identity, life_mark, life_of
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from asyncrl.launchers.{module} import main; main(sys.argv[2:])"
+    "from asyncrl.supervision.{module} import main; main(sys.argv[2:])"
 )
 
 _LOOK_S = 0.5

@@ -1,1 +1,0 @@
-"""Ways to bring actors to life."""
