@@ -11,7 +11,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncrl.actor import Actor
+    from asyncrl.actor.actor import Actor
+    from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+    from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
+    from asyncrl.actor.trajectory_processor import (
+        ReturnToGo,
+        Trajectories,
+        Trajectory,
+        TrajectoryConfig,
+    )
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint.checkpoint import Checkpointer
@@ -47,18 +55,15 @@ if TYPE_CHECKING:
     from asyncrl.core.replay_buffer import ReplayBuffer
     from asyncrl.core.segment import SegmentConfig
     from asyncrl.core.transport import ActorLink, LearnerLink, Transport
-    from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
     from asyncrl.offline import OfflineConfig, train_from_data
     from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
     from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
-    from asyncrl.step_processor import OneStep, Step, StepProcessor
     from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.supervision.restart_policy import RestartPolicyConfig
     from asyncrl.train import build_async_trainer, train_async
     from asyncrl.train_sync import SyncConfig, train_sync
     from asyncrl.trained import load_policy
     from asyncrl.trainer import Trainer, TrainerConfig, train_offline
-    from asyncrl.trajectory_processor import ReturnToGo, Trajectories, Trajectory, TrajectoryConfig
 
 __version__ = "0.1.0"
 
@@ -133,7 +138,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "actor": ["Actor"],
+    "actor.actor": ["Actor"],
+    "actor.evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig"],
+    "actor.step_processor": ["OneStep", "Step", "StepProcessor"],
+    "actor.trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
     "async_config": ["AsyncConfig", "EvaluationConfig"],
     "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint.checkpoint": ["Checkpointer"],
@@ -169,18 +177,15 @@ _HOMES = {
     "core.replay_buffer": ["ReplayBuffer"],
     "core.segment": ["SegmentConfig"],
     "core.transport": ["ActorLink", "LearnerLink", "Transport"],
-    "evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig"],
     "offline": ["OfflineConfig", "train_from_data"],
     "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
     "replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
-    "step_processor": ["OneStep", "Step", "StepProcessor"],
     "supervision.actor_manager": ["ActorManager", "ActorManagerConfig"],
     "supervision.restart_policy": ["RestartPolicyConfig"],
     "train": ["build_async_trainer", "train_async"],
     "train_sync": ["SyncConfig", "train_sync"],
     "trained": ["load_policy"],
     "trainer": ["Trainer", "TrainerConfig", "train_offline"],
-    "trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

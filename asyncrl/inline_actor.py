@@ -10,7 +10,9 @@ import copy
 from collections.abc import Mapping
 from dataclasses import replace
 
-from asyncrl.actor import Actor
+from asyncrl.actor.actor import Actor
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.actor_table import ActorTable
 from asyncrl.core.agent import Policy, PolicyWrapper
 from asyncrl.core.env import BatchEnv
@@ -21,8 +23,6 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import StepProcessor
 
 _ID = ActorId(0)
 

@@ -21,6 +21,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.step_processor import make_one_step
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
@@ -32,10 +34,8 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_st
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
-from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import make_one_step
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import train_offline

@@ -9,13 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from asyncrl.actor_process import (
-    ActorSpec,
-    EvaluatorSpec,
-    MakeEvaluator,
-    run_actor,
-    run_evaluator,
-)
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.outbox import segments_per_message
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
+from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.async_config import AsyncConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
@@ -27,11 +24,8 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
-from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.metrics.verdict import Setup
-from asyncrl.outbox import segments_per_message
 from asyncrl.rate_limiter import RateLimiter
-from asyncrl.step_processor import StepProcessor, made_for, make_one_step, schema_of
 from asyncrl.supervision.actor_manager import MakeBody
 
 

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from asyncrl.actor_process import (
-    MakeEvaluator,
-)
+from asyncrl.actor.process import MakeEvaluator
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, Strategy
 from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
@@ -28,7 +27,6 @@ from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvalu
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.run_plan import RunPlan
-from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
@@ -36,7 +34,7 @@ from asyncrl.train_result import TrainResult
 from asyncrl.transports.zeromq import ZmqTransport
 
 _PRELOAD = (
-    "asyncrl.actor_process",
+    "asyncrl.actor.process",
     "asyncrl.agents.torch_agent",
     "asyncrl.envs.gym",
     "asyncrl.transports.zeromq",

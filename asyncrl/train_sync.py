@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, make_batch_env
@@ -16,9 +18,7 @@ from asyncrl.core.recorder import Recorder
 from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import check_declared
-from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig

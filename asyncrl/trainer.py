@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import SupportsFloat
 
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
@@ -33,7 +34,6 @@ from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ModelVersion
 from asyncrl.evaluation import InlineEvaluation
 from asyncrl.inline_actor import InlineActor
-from asyncrl.step_processor import StepProcessor
 from asyncrl.stop_conditions import StopCondition
 from asyncrl.train_result import TrainResult
 

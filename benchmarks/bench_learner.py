@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
@@ -26,7 +27,6 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer, in_batches
 from asyncrl.core.segment import make_schema
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep
 from benchmarks.bench_learner_under_load import fill
 from benchmarks.common import (
     PEER_VENV,

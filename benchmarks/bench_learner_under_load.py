@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import torch
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
@@ -36,7 +37,6 @@ from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep
 from asyncrl.train import build_async_trainer
 from benchmarks.common import (
     Rounds,

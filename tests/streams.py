@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import OneStep, Step
 
 PEER = Peer(actor_id=ActorId(0), incarnation=0)
 

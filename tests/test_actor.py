@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.actor import Actor, EpisodeMeter, NewEnv
+from asyncrl.actor.actor import Actor, EpisodeMeter, NewEnv
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep, StepProcessor
+from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
 from asyncrl.core.messages import (
@@ -24,9 +27,6 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, Array, ModelVersion
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import OneStep, StepProcessor
-from asyncrl.trajectory_processor import Trajectories
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
 
 PEER = Peer(actor_id=ActorId(3), incarnation=1)

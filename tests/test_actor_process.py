@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.actor_process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.agent import Act, Policy
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import EnvironmentFault
@@ -15,7 +16,6 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
-from asyncrl.step_processor import OneStep
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
 from tests.fakes import COUNTING_SPEC, ConstantAgent, ConstantConfig, CountingBatch, NoProgress
 from tests.sample_messages import PEER, make_model

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.collect_then_train import CollectThenTrain
@@ -24,7 +25,6 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.offline import OfflineConfig
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.train_sync import SyncConfig
-from asyncrl.trajectory_processor import TrajectoryConfig
 
 if typing.TYPE_CHECKING:
     from decimal import Decimal

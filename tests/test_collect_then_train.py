@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
@@ -17,7 +18,6 @@ from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
-from asyncrl.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
 from tests.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.env_checks import CheckedBatch, checked
 from asyncrl.core.errors import ActorFailed, EnvironmentFault
@@ -18,7 +19,6 @@ from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.inline_actor import InlineActor
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.step_processor import OneStep
 from asyncrl.stop_conditions import MaxSeconds
 from tests.fake_envs import make_vector_env, telling_makers
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Policy
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
@@ -14,7 +15,6 @@ from asyncrl.core.messages import EvaluationReport, ModelInfo
 from asyncrl.core.transport import LearnerLink, Topic
 from asyncrl.core.types import ModelVersion
 from asyncrl.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
-from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from tests.fakes import ConstantAgent, CountingBatch
 from tests.sample_messages import PEER, make_model

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.metrics.metrics import describe
 from tests.fake_envs import Plan, telling_makers
 from tests.fakes import ConstantAgent, CountingBatch, CountingMemory

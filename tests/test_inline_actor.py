@@ -7,6 +7,7 @@ from collections import deque
 import numpy as np
 import pytest
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig, make_schema
@@ -14,7 +15,6 @@ from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.inline_actor import InlineActor
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 
 LENGTH = 4

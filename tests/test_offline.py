@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
@@ -22,7 +23,6 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay

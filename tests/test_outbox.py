@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.actor.outbox import Outbox, segments_per_message
+from asyncrl.actor.step_processor import Rows
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Columns, ModelVersion
-from asyncrl.outbox import Outbox, segments_per_message
-from asyncrl.step_processor import Rows
 from tests.streams import PEER, Transition, make_outbox, play, schema, take_all
 
 LOOKAHEAD = 2

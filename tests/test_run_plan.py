@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.actor.step_processor import OneStep, Step
+from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.agent import Act
@@ -19,8 +21,6 @@ from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
-from asyncrl.step_processor import OneStep, Step
-from asyncrl.trajectory_processor import Trajectories
 from asyncrl.transports.local import LocalTransport
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.sample_messages import make_peer

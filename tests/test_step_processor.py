@@ -11,13 +11,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.actor.step_processor import OneStep, Rows, Step
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, make_schema
 from asyncrl.core.types import ModelVersion
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.step_processor import OneStep, Rows, Step
 from tests.fake_envs import Plan, telling_makers
 
 BOX = BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf))

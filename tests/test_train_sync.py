@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.actor.step_processor import OneStep, StepProcessor
+from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
 from asyncrl.bookkeeper import BookkeepingConfig
@@ -20,14 +23,11 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run_plan import RunPlan
-from asyncrl.step_processor import OneStep, StepProcessor
 from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
-from asyncrl.trajectory_processor import ReturnToGo, Trajectories
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from asyncrl import load_policy
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
@@ -20,7 +21,6 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import save_yaml
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync

@@ -10,6 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep, Rows, Step, schema_of
+from asyncrl.actor.trajectory_processor import (
+    ReturnToGo,
+    Trajectories,
+    Trajectory,
+    TrajectoryConfig,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
@@ -18,18 +26,10 @@ from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, Segment
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.metrics.metrics import describe
-from asyncrl.outbox import Outbox
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep, Rows, Step, schema_of
 from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.trajectory_processor import (
-    ReturnToGo,
-    Trajectories,
-    Trajectory,
-    TrajectoryConfig,
-)
 from tests.streams import PEER, SPEC
 
 

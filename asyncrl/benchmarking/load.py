@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
@@ -20,7 +21,6 @@ from asyncrl.core.types import Array, Columns
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import tyro
 
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.cli._trained import find_model, trained
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.evaluator import EpisodeEvaluator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

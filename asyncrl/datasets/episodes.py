@@ -16,6 +16,8 @@ from itertools import islice
 
 import numpy as np
 
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import Step, make_one_step
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError
@@ -29,8 +31,6 @@ from asyncrl.core.segment import (
     make_schema,
 )
 from asyncrl.core.types import ActorId, Array, ModelVersion
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import Step, make_one_step
 
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
 """Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import to_plain
-from asyncrl.evaluator import EpisodeEvaluator
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.segment import END, TERMINATED, make_schema
 from asyncrl.core.types import Columns
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.step_processor import OneStep
 
 
 def spec(shape: tuple[int, ...], n_actions: int, dtype: str = "float32") -> EnvSpec:

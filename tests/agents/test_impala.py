@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.bookkeeper import BookkeepingConfig
@@ -21,7 +22,6 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.stop_conditions import MaxOptSteps

@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from asyncrl import trajectory_processor
+from asyncrl.actor import trajectory_processor
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents._minibatches import Minibatches, Trajectories
 from asyncrl.agents._ppo_losses import (
     corrected_estimates,
@@ -37,7 +38,6 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents._bounds import LastingNoise
 from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
@@ -25,7 +26,6 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.train import train_async

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrl.actor import Actor
+from asyncrl.actor.actor import Actor
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.outbox import Outbox
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import OneStep
 from asyncrl.transports.local import LocalTransport
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.helpers import wait_until

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl.actor.step_processor import make_one_step, schema_of
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
@@ -19,7 +20,6 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.step_processor import make_one_step, schema_of
 from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.trainer import Trainer, TrainerConfig
 from tests.test_async_trainer import Stage

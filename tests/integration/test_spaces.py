@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
@@ -29,11 +32,8 @@ from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.envs._spaces import Parts
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
-from asyncrl.evaluator import EpisodeEvaluatorConfig
-from asyncrl.outbox import Outbox
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.step_processor import OneStep, Step
 from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig

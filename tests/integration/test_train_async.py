@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
@@ -29,7 +30,6 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.metrics.metrics import describe
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder

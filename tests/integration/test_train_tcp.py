@@ -16,11 +16,11 @@ import psutil
 import pytest
 from zmq.utils import z85
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.evaluator import EpisodeEvaluatorConfig
 from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, ColumnSpec, make_schema
 from asyncrl.core.types import Columns, IntArray
 from asyncrl.replay_buffers.trajectories import TrajectoryQueue, TrajectoryQueueConfig
-from asyncrl.step_processor import OneStep
 from tests.streams import SPEC, Transition, make_outbox, play, schema
 
 GAMMA = 0.5

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from asyncrl.actor.step_processor import Rows
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.segment import END, ColumnSpec, SegmentConfig, SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, ModelVersion
-from asyncrl.step_processor import Rows
 
 
 def segments_per_message(config: SegmentConfig, schema: SegmentSchema, n_envs: int) -> int:

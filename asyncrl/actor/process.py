@@ -17,7 +17,9 @@ from typing import Self
 
 import numpy as np
 
-from asyncrl.actor import Actor, NewEnv
+from asyncrl.actor.actor import Actor, NewEnv
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import (
     Act,
     AgentConfig,
@@ -36,8 +38,6 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import Array, ModelVersion
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import StepProcessor
 from asyncrl.supervision.restart_policy import EnvRestartPolicy, GiveUp, RestartPolicyConfig
 
 logger = logging.getLogger(__name__)

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import Step, StepProcessor
 from asyncrl.core.agent import Policy, Remembers, forget
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
@@ -20,8 +22,6 @@ from asyncrl.core.messages import ActorReport, Experience, Hello, Peer
 from asyncrl.core.transport import ActorLink
 from asyncrl.core.types import Array, IntArray, ModelVersion
 from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.outbox import Outbox
-from asyncrl.step_processor import Step, StepProcessor
 
 _WAIT_S = 0.1
 """One slice of waiting; between two slices the actor looks whether it is to finish."""

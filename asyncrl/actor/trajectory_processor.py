@@ -19,13 +19,13 @@ from typing import Protocol
 
 import numpy as np
 
+from asyncrl.actor.step_processor import OneStep, Rows, Step, StepProcessor
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import END, ColumnSpec
 from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray
-from asyncrl.step_processor import OneStep, Rows, Step, StepProcessor
 
 _FIRST_ROOM = 64
 """Rows of a trajectory that there is room for at first; it doubles whenever that is too little."""
