@@ -21,9 +21,7 @@ if TYPE_CHECKING:
         TrajectoryConfig,
     )
     from asyncrl.async_config import AsyncConfig, EvaluationConfig
-    from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
     from asyncrl.checkpoint.checkpoint import Checkpointer
-    from asyncrl.collect_then_train import CollectThenTrain
     from asyncrl.core.agent import (
         Act,
         Agent,
@@ -55,9 +53,10 @@ if TYPE_CHECKING:
     from asyncrl.core.replay_buffer import ReplayBuffer
     from asyncrl.core.segment import SegmentConfig
     from asyncrl.core.transport import ActorLink, LearnerLink, Transport
+    from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
+    from asyncrl.learner.rate_limiter import RateLimiter, RateLimiterConfig
+    from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
     from asyncrl.offline import OfflineConfig, train_from_data
-    from asyncrl.rate_limiter import RateLimiter, RateLimiterConfig
-    from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
     from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.supervision.restart_policy import RestartPolicyConfig
     from asyncrl.train import build_async_trainer, train_async
@@ -143,9 +142,7 @@ _HOMES = {
     "actor.step_processor": ["OneStep", "Step", "StepProcessor"],
     "actor.trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
     "async_config": ["AsyncConfig", "EvaluationConfig"],
-    "async_trainer": ["AsyncTrainer", "AsyncTrainerConfig"],
     "checkpoint.checkpoint": ["Checkpointer"],
-    "collect_then_train": ["CollectThenTrain"],
     "core.agent": [
         "Act",
         "Agent",
@@ -177,9 +174,10 @@ _HOMES = {
     "core.replay_buffer": ["ReplayBuffer"],
     "core.segment": ["SegmentConfig"],
     "core.transport": ["ActorLink", "LearnerLink", "Transport"],
+    "learner.async_trainer": ["AsyncTrainer", "AsyncTrainerConfig", "CollectThenTrain"],
+    "learner.rate_limiter": ["RateLimiter", "RateLimiterConfig"],
+    "learner.replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
     "offline": ["OfflineConfig", "train_from_data"],
-    "rate_limiter": ["RateLimiter", "RateLimiterConfig"],
-    "replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
     "supervision.actor_manager": ["ActorManager", "ActorManagerConfig"],
     "supervision.restart_policy": ["RestartPolicyConfig"],
     "train": ["build_async_trainer", "train_async"],

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import check_declared
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer_proxy import ReplayBufferProxyConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.transports.zeromq import ZmqTransportConfig

@@ -13,7 +13,6 @@ from dataclasses import replace
 from asyncrl.actor.actor import Actor
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.actor_table import ActorTable
 from asyncrl.core.agent import Policy, PolicyWrapper
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, ModelInfo, Peer
@@ -23,6 +22,7 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.learner.actor_table import ActorTable
 
 _ID = ActorId(0)
 

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import make_one_step
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
@@ -34,10 +33,11 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_st
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.files import load_replay
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import StopCondition, check_can_hold
-from asyncrl.train_result import TrainResult
 from asyncrl.trainer import train_offline
 
 

@@ -15,7 +15,7 @@ from asyncrl.async_config import AsyncConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.stop_conditions import (
+from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
     MaxOptSteps,

@@ -24,8 +24,8 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId
+from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
-from asyncrl.rate_limiter import RateLimiter
 from asyncrl.supervision.actor_manager import MakeBody
 
 

@@ -14,7 +14,6 @@ from typing import TypedDict, Unpack
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, Strategy
 from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import MakeBatchEnv
@@ -23,14 +22,15 @@ from asyncrl.core.launcher import ActorExit, Launcher
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import ActorId
-from asyncrl.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.async_trainer import AsyncTrainer, Strategy
+from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, InlineEvaluation
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.run_plan import RunPlan
-from asyncrl.stop_conditions import StopCondition, check_can_hold
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
-from asyncrl.train_result import TrainResult
 from asyncrl.transports.zeromq import ZmqTransport
 
 _PRELOAD = (

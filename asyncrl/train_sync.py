@@ -18,9 +18,9 @@ from asyncrl.core.recorder import Recorder
 from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import check_declared
+from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import StopCondition, check_can_hold
-from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig
 
 

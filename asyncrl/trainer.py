@@ -6,13 +6,11 @@ what differs is the link, which pushes straight into the buffer, and this loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import SupportsFloat
 
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
 from asyncrl.checkpoint.saver import RunState
@@ -32,10 +30,11 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ModelVersion
-from asyncrl.evaluation import InlineEvaluation
 from asyncrl.inline_actor import InlineActor
-from asyncrl.stop_conditions import StopCondition
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig, _run
+from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.train_result import TrainResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,32 +268,6 @@ def train_offline(
             keeper.watch.lap("other")
 
     return _run(loop, keeper, interrupter, lambda: newest, {})
-
-
-def _run(
-    loop: Callable[[], None],
-    books: Bookkeeper,
-    interrupter: Interrupter,
-    newest_record: Callable[[], Mapping[str, SupportsFloat]],
-    told: Record,
-) -> TrainResult:
-    """Run a loop, close its books whatever became of it, and raise the first error.
-
-    A run that is resumed at its end, by what is `told` of where it is, has nothing to do, and
-    leaves everything as it is.
-    """
-    if books.has_ended(told):
-        books.close_saver()
-        return books.result()
-
-    def train() -> None:
-        loop()
-        books.finish()
-        books.save()
-
-    interrupter.take_steps(train, partial(books.close, newest_record), books.close_saver)
-    interrupter.raise_if_failed()
-    return books.result()
 
 
 def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:

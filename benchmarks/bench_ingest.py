@@ -26,12 +26,12 @@ import torch
 
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array, Columns
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.bench_learner_under_load import in_own_process

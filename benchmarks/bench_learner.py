@@ -21,11 +21,11 @@ import torch
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer, in_batches
 from asyncrl.core.segment import make_schema
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from benchmarks.bench_learner_under_load import fill
 from benchmarks.common import (

@@ -28,14 +28,14 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer
 from asyncrl.core.segment import SegmentSchema, make_schema
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.common import (

@@ -19,14 +19,14 @@ from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.common import (
     Rounds,

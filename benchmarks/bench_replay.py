@@ -26,8 +26,8 @@ from asyncrl.core.messages import Experience, Message, ModelInfo, Peer
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.transport import Topic, Transport
 from asyncrl.core.types import ActorId, Array, ModelVersion
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from benchmarks.common import (

@@ -19,9 +19,9 @@ import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.envs.gym import make_batch
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.common import (
     compare,

@@ -19,12 +19,12 @@ from asyncrl import (
 )
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import EpsilonLadder
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
 
 
 def main(

@@ -15,8 +15,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from asyncrl import AsyncConfig, train_async
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.envs.gym import make_batch
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 
 LENGTH = 9
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxSeconds, ReachesUpperBound
-from asyncrl.train_result import TrainResult
 
 
 def main(max_seconds: float = 300.0) -> TrainResult:

@@ -12,7 +12,7 @@ from asyncrl import AsyncConfig, AsyncTrainer, EvaluationConfig, build_async_tra
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.train_result import TrainResult
 
 
 class AveragingLoop:

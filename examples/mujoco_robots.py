@@ -14,12 +14,12 @@ from pathlib import Path
 
 from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
 
 BATCH_SIZE = 256
 

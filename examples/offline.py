@@ -8,11 +8,11 @@ from pathlib import Path
 from asyncrl import OfflineConfig, SyncConfig, TrainerConfig, train_from_data, train_sync
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
-from asyncrl.train_result import TrainResult
 
 
 def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:

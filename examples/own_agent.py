@@ -17,8 +17,8 @@ from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns, ModelVersion, Params
 from asyncrl.envs.gym import make_batch
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 
 ROOMS = 8
 

@@ -20,8 +20,8 @@ from asyncrl import AsyncConfig, train_async
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 
 WANTED = 20.0
 

@@ -22,11 +22,11 @@ from asyncrl import (
     train_async,
 )
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.envs.gym import make_batch
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.train_result import TrainResult
 
 BURN_IN = 8
 """Rows of a sequence that bring its memory up to date, before those that are learned from."""

@@ -7,9 +7,9 @@ import weakref
 import numpy as np
 import pytest
 
-from asyncrl.actor_table import ActorTable
 from asyncrl.core.messages import ActorReport, Peer
 from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.learner.actor_table import ActorTable
 
 
 def report(actor_id: int, incarnation: int = 0, **values: object) -> ActorReport:

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import first_incarnation
 from asyncrl.core.errors import (
@@ -28,15 +26,17 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Hello, ModelInfo
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Array, Columns, IntArray
-from asyncrl.evaluation import Scored
-from asyncrl.pace import Counts
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.evaluation import Scored
+from asyncrl.learner.progress import Counts
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.transports.local import LocalLearnerLink, LocalTransport
 from tests.fakes import ConstantAgent, DirectSaver
 from tests.helpers import wait_until

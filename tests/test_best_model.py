@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from asyncrl.best_model import BestBy, BestModel
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import ModelVersion
+from asyncrl.learner.best_model import BestBy, BestModel
 
 
 def model(opt_steps: int) -> ModelInfo:

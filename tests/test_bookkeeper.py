@@ -12,18 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
-from asyncrl.evaluation import Scored
-from asyncrl.metrics.metrics import describe
-from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.metrics.verdict import Setup
-from asyncrl.pace import Counts
-from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.stop_conditions import (
+from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
+from asyncrl.learner.evaluation import Scored
+from asyncrl.learner.progress import Counts
+from asyncrl.learner.stop_conditions import (
     AllOf,
     AnyOf,
     MaxOptSteps,
@@ -31,7 +27,11 @@ from asyncrl.stop_conditions import (
     ReachesUpperBound,
     StopCondition,
 )
-from asyncrl.train_result import TrainResult
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.metrics.verdict import Setup
+from asyncrl.recorders.memory import MemoryRecorder
 from tests.fakes import ConstantAgent, DirectSaver, ThriftyAgent
 
 

@@ -17,11 +17,11 @@ import pytest
 from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.cli.preset import preset, preset_lines
-from asyncrl.collect_then_train import CollectThenTrain
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import check_declared
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import CollectThenTrain
 from asyncrl.offline import OfflineConfig
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.train_sync import SyncConfig

@@ -8,15 +8,14 @@ import pytest
 
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
-from asyncrl.collect_then_train import CollectThenTrain
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, load_object, load_yaml, save_yaml, to_plain
-from asyncrl.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
+from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 
 Width = NewType("Width", int)
 

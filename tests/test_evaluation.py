@@ -14,8 +14,8 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.messages import EvaluationReport, ModelInfo
 from asyncrl.core.transport import LearnerLink, Topic
 from asyncrl.core.types import ModelVersion
-from asyncrl.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from tests.fakes import ConstantAgent, CountingBatch
 from tests.sample_messages import PEER, make_model
 

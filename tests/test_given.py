@@ -13,9 +13,9 @@ from asyncrl.async_config import AsyncConfig
 from asyncrl.core.env import look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.offline import train_from_data
 from asyncrl.run_plan import RunPlan
-from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import train_sync
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.intervals import Every, EverySeconds
+from asyncrl.learner.progress import Every, EverySeconds
 
 
 def test_a_jump_over_several_multiples_is_due_once_and_then_at_the_next() -> None:

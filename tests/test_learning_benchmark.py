@@ -12,7 +12,7 @@ import pytest
 
 from asyncrl.agents.bc import BCConfig
 from asyncrl.cli.preset import preset_lines
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.run_config import RunConfig

@@ -6,7 +6,7 @@ import pytest
 
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.ledger import Balance, Ledger
+from asyncrl.learner.ledger import Balance, Ledger
 
 
 def peer(incarnation: int = 0) -> Peer:

@@ -14,7 +14,6 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.async_config import AsyncConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
@@ -23,6 +22,8 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.files import load_replay
@@ -30,7 +31,6 @@ from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from asyncrl.learner.progress import Counts, Pace
 from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.pace import Counts, Pace
 
 
 class Measured:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 
 
 @given(

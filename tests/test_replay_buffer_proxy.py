@@ -18,10 +18,10 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Array, Columns, IntArray, ModelVersion, Params
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.transports.local import LocalTransport
 from tests.helpers import wait_until
 from tests.sample_messages import (
@@ -268,7 +268,7 @@ def done_between_parts(station: Station, act: Callable[[], object]) -> None:
 def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
     done_between_parts(station, lambda: station.proxy.sample(4))
@@ -283,7 +283,7 @@ def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
 def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("asyncrl.replay_buffer_proxy._PART_BYTES", 1)
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
     buffer = SlowBuffer()
     station = Station(buffer=buffer)
     states: list[tuple[int, Mapping[str, Any]]] = []
@@ -483,7 +483,7 @@ def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.M
     with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stands in \w+.*:\d+$"):
         station.proxy.close(0.05)
     assert station.proxy.hangs
-    monkeypatch.setattr("asyncrl.replay_buffer_proxy._HELD_S", 0.05)
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._HELD_S", 0.05)
     with pytest.raises(CheckpointError, match="given up"):
         station.proxy.state(save_replay=True)
     buffer.let_go.set()

@@ -13,10 +13,10 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.exploration import Softmax
 from asyncrl.async_config import EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_yaml, save_yaml
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 

@@ -11,13 +11,13 @@ import pytest
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan

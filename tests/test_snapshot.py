@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncrl.core.errors import NonFiniteModel
-from asyncrl.snapshot import take_snapshot
+from asyncrl.learner.bookkeeper import take_snapshot
 from tests.fakes import ConstantAgent
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.staleness import Lag, LagAlarm, Staleness, complaint
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.staleness import Lag, LagAlarm, Staleness, complaint
 
 
 @pytest.mark.fault("F31")
@@ -53,7 +53,7 @@ def test_batch_before_any_model_was_published_has_no_age() -> None:
 
 
 def test_only_so_many_publications_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.staleness._KEPT", 4)
+    monkeypatch.setattr("asyncrl.learner.staleness._KEPT", 4)
     now = [0.0]
     staleness = Staleness(clock=lambda: now[0])
     for number in range(5):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.stop_conditions import (
+from asyncrl.learner.stop_conditions import (
     AllOf,
     AnyOf,
     MaxEnvSteps,

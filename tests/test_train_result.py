@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
-from asyncrl.train_result import TrainResult
 
 
 def result(**more: Any) -> TrainResult:

@@ -15,7 +15,6 @@ from asyncrl.actor.step_processor import OneStep, StepProcessor
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -23,9 +22,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.run_plan import RunPlan
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch

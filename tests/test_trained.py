@@ -21,8 +21,8 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.settings import save_yaml
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.run_config import RunConfig
-from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trained import SavedModel
 from asyncrl.trainer import TrainerConfig

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
@@ -19,11 +18,12 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.replay_buffer import pass_priorities_on
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array, Arrays, Columns
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps
-from asyncrl.train_result import TrainResult
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play

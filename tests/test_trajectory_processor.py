@@ -25,10 +25,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.trainer import Trainer, TrainerConfig
 from tests.streams import PEER, SPEC
 

@@ -11,7 +11,6 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.benchmarking.bare_envs import frame_skip
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.core.agent import AgentConfig, PolicyContext
@@ -19,7 +18,8 @@ from asyncrl.core.env import DiscreteSpec, EnvSpec, StacksFrames
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.random_actions import random_actions
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 
 _MEMORY_SHARE = 0.4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.bare_envs import play_native, play_plain
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.rates import Count, growth_rate, wait_until_going
@@ -17,6 +16,7 @@ from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.train import build_async_trainer
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.learner import LearnerStage
 from asyncrl.benchmarking.load import Load
 from asyncrl.benchmarking.rates import growth_rate, wait_until_going
@@ -13,6 +12,7 @@ from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.sample import SampleStage, stored_by
 from asyncrl.core.interrupter import CrashForwardingThread
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.train import build_async_trainer
 
 

@@ -18,13 +18,13 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig

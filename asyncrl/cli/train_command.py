@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
 from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import dashed, naming_flags, value_of
@@ -33,10 +32,11 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.settings import to_plain
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import render_summary
 from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer
-from asyncrl.train_result import TrainResult
 from asyncrl.tuning.tuner import Freedom
 
 Scalar = bool | int | float | str

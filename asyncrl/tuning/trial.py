@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics.verdict import Verdict
-from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.tuning.model import ActorCost, LearnerCost
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from benchmarks.chaos.figures import median, percentile

@@ -25,8 +25,6 @@ from asyncrl.agents.exploration import EpsilonGreedy
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
@@ -34,10 +32,12 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.train import build_async_trainer
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig

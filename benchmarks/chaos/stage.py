@@ -22,16 +22,16 @@ from typing import Self, Unpack
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import RunParts, build_async_trainer
-from asyncrl.train_result import TrainResult
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.worlds import Life, Lives, Numbered

@@ -27,12 +27,12 @@ from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import to_plain
+from asyncrl.learner.stop_conditions import AnyOf, StopCondition
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
-from asyncrl.stop_conditions import AnyOf, StopCondition
 from asyncrl.train import train_async
-from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trained import policy_of
 from asyncrl.trainer import TrainerConfig

@@ -21,7 +21,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, ReachesUpperBound
+from asyncrl.learner.stop_conditions import AnyOf, MaxEnvSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

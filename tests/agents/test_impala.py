@@ -15,17 +15,17 @@ from torch import nn
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
 from asyncrl.agents.schedules import Schedule
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.stop_conditions import MaxOptSteps
-from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

@@ -30,7 +30,6 @@ from asyncrl.agents.accumulation import InParts
 from asyncrl.agents.ppo import PPOAgent, PPOConfig
 from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import EvaluationConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.cli.preset import preset
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
@@ -38,11 +37,18 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import (
+    AnyOf,
+    MaxEnvSteps,
+    MaxOptSteps,
+    MaxSeconds,
+    ReachesUpperBound,
+)
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.train import train_async
-from asyncrl.train_result import TrainResult
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

@@ -24,8 +24,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig, make_batch
+from asyncrl.learner.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
-from asyncrl.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

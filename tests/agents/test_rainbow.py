@@ -23,9 +23,9 @@ from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec

@@ -18,16 +18,16 @@ from asyncrl.agents.networks import MLP
 from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.stop_conditions import MaxEnvSteps, ReachesUpperBound
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.train import train_async
 from tests.agents.test_sac import (
     CONTEXT,

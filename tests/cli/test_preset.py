@@ -12,7 +12,7 @@ from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.cli.preset import preset, preset_like, preset_lines, with_replay
 from asyncrl.core.errors import ConfigError
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.run_config import RunConfig

@@ -26,10 +26,10 @@ from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_yaml, save_yaml
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
-from asyncrl.train_result import TrainResult
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained

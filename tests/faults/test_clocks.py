@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import asyncrl
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from tests.faults.runs import adds_up, with_restarts
 from tests.faults.worlds import DEADLINE_S, JumpsInTime
 from tests.integration.test_train_async import run

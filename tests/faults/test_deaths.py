@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.core.errors import ActorFailed
 from asyncrl.core.launcher import ActorExit, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
-from asyncrl.stop_conditions import MaxSeconds
+from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of

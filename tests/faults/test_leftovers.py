@@ -96,7 +96,7 @@ torch.set_num_threads(2)
 torch.ones(512, 512) @ torch.ones(512, 512)
 
 from asyncrl import AsyncConfig, EvaluationConfig, train_async
-from asyncrl.stop_conditions import MaxOptSteps
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from tests.fakes import ConstantConfig, CountingBatch
 
 class Mine(CountingBatch):

@@ -12,8 +12,8 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
-from asyncrl.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.transports.local import LocalTransport
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress

@@ -9,12 +9,12 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.leftovers import children

@@ -11,14 +11,14 @@ from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.segment import make_schema
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps
 from asyncrl.trainer import Trainer, TrainerConfig
 from tests.test_trainer import CLOCK_METRICS
 

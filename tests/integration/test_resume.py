@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.train import build_async_trainer, train_async
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig

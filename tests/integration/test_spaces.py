@@ -22,8 +22,6 @@ from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.agent import Act, AgentConfig, PolicyContext
 from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
 from asyncrl.core.messages import Experience, Peer
@@ -32,9 +30,11 @@ from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.envs._spaces import Parts
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig
 from asyncrl.wire import WireFormat

@@ -19,8 +19,6 @@ import pytest
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
@@ -30,14 +28,16 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
-from asyncrl.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
-from asyncrl.train_result import TrainResult
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.helpers import wait_until
 from tests.leftovers import children

@@ -18,13 +18,13 @@ from zmq.utils import z85
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
-from asyncrl.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.transports._zeromq_socket import Curve

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bookkeeper import BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay_buffers.files import load_replay, save_replay
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.sequences import SequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.stop_conditions import MaxEnvSteps
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from tests.replay_buffers.large import LARGE, SCHEMA, SEGMENTS

@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.core.errors import Refused
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
-from asyncrl.ledger import Ledger
+from asyncrl.learner.ledger import Ledger
 from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.proxy import Proxy
 from tests.helpers import wait_until

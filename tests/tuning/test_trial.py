@@ -8,11 +8,11 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.async_trainer import AsyncTrainerConfig
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.rate_limiter import RateLimiterConfig
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.tuning import trial as trial_module
 from asyncrl.tuning.trial import run_trial
 

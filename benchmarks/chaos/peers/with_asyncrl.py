@@ -14,9 +14,9 @@ import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.async_config import AsyncConfig
-from asyncrl.async_trainer import AsyncTrainer
 from asyncrl.benchmarking.machine import machine
 from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import train_async

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol, SupportsFloat
 
-from asyncrl.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
 from asyncrl.checkpoint.saver import RunState
@@ -30,13 +29,14 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.evaluation import EvaluationSite
+from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
+from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.staleness import Lag, Staleness
+from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.staleness import Lag, Staleness
-from asyncrl.stop_conditions import StopCondition
 from asyncrl.supervision.actor_manager import ActorManager
-from asyncrl.train_result import TrainResult
 
 logger = logging.getLogger(__name__)
 
@@ -349,3 +349,51 @@ class AsyncTrainer:
     def _close_books(self) -> None:
         self._count_env_steps()
         self.books.close(self.newest_record)
+
+
+_ROUND_WAIT_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectThenTrain:
+    """A `Strategy` that learns in rounds, each from experience that is new since the last one."""
+
+    env_steps: int
+    """Environment steps of all actors, from the end of one round of learning to the next; fewer
+    only where the limiter keeps actors from going on, since that waits for samples."""
+
+    opt_steps: int
+    """Optimisation steps of a round; after it, all actors get the model."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "strategy")
+        for name in ("env_steps", "opt_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"strategy.{name} must be at least 1, got {getattr(self, name)}")
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        """Alternate until the run is to end."""
+        while not trainer.should_stop:
+            self.collect(trainer)
+            self.train(trainer)
+
+    def collect(self, trainer: AsyncTrainer) -> None:
+        """Wait until there is as much new experience as a round needs."""
+        proxy = trainer.proxy
+        enough = proxy.ledger.env_steps + self.env_steps
+        while not proxy.blocked and proxy.ledger.env_steps < enough:
+            if trainer.interrupter.wait(_ROUND_WAIT_S):
+                break
+            trainer.books.watch.lap("wait")
+            trainer.keep_books()
+        trainer.interrupter.raise_if_failed()
+        trainer.books.watch.lap("wait")
+
+    def train(self, trainer: AsyncTrainer) -> None:
+        """Learn as often as a round says, and hand out the model that comes of it."""
+        done = 0
+        while done < self.opt_steps and not trainer.should_stop:
+            # What is drawn ahead would be older than the next round's experience.
+            done += trainer.run_step(turns_left=self.opt_steps - done)
+        if done:
+            trainer.publish()

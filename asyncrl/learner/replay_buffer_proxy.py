@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from asyncrl.actor_table import ActorTable
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
@@ -25,9 +24,10 @@ from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_gro
 from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
-from asyncrl.ledger import Balance, Ledger
+from asyncrl.learner.actor_table import ActorTable
+from asyncrl.learner.ledger import Balance, Ledger
+from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
-from asyncrl.rate_limiter import RateLimiter
 
 logger = logging.getLogger(__name__)
 

@@ -11,27 +11,43 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import SupportsFloat
 
-from asyncrl.best_model import BestBy, BestModel
+import numpy as np
+
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
-from asyncrl.core.agent import Agent
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.agent import Agent, SyncModel
+from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import GoesOn, Record, Recorder
 from asyncrl.core.settings import check_declared
-from asyncrl.evaluation import EvaluationSite, Scored
-from asyncrl.intervals import Every, EverySeconds
+from asyncrl.core.types import ModelVersion
+from asyncrl.learner.best_model import BestBy, BestModel
+from asyncrl.learner.evaluation import EvaluationSite, Scored
+from asyncrl.learner.progress import Counts, Every, EverySeconds, Pace
+from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.system import SystemMeter
 from asyncrl.metrics.verdict import Setup
-from asyncrl.pace import Counts, Pace
-from asyncrl.snapshot import take_snapshot
-from asyncrl.stop_conditions import StopCondition
-from asyncrl.train_result import TrainResult
+
+
+def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelInfo:
+    """Return the agent's model as it is now; the counts are the run's, not the agent's own."""
+    params = agent.model_info().params
+    for name, value in params.items():
+        if not np.isfinite(value).all():
+            raise NonFiniteModel(
+                f"parameter {name!r} is not finite after {opt_steps} optimisation steps; the model "
+                "was neither published nor evaluated nor saved. A lower learning rate or gradient "
+                "clipping may help; the last checkpoint is from before"
+            )
+    return ModelInfo(version=ModelVersion(opt_steps), params=params, env_steps=env_steps)
+
 
 logger = logging.getLogger(__name__)
 
@@ -346,3 +362,29 @@ class Bookkeeper:
     def _write(self, record: Record) -> None:
         if self._recorder:
             self._recorder.write(record)
+
+
+def _run(
+    loop: Callable[[], None],
+    books: Bookkeeper,
+    interrupter: Interrupter,
+    newest_record: Callable[[], Mapping[str, SupportsFloat]],
+    told: Record,
+) -> TrainResult:
+    """Run a loop, close its books whatever became of it, and raise the first error.
+
+    A run that is resumed at its end, by what is `told` of where it is, has nothing to do, and
+    leaves everything as it is.
+    """
+    if books.has_ended(told):
+        books.close_saver()
+        return books.result()
+
+    def train() -> None:
+        loop()
+        books.finish()
+        books.save()
+
+    interrupter.take_steps(train, partial(books.close, newest_record), books.close_saver)
+    interrupter.raise_if_failed()
+    return books.result()

@@ -14,7 +14,7 @@ from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.transport import LearnerLink
-from asyncrl.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 
 
 class Scored(NamedTuple):
