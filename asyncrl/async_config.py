@@ -16,7 +16,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
-from asyncrl.transports.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

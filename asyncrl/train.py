@@ -31,13 +31,13 @@ from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.run_plan import RunPlan
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
-from asyncrl.transports.zeromq import ZmqTransport
+from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (
     "asyncrl.actor.process",
     "asyncrl.agents.torch_agent",
     "asyncrl.envs.gym",
-    "asyncrl.transports.zeromq",
+    "asyncrl.transport.zeromq",
 )
 """What actors load in any case, or almost."""
 

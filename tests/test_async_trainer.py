@@ -37,7 +37,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.transports.local import LocalLearnerLink, LocalTransport
+from asyncrl.transport.local import LocalLearnerLink, LocalTransport
 from tests.fakes import ConstantAgent, DirectSaver
 from tests.helpers import wait_until
 from tests.sample_messages import make_report

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncrl.core.errors import WireError
-from asyncrl.header import DTYPES, Fields, view
+from asyncrl.transport.wire import DTYPES, Fields, view
 
 
 @pytest.mark.parametrize(

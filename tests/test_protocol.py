@@ -8,7 +8,7 @@ import torch
 
 import asyncrl
 from asyncrl.core.messages import SOFTWARE, Hello, Peer
-from asyncrl.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
+from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
 from tests.sample_messages import (
     PEER,
     SCHEMA,

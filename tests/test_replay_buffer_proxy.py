@@ -22,7 +22,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.stopwatch import Stopwatch
-from asyncrl.transports.local import LocalTransport
+from asyncrl.transport.local import LocalTransport
 from tests.helpers import wait_until
 from tests.sample_messages import (
     PEER,

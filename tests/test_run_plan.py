@@ -21,7 +21,7 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
-from asyncrl.transports.local import LocalTransport
+from asyncrl.transport.local import LocalTransport
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.sample_messages import make_peer
 

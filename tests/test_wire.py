@@ -21,8 +21,7 @@ from asyncrl.core.messages import (
     Peer,
 )
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
-from asyncrl.header import DTYPES, MAX_COUNT, MAX_EPISODES, WireMessage
-from asyncrl.protocol import (
+from asyncrl.transport.protocol import (
     _MOST_PEERS,
     Ack,
     Delivery,
@@ -33,7 +32,16 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.wire import PROTOCOL, ForeignProtocol, ForeignRun, WireFormat
+from asyncrl.transport.wire import (
+    DTYPES,
+    MAX_COUNT,
+    MAX_EPISODES,
+    PROTOCOL,
+    ForeignProtocol,
+    ForeignRun,
+    WireFormat,
+    WireMessage,
+)
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_model, make_report, same
 
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl import header, wire
+from asyncrl.transport import wire
+from asyncrl.transport import wire as header
 from benchmarks.chaos import canaries
 from benchmarks.chaos.hostile_messages import (
     CONSTANT_BYTES,

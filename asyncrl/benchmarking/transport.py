@@ -26,8 +26,8 @@ from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.transport import LearnerLink, Transport
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 
 Case = Literal["CartPole-size rows", "84x84 frames"]
 

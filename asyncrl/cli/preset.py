@@ -30,7 +30,7 @@ from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
-from asyncrl.transports.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from asyncrl.core.messages import Experience, Peer
-from asyncrl.transports.zeromq import ZmqTransport
+from asyncrl.transport.zeromq import ZmqTransport
 from benchmarks.chaos.intruders import admitted
 from tests.sample_messages import make_experience, make_hello
 

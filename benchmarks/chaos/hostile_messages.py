@@ -15,11 +15,10 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from asyncrl import wire
 from asyncrl.core.errors import WireError
 from asyncrl.core.messages import EvaluationReport
-from asyncrl.header import WireMessage
-from asyncrl.protocol import (
+from asyncrl.transport import wire
+from asyncrl.transport.protocol import (
     Ack,
     Delivery,
     Finish,
@@ -29,7 +28,7 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat, WireMessage
 from tests.sample_messages import (
     PEER,
     SCHEMA,

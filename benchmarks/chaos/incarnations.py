@@ -13,9 +13,9 @@ from pathlib import Path
 import zmq
 
 from asyncrl.core.messages import Peer
-from asyncrl.transports._zeromq_socket import routing_id, routing_prefix
-from asyncrl.transports.zeromq import ZmqTransport
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat
+from asyncrl.transport.zeromq import ZmqTransport
+from asyncrl.transport.zeromq_socket import routing_id, routing_prefix
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.honest_site import HonestSite
 from benchmarks.common import note

@@ -10,10 +10,9 @@ from typing import Protocol
 import zmq
 
 from asyncrl.core.messages import Peer
-from asyncrl.header import WireMessage
-from asyncrl.transports._zeromq_socket import Curve, routing_id, routing_prefix
-from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransport
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat, WireMessage
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport
+from asyncrl.transport.zeromq_socket import Curve, routing_id, routing_prefix
 from benchmarks.chaos.siege import address_of, is_cut
 from tests.sample_messages import make_experience, make_hello, make_peer
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.transports.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage

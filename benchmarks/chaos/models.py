@@ -23,7 +23,7 @@ import numpy as np
 from asyncrl.async_config import AsyncConfig
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.transport import Topic
-from asyncrl.transports.zeromq import ZmqLearnerLink
+from asyncrl.transport.zeromq import ZmqLearnerLink
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from asyncrl.async_config import AsyncConfig
 from asyncrl.core.messages import Peer
-from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.link import FarAway, Link
 from benchmarks.chaos.proxy import Proxy

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.transports.zeromq import ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.learner import Learner, wait_until
 from benchmarks.chaos.stage import DEADLINE_S

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zmq
 
-from asyncrl.transports.zeromq import ZmqTransport
+from asyncrl.transport.zeromq import ZmqTransport
 from benchmarks.chaos.canaries import canaries
 from benchmarks.chaos.hostile_messages import change_bytes, hostile
 

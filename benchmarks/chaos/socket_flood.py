@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from asyncrl.core.messages import Experience, Peer
-from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.siege import address_of, besiege
 from benchmarks.common import note

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from asyncrl.cli.main import main as command_line
-from asyncrl.transports._zeromq_socket import Curve
+from asyncrl.transport.zeromq_socket import Curve
 
 __all__: list[str] = []
 

@@ -23,8 +23,8 @@ from asyncrl.core.messages import (
     Peer,
 )
 from asyncrl.core.transport import ActorLink
-from asyncrl.transports.local import LocalTransport
-from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.local import LocalTransport
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 from tests.sample_messages import (
     PEER,
     SCHEMA,

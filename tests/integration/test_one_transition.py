@@ -15,7 +15,7 @@ from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
-from asyncrl.transports.local import LocalTransport
+from asyncrl.transport.local import LocalTransport
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.helpers import wait_until
 

@@ -37,7 +37,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
 
 pytestmark = pytest.mark.processes

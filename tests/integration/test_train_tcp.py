@@ -27,8 +27,8 @@ from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay_buffers.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
-from asyncrl.transports._zeromq_socket import Curve
-from asyncrl.transports.zeromq import ZmqLearnerLink, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import Curve
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.helpers import wait_until
 from tests.launchers.bodies import descriptors

@@ -12,7 +12,7 @@ import pytest
 from asyncrl.core.errors import Refused
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
 from asyncrl.learner.ledger import Ledger
-from asyncrl.transports.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.proxy import Proxy
 from tests.helpers import wait_until
 from tests.sample_messages import (

@@ -20,15 +20,10 @@ import pytest
 
 from asyncrl.core.errors import Refused, WireError
 from asyncrl.core.messages import Experience
-from asyncrl.protocol import Refusal
-from asyncrl.transports._zeromq_guard import Complaints
-from asyncrl.transports.zeromq import (
-    ZmqActorLink,
-    ZmqLearnerLink,
-    ZmqTransport,
-    ZmqTransportConfig,
-)
-from asyncrl.wire import PROTOCOL, WireFormat
+from asyncrl.transport.protocol import Refusal
+from asyncrl.transport.wire import PROTOCOL, WireFormat
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_guard import Complaints
 from benchmarks.chaos.canaries import canaries
 from benchmarks.chaos.siege import Address, address_of, attack, greeting, is_cut, ready
 from tests.helpers import wait_until
@@ -154,7 +149,7 @@ def test_one_line_is_told_of_each_reason_and_none_hides_another(
 
 _LEARNER_WITH_FEW_DESCRIPTORS = """
 import json, pickle, resource, select, sys
-from asyncrl.transports.zeromq import ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
 from tests.sample_messages import PEER, SCHEMA, make_peer
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 config = ZmqTransportConfig(request_interval_s=0.2)
@@ -291,6 +286,6 @@ def test_a_peer_of_another_protocol_is_told_both(site: Site) -> None:
 @pytest.mark.fault("F37")
 def test_an_actor_of_another_protocol_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = WireFormat(schema=SCHEMA, run_id="a run").encode(Refusal("why"))
-    monkeypatch.setattr("asyncrl.wire.PROTOCOL", PROTOCOL + 1)
+    monkeypatch.setattr("asyncrl.transport.wire.PROTOCOL", PROTOCOL + 1)
     with pytest.raises(WireError, match=f"protocol {PROTOCOL}, this side {PROTOCOL + 1}"):
         WireFormat(schema=SCHEMA, run_id="a run").decode(frames)

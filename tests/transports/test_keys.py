@@ -17,18 +17,9 @@ import zmq
 
 from asyncrl.core.errors import ConfigError, Refused, TransportError
 from asyncrl.core.messages import Experience, Peer
-from asyncrl.transports._zeromq_guard import Gatekeeper
-from asyncrl.transports._zeromq_socket import (
-    Curve,
-    check_libzmq,
-    listen,
-)
-from asyncrl.transports.zeromq import (
-    ZmqActorLink,
-    ZmqLearnerLink,
-    ZmqTransport,
-    ZmqTransportConfig,
-)
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_guard import Gatekeeper
+from asyncrl.transport.zeromq_socket import Curve, check_libzmq, listen
 from benchmarks.chaos.intruders import (
     KINDS,
     NAME,
@@ -278,7 +269,7 @@ def test_an_actor_with_another_learner_says_what_may_be_wrong(
 @contextmanager
 def silent_learner() -> Iterator[None]:
     """Keep what the learner logs of strangers out of what the test looks at."""
-    log = logging.getLogger("asyncrl.transports._zeromq_guard")
+    log = logging.getLogger("asyncrl.transport.zeromq_guard")
     log.disabled = True
     try:
         yield
@@ -442,7 +433,7 @@ def test_the_gate_opens_first_and_closes_last(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Gatekeeper, "__init__", opening)
     monkeypatch.setattr(Gatekeeper, "close", closing)
-    monkeypatch.setattr("asyncrl.transports._zeromq_learner.listen", listening)
+    monkeypatch.setattr("asyncrl.transport.zeromq_learner.listen", listening)
     learner = open_learner()
     learner.close()
     assert steps == ["gate opens", "door opens", "gate closes"]

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.core.errors import TransportError
 from asyncrl.core.messages import Experience
-from asyncrl.transports.local import LocalTransport
+from asyncrl.transport.local import LocalTransport
 from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello
 
 

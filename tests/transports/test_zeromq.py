@@ -24,15 +24,10 @@ import zmq
 from asyncrl.core.errors import ConfigError, Refused, TransportError, WireError
 from asyncrl.core.messages import Experience, ModelInfo, Peer
 from asyncrl.core.segment import ColumnSpec, make_schema
-from asyncrl.protocol import Finish
-from asyncrl.transports._zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
-from asyncrl.transports.zeromq import (
-    ZmqActorLink,
-    ZmqLearnerLink,
-    ZmqTransport,
-    ZmqTransportConfig,
-)
-from asyncrl.wire import WireFormat
+from asyncrl.transport.protocol import Finish
+from asyncrl.transport.wire import WireFormat
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
 from tests.sample_messages import (
     PEER,
     SCHEMA,

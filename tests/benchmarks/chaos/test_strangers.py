@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.core.messages import Message
-from asyncrl.protocol import PeerTable
-from asyncrl.transports._zeromq_guard import Gatekeeper
+from asyncrl.transport.protocol import PeerTable
+from asyncrl.transport.zeromq_guard import Gatekeeper
 from benchmarks.chaos import credentials, incarnations
 
 

@@ -16,13 +16,7 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from asyncrl.transports._zeromq_socket import (
-    ZAP_DOMAIN,
-    Curve,
-    is_readable,
-    open_gate,
-    open_monitor,
-)
+from asyncrl.transport.zeromq_socket import ZAP_DOMAIN, Curve, is_readable, open_gate, open_monitor
 
 _log = logging.getLogger(__name__)
 # So that messages are not kept waiting by a flood of connections.

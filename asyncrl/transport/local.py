@@ -17,7 +17,7 @@ from asyncrl.core.errors import Refused, TransportClosed, TransportError
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Topic
-from asyncrl.protocol import PeerTable
+from asyncrl.transport.protocol import PeerTable
 
 
 @dataclass(slots=True)

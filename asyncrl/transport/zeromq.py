@@ -22,11 +22,11 @@ import zmq
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.messages import Peer
 from asyncrl.core.segment import SegmentSchema
-from asyncrl.transports._zeromq_actor import ZmqActorLink as ZmqActorLink
-from asyncrl.transports._zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
-from asyncrl.transports._zeromq_socket import Curve, tcp_endpoint
-from asyncrl.transports._zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
-from asyncrl.wire import WireFormat
+from asyncrl.transport.wire import WireFormat
+from asyncrl.transport.zeromq_actor import ZmqActorLink as ZmqActorLink
+from asyncrl.transport.zeromq_learner import ZmqLearnerLink as ZmqLearnerLink
+from asyncrl.transport.zeromq_socket import Curve, tcp_endpoint
+from asyncrl.transport.zeromq_socket import ZmqTransportConfig as ZmqTransportConfig
 
 _LOOPBACK = "tcp://127.0.0.1:"
 

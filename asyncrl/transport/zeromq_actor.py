@@ -24,10 +24,19 @@ import zmq
 from asyncrl.core.errors import Refused, TransportClosed, TransportError, WireError
 from asyncrl.core.messages import Experience, Hello, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic
-from asyncrl.header import WireMessage
-from asyncrl.protocol import Ack, Delivery, Finish, ModelRequest, Refusal, Resend, Sync, Welcome
-from asyncrl.transports._zeromq_guard import ConnectionLog
-from asyncrl.transports._zeromq_socket import (
+from asyncrl.transport.protocol import (
+    Ack,
+    Delivery,
+    Finish,
+    ModelRequest,
+    Refusal,
+    Resend,
+    Sync,
+    Welcome,
+)
+from asyncrl.transport.wire import Frame, WireFormat, WireMessage
+from asyncrl.transport.zeromq_guard import ConnectionLog
+from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
     make_actor_socket,
@@ -35,7 +44,6 @@ from asyncrl.transports._zeromq_socket import (
     routing_id,
     routing_prefix,
 )
-from asyncrl.wire import Frame, WireFormat
 
 _log = logging.getLogger(__name__)
 # Reports that nobody reads. Actors give one a second, and none while they wait for credit.

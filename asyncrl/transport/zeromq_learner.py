@@ -22,7 +22,7 @@ import zmq
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
 from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic, Transport
-from asyncrl.protocol import (
+from asyncrl.transport.protocol import (
     Ack,
     Delivery,
     Finish,
@@ -33,8 +33,9 @@ from asyncrl.protocol import (
     Sync,
     Welcome,
 )
-from asyncrl.transports._zeromq_guard import Complaints, ConnectionLog, Gatekeeper
-from asyncrl.transports._zeromq_socket import (
+from asyncrl.transport.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
+from asyncrl.transport.zeromq_guard import Complaints, ConnectionLog, Gatekeeper
+from asyncrl.transport.zeromq_socket import (
     Curve,
     ZmqTransportConfig,
     ipc_path,
@@ -46,7 +47,6 @@ from asyncrl.transports._zeromq_socket import (
     routing_prefix,
     sender,
 )
-from asyncrl.wire import ForeignProtocol, ForeignRun, Frame, WireFormat
 
 _log = logging.getLogger(__name__)
 # So that acknowledgements and models are not kept waiting by a flood.

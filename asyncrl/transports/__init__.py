@@ -1,1 +1,0 @@
-"""Ways to move messages between actors and learner."""
