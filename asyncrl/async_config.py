@@ -14,7 +14,7 @@ from asyncrl.core.settings import check_declared
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 

@@ -36,8 +36,8 @@ from asyncrl.core.settings import check_declared
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay_buffers.files import load_replay
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.files import load_replay
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.trainer import train_offline
 
 

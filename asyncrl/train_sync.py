@@ -20,7 +20,7 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.settings import check_declared
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.trainer import Trainer, TrainerConfig
 
 

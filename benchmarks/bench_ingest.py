@@ -32,7 +32,7 @@ from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.bench_learner_under_load import in_own_process
 from benchmarks.common import Rounds, compare, in_turns, make_parser, note, provenance, save, show

@@ -26,7 +26,7 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer, in_batches
 from asyncrl.core.segment import make_schema
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.bench_learner_under_load import fill
 from benchmarks.common import (
     PEER_VENV,

@@ -36,7 +36,7 @@ from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.common import (
     Rounds,

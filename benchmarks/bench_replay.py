@@ -28,8 +28,8 @@ from asyncrl.core.transport import Topic, Transport
 from asyncrl.core.types import ActorId, Array, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from benchmarks.common import (
     ROOT,
     Comparison,

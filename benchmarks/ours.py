@@ -21,7 +21,7 @@ from asyncrl.benchmarking.load import Load, made_up_experience
 from asyncrl.benchmarking.replay import filled
 from asyncrl.benchmarking.sample import SampleStage
 from asyncrl.benchmarking.workload import Workload
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from benchmarks.bench_learner import PEERS_DQN
 from benchmarks.bench_time_to_score import TASKS, train_ours
 from benchmarks.peers.interface import (

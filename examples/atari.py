@@ -24,7 +24,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
 
 
 def main(

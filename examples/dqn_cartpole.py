@@ -9,7 +9,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 
 def main(max_seconds: float = 300.0) -> TrainResult:

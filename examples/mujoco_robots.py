@@ -19,7 +19,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 BATCH_SIZE = 256
 

@@ -12,7 +12,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 
 def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:

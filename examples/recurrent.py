@@ -26,7 +26,7 @@ from asyncrl.envs.gym import make_batch
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 
 BURN_IN = 8
 """Rows of a sequence that bring its memory up to date, before those that are learned from."""

@@ -34,9 +34,9 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.transport.local import LocalLearnerLink, LocalTransport
 from tests.fakes import ConstantAgent, DirectSaver
 from tests.helpers import wait_until

@@ -23,7 +23,7 @@ from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
 from asyncrl.offline import OfflineConfig
-from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.train_sync import SyncConfig
 
 if typing.TYPE_CHECKING:

@@ -15,7 +15,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, Coll
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch
 

@@ -19,7 +19,7 @@ from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 from asyncrl.inline_actor import InlineActor
 from asyncrl.learner.stop_conditions import MaxSeconds
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from tests.fake_envs import make_vector_env, telling_makers
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.faults.runs import adds_up, until, with_restarts

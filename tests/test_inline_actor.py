@@ -13,8 +13,8 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.inline_actor import InlineActor
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 
 LENGTH = 4

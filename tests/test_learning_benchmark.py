@@ -13,8 +13,8 @@ import pytest
 from asyncrl.agents.bc import BCConfig
 from asyncrl.cli.preset import preset_lines
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer
 from benchmarks.learning.__main__ import main, run_pieces, show

@@ -26,11 +26,11 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.files import load_replay
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.files import load_replay
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

@@ -17,7 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 
 

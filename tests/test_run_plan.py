@@ -18,8 +18,8 @@ from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_plan import RunPlan
 from asyncrl.transport.local import LocalTransport
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch

@@ -28,7 +28,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.trainer import Trainer, TrainerConfig
 from tests.streams import PEER, SPEC
 

@@ -20,7 +20,7 @@ from asyncrl.core.types import Array, Columns
 from asyncrl.envs.random_actions import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""

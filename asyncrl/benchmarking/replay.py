@@ -18,8 +18,8 @@ from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
 from asyncrl.core.types import Array, Columns, IntArray
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 _INDEX_TABLE = 1024
 

@@ -28,7 +28,7 @@ def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
 @contextmanager
 def telling_of_replay(*, quiet: bool) -> Iterator[None]:
     """Print how much memory a replay will take, once that is known and before it is taken."""
-    logger, handler = logging.getLogger("asyncrl.replay_buffers"), _Printing()
+    logger, handler = logging.getLogger("asyncrl.replay"), _Printing()
     before = logger.level
     if not quiet:
         logger.setLevel(logging.INFO)

@@ -28,8 +28,7 @@ from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
 from asyncrl.envs._findings import Finding
 from asyncrl.metrics.system import Cores
-from asyncrl.replay_buffers._memory import available_bytes
-from asyncrl.replay_buffers._ring_config import RingConfig
+from asyncrl.replay.ring_config import RingConfig, available_bytes
 from asyncrl.supervision.local import LocalLauncher
 
 _DESCRIPTORS_PER_ACTOR = 12

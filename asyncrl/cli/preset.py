@@ -25,10 +25,10 @@ from asyncrl.core.settings import load_object
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.transport.zeromq import ZmqTransportConfig
 

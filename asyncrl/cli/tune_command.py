@@ -19,7 +19,7 @@ from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.settings import load_yaml
 from asyncrl.metrics.system import Cores
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial

@@ -14,7 +14,7 @@ import numpy as np
 from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.worlds import SCALE
 
 

@@ -21,7 +21,7 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import psutil
 
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Lives, Numbered

@@ -36,8 +36,8 @@ from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, StopCondition
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig

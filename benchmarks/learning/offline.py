@@ -33,7 +33,7 @@ from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps
 from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player

@@ -30,7 +30,7 @@ from asyncrl.core.settings import to_plain
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.train import train_async
 from asyncrl.train_sync import SyncConfig, train_sync

@@ -8,8 +8,8 @@ from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.segment import END, TERMINATED, make_schema
 from asyncrl.core.types import Columns
-from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 
 
 def spec(shape: tuple[int, ...], n_actions: int, dtype: str = "float32") -> EnvSpec:

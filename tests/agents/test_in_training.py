@@ -12,7 +12,7 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

@@ -47,7 +47,7 @@ from asyncrl.learner.stop_conditions import (
 )
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.train import train_async
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig

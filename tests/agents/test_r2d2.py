@@ -25,7 +25,7 @@ from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
-from asyncrl.replay_buffers.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 

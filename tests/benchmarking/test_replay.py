@@ -8,7 +8,7 @@ import pytest
 from asyncrl.benchmarking.load import Load, made_up_experience
 from asyncrl.benchmarking.replay import KINDS, BareColumns, ReplayStage, filled
 from asyncrl.core.types import Array, IntArray
-from asyncrl.replay_buffers.prioritized import PrioritizedReplay
+from asyncrl.replay.prioritized import PrioritizedReplay
 from tests.benchmarking.workloads import tiny
 
 

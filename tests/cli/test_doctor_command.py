@@ -17,7 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import save_yaml
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from tests.cli import console
 from tests.helpers import many_descriptors, wait_until

@@ -13,8 +13,8 @@ import pytest
 from asyncrl.cli import machine_check
 from asyncrl.cli.machine_check import MachineFacts, Wanted, findings, memory_bytes, read_facts
 from asyncrl.core.segment import ColumnSpec, make_schema
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.local import LocalLauncher
 
 GIB = 2**30

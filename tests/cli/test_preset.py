@@ -13,8 +13,8 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.cli.preset import preset, preset_like, preset_lines, with_replay
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig

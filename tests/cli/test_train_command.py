@@ -27,8 +27,8 @@ from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.tuner import Freedom, Tuning
@@ -112,7 +112,7 @@ def test_run_without_a_limit_says_how_it_ends(
 
 
 def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    logger = logging.getLogger("asyncrl.replay_buffers.uniform")
+    logger = logging.getLogger("asyncrl.replay.uniform")
     for quiet in (False, True):
         with telling_of_replay(quiet=quiet):
             logger.info("takes %d GiB", 3)
@@ -376,7 +376,7 @@ def test_file_that_says_a_part_leaves_the_rest_to_the_preset(tmp_path: Path) -> 
 
 def test_file_that_names_a_class_says_all_about_that_part(tmp_path: Path) -> None:
     path = tmp_path / "part.yaml"
-    path.write_text("replay: {type: asyncrl.replay_buffers.uniform:UniformReplayConfig, gamma: 1}")
+    path.write_text("replay: {type: asyncrl.replay.uniform:UniformReplayConfig, gamma: 1}")
     config = config_of("rainbow", "--config", str(path))
     assert config.replay == UniformReplayConfig(gamma=1.0), "not n_step of the preset's other one"
     assert config_of("dqn", "--config", str(path)).replay == UniformReplayConfig(

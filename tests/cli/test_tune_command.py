@@ -17,7 +17,7 @@ from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import save_yaml
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.run_config import RunConfig
 from asyncrl.tuning.model import Plan
 from asyncrl.tuning.trial import Trial

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from asyncrl.core.messages import Experience
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from tests.streams import Transition, make_outbox, n_step_return, play, schema
 
 GAMMA = 0.5

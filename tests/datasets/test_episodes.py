@@ -16,8 +16,8 @@ from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.datasets.episodes import Episode, fill_buffer
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 GAMMA = 0.9
 

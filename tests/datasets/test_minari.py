@@ -16,7 +16,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.datasets.minari import find_minari, load_minari, minari_episodes, minari_spec
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("jax")  # its collector needs it

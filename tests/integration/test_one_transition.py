@@ -14,7 +14,7 @@ from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.transport.local import LocalTransport
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, NoProgress
 from tests.helpers import wait_until

@@ -14,7 +14,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
-from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.leftovers import children

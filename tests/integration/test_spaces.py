@@ -34,7 +34,7 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.train import build_async_trainer
 from asyncrl.trainer import Trainer, TrainerConfig
 from asyncrl.transport.wire import WireFormat

@@ -35,7 +35,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUppe
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.train import build_async_trainer
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch

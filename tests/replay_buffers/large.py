@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, make_schema
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 
 SEGMENTS = 200
 SCHEMA = make_schema(

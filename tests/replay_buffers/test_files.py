@@ -17,11 +17,11 @@ from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferCon
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
-from asyncrl.replay_buffers.files import load_replay, save_replay
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.files import load_replay, save_replay
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.train_sync import SyncConfig, train_sync
 from asyncrl.trainer import TrainerConfig
 from tests.replay_buffers.large import LARGE, SCHEMA, SEGMENTS
@@ -190,7 +190,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from asyncrl.core.replay_buffer import restore_replay
-from asyncrl.replay_buffers.files import load_replay
+from asyncrl.replay.files import load_replay
 from asyncrl.checkpoint.resume import load_to_resume
 from tests.replay_buffers.large import LARGE, SCHEMA
 

@@ -24,13 +24,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import Array
-from asyncrl.replay_buffers import _on_device
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import (
-    PrioritizedSequenceReplayConfig,
-    SequenceReplayConfig,
-)
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay import on_device as _on_device
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from tests.replay_buffers.segments import segment, streams
 from tests.sample_messages import make_experience
 from tests.streams import SPEC, make_outbox, play, schema
@@ -353,7 +350,7 @@ def test_gpu_that_is_too_small_is_refused_before_anything_is_taken(
 
 
 def test_what_the_host_has_no_room_for_may_be_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.replay_buffers._memory.available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr("asyncrl.replay.ring_config.available_bytes", lambda: 1_000_000)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device, refusal in (("host", "of memory"), ("cpu", "of memory"), ("cuda", "sees 0 GPUs")):
         config = UniformReplayConfig(capacity=20_000, device=device)

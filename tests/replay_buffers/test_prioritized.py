@@ -14,8 +14,8 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, make_schema
 from asyncrl.core.types import Array, IntArray
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.replay_buffers._heap import Heap, SumTree
-from asyncrl.replay_buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.replay.priorities import Heap, SumTree
+from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.trainer import Trainer, TrainerConfig, train_offline
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.replay_buffers.segments import segment, with_columns

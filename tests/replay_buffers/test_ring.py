@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.replay_buffers import _memory
-from asyncrl.replay_buffers._memory import available_bytes
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import SequenceReplayConfig
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay import ring_config as _memory
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.ring_config import available_bytes
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay_buffers.segments import streams
 from tests.streams import Transition, make_outbox, play, schema
 
@@ -203,7 +203,7 @@ def test_killed_process_leaves_no_file(tmp_path: Path) -> None:
     code = f"""if True:
         import os, signal
         from pathlib import Path
-        from asyncrl.replay_buffers.uniform import UniformReplayConfig
+        from asyncrl.replay.uniform import UniformReplayConfig
         from tests.streams import make_outbox, play, schema
         buffer = UniformReplayConfig(memory_map=Path({str(tmp_path)!r})).build(schema(4, 1), 0)
         for message in play([[""] * 40], make_outbox(1, 4, 1))[1]:

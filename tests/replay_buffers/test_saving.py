@@ -20,9 +20,9 @@ from asyncrl.core.messages import Experience
 from asyncrl.core.replay_buffer import StreamsState
 from asyncrl.core.segment import END
 from asyncrl.core.types import Array, ArrayStream, Params
-from asyncrl.replay_buffers import _saving
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay import files as _saving
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay_buffers.large import SCHEMA, SEGMENTS
 from tests.replay_buffers.segments import segment, streams, with_columns
 from tests.replay_buffers.test_state import CASES, RINGS, SOME, Case, push, same, use

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Array
-from asyncrl.replay_buffers.sequences import (
+from asyncrl.replay.sequences import (
     PrioritizedSequenceReplayConfig,
     SequenceReplay,
     SequenceReplayConfig,

@@ -15,13 +15,10 @@ from asyncrl.core.errors import CheckpointError
 from asyncrl.core.messages import Experience
 from asyncrl.core.replay_buffer import KeepsState, TakesPriorities
 from asyncrl.core.types import Array
-from asyncrl.replay_buffers.prioritized import PrioritizedReplayConfig
-from asyncrl.replay_buffers.sequences import (
-    PrioritizedSequenceReplayConfig,
-    SequenceReplayConfig,
-)
-from asyncrl.replay_buffers.trajectories import TrajectoryQueueConfig
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from tests.replay_buffers.segments import streams
 from tests.streams import make_outbox, play, schema
 

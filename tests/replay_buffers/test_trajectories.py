@@ -14,7 +14,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, ColumnSpec, make_schema
 from asyncrl.core.types import Columns, IntArray
-from asyncrl.replay_buffers.trajectories import TrajectoryQueue, TrajectoryQueueConfig
+from asyncrl.replay.trajectories import TrajectoryQueue, TrajectoryQueueConfig
 from tests.streams import SPEC, Transition, make_outbox, play, schema
 
 GAMMA = 0.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import in_batches
-from asyncrl.replay_buffers.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from tests.streams import make_outbox, n_step_return, play, schema
 
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import Columns, IntArray
-from asyncrl.replay_buffers.uniform import UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.worlds import SCALE
 

@@ -15,19 +15,19 @@ from asyncrl.checkpoint.array_file import let_go
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray, Params
-from asyncrl.replay_buffers._memory import Shapes, allocate
-from asyncrl.replay_buffers._ring_config import RingConfig, announce
-from asyncrl.replay_buffers._saving import RingExtent, RingStream
-from asyncrl.replay_buffers._state import (
+from asyncrl.replay.files import (
     COLUMN,
+    RingExtent,
+    RingStream,
     check_columns,
     check_names,
     check_numbers,
     push_saved,
 )
+from asyncrl.replay.ring_config import RingConfig, Shapes, allocate, announce
 
 if TYPE_CHECKING:
-    from asyncrl.replay_buffers._on_device import DeviceColumns
+    from asyncrl.replay.on_device import DeviceColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +268,6 @@ class Ring:
 
 
 def _on_device(shapes: Shapes, config: RingConfig) -> DeviceColumns:
-    from asyncrl.replay_buffers._on_device import DeviceColumns  # noqa: PLC0415  # torch is slow
+    from asyncrl.replay.on_device import DeviceColumns  # noqa: PLC0415  # torch is slow
 
     return DeviceColumns(shapes, config.device, what=f"replay.capacity={config.capacity}")

@@ -1,9 +1,13 @@
-"""What replays made of a ring share: everything but who is drawn, and what a sample is."""
+"""Uniform replay: every transition in it is equally likely to be sampled.
+
+Does not know where segments come from, and holds no lock.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -11,8 +15,9 @@ import numpy as np
 from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, ArrayStream, Columns, IntArray, Params
-from asyncrl.replay_buffers._ring import Ring
-from asyncrl.replay_buffers._state import check_kind, generator_state, kind_state, prepare_generator
+from asyncrl.replay.files import check_kind, generator_state, kind_state, prepare_generator
+from asyncrl.replay.ring import Ring
+from asyncrl.replay.ring_config import RingConfig
 
 
 class Chooser(Protocol):
@@ -131,3 +136,23 @@ class RingReplay(ABC):
     @abstractmethod
     def _gather(self, rows: IntArray) -> dict[str, Array]:
         """Return the samples at these rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformReplayConfig(RingConfig):
+    """Size of the replay, and how returns are made of it."""
+
+    def build(self, schema: SegmentSchema, seed: int) -> UniformReplay:
+        """Allocate the ring."""
+        return UniformReplay(self, schema, seed)
+
+
+class UniformReplay(RingReplay):
+    """Draws transitions with replacement, each as likely as the others."""
+
+    def __init__(self, config: UniformReplayConfig, schema: SegmentSchema, seed: int) -> None:
+        ring = Ring(config, schema)
+        super().__init__(ring, Uniformly(ring, seed))
+
+    def _gather(self, rows: IntArray) -> dict[str, Array]:
+        return self._ring.transitions(rows)

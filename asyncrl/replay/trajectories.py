@@ -39,16 +39,16 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Array, ArrayStream, BoolArray, Columns, IntArray, Params
-from asyncrl.replay_buffers._ring_config import check_holds_segment
-from asyncrl.replay_buffers._saving import QueueStream
-from asyncrl.replay_buffers._state import (
+from asyncrl.replay.files import (
     COLUMN,
+    QueueStream,
     check_columns,
     check_kind,
     check_names,
     kind_state,
     push_saved,
 )
+from asyncrl.replay.ring_config import check_holds_segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

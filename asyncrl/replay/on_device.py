@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns, IntArray
-from asyncrl.replay_buffers._memory import Shapes, shown_bytes
+from asyncrl.replay.ring_config import Shapes, shown_bytes
 
 
 class DeviceColumns:

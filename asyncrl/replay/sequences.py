@@ -45,10 +45,10 @@ import numpy as np
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, IntArray
-from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
-from asyncrl.replay_buffers._ring import Ring
-from asyncrl.replay_buffers._ring_config import RingConfig
-from asyncrl.replay_buffers._shell import Chooser, RingReplay, Uniformly
+from asyncrl.replay.priorities import Priorities, PrioritiesConfig
+from asyncrl.replay.ring import Ring
+from asyncrl.replay.ring_config import RingConfig
+from asyncrl.replay.uniform import Chooser, RingReplay, Uniformly
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities

@@ -26,9 +26,9 @@ import numpy as np
 
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, IntArray
-from asyncrl.replay_buffers._priorities import Priorities, PrioritiesConfig
-from asyncrl.replay_buffers._ring import Ring
-from asyncrl.replay_buffers._shell import RingReplay
+from asyncrl.replay.priorities import Priorities, PrioritiesConfig
+from asyncrl.replay.ring import Ring
+from asyncrl.replay.uniform import RingReplay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

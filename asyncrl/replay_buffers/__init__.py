@@ -1,1 +1,0 @@
-"""Storage and choice of samples."""
