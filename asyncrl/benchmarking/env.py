@@ -14,7 +14,7 @@ from asyncrl.benchmarking.result import Quantity
 from asyncrl.benchmarking.rounds import Rates
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.types import Array
-from asyncrl.envs.random_actions import random_actions
+from asyncrl.envs.spaces import random_actions
 
 _TURNS = 256
 

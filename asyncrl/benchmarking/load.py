@@ -17,7 +17,7 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec, StacksFrames
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
-from asyncrl.envs.random_actions import random_actions
+from asyncrl.envs.spaces import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig

@@ -17,7 +17,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.datasets.episodes import Episode, Observations, fill_buffer
-from asyncrl.envs._spaces import spec_from_spaces
+from asyncrl.envs.spaces import spec_from_spaces
 
 if TYPE_CHECKING:
     from minari import EpisodeData, MinariDataset

@@ -1,1 +1,4 @@
-"""Ways to step a batch of environments."""
+"""Gymnasium, Atari and EnvPool environments as batches.
+
+Must not know: agents, actors. Open first: `gym.py`.
+"""

@@ -22,8 +22,7 @@ from asyncrl.core.env import EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import check_declared, from_plain
 from asyncrl.core.types import Array, BoolArray, IntArray
-from asyncrl.envs._stacks import FrameStacks
-from asyncrl.envs.vector import VectorBatch
+from asyncrl.envs.vector import FrameStacks, VectorBatch
 
 gymnasium.register_envs(ale_py)
 

@@ -34,7 +34,7 @@ from asyncrl.envs._findings import (
 from asyncrl.envs._probe import Probe
 from asyncrl.envs._twins import autoreset, reproducible, seeds_differ
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.envs.random_actions import random_actions
+from asyncrl.envs.spaces import random_actions
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""

@@ -19,8 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from asyncrl.core.env import EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs._stacks import FrameStacks
-from asyncrl.envs.vector import VectorBatch
+from asyncrl.envs.vector import FrameStacks, VectorBatch
 
 _OURS = {"batch_size", "env_type", "num_envs", "seed"}
 

@@ -5,7 +5,10 @@ Finds and makes environments; `batch.py` and `vector.py` step them.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,9 +21,33 @@ from gymnasium.vector import VectorEnv
 from asyncrl.core.env import BatchEnv, MakeBatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import check_declared, load_object
-from asyncrl.envs._mujoco import hear_warnings
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
+
+logger = logging.getLogger(__name__)
+
+_heard: set[str] = set()
+
+
+def hear_warnings(code: str = "") -> None:
+    """Hear MuJoCo's warnings from now on, if it is loaded and nobody else hears them.
+
+    `code` is where the next environment comes from: if that is MuJoCo, it is loaded now.
+    """
+    if "mujoco" in code:
+        with contextlib.suppress(ImportError):  # whoever makes the environment tells what is absent
+            importlib.import_module("mujoco")
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_hear)
+
+
+def _hear(text: str) -> None:
+    if text not in _heard:
+        _heard.add(text)
+        # What will be gone one day is for whoever wrote the model to mend.
+        logger.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)
+
 
 PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""

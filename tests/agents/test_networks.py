@@ -33,7 +33,7 @@ from asyncrl.agents.networks import (
 from asyncrl.agents.noisy import NoisyLinear
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs._spaces import spec_from_spaces
+from asyncrl.envs.spaces import spec_from_spaces
 
 
 def box(shape: tuple[int, ...], dtype: str = "float32") -> BoxSpec:

@@ -22,7 +22,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.envs.random_actions import random_actions
+from asyncrl.envs.spaces import random_actions
 from asyncrl.envs.vector import VectorBatch
 from tests.fake_envs import TRUNCATING, TellingEnv
 from tests.fakes import ConstantAgent

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from asyncrl.core.env import BatchEnv, EnvStep, PackedSpec
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs._spaces import spec_from_spaces
 from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.envs.vector import VectorBatch
 from tests.fake_envs import (
     NESTED_SPACE,

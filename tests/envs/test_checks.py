@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import EnvironmentFault
-from asyncrl.envs._checks import Checks
-from asyncrl.envs._spaces import Parts, spec_from_spaces
+from asyncrl.envs.checks import Checks
+from asyncrl.envs.spaces import Parts, spec_from_spaces
 
 SHAPES: Any = st.one_of(st.just(()), hnp.array_shapes(max_dims=3, max_side=3))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec
-from asyncrl.envs.random_actions import random_actions
+from asyncrl.envs.spaces import random_actions
 
 INF = np.inf
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs._spaces import ActionEncoder, Parts, spec_from_spaces
+from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 from tests.envs.strategies import nested_spaces
 
 ANY = Box(-1, 1, (1,), np.float32)

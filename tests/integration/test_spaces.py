@@ -27,9 +27,9 @@ from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import ActorId, Array, ModelVersion
-from asyncrl.envs._spaces import Parts
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
+from asyncrl.envs.spaces import Parts
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig

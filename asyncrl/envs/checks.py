@@ -18,7 +18,7 @@ from asyncrl.core.env_checks import (
 )
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs._spaces import Parts
+from asyncrl.envs.spaces import Parts
 
 
 class Checks:
