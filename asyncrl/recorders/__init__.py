@@ -1,1 +1,4 @@
-"""Places where numbers are kept."""
+"""Where numbers go: terminal, JSON lines, TensorBoard, MLflow, memory.
+
+Must not know: how they are computed. Open first: `jsonl.py`.
+"""

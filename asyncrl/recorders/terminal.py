@@ -14,10 +14,8 @@ from rich.text import Text
 
 from asyncrl.core.recorder import Record
 from asyncrl.metrics.verdict import Setup
-from asyncrl.recorders._dashboard import Dashboard, ledger_line
-from asyncrl.recorders._faults import fault_phrases
-from asyncrl.recorders._numbers import count, duration, measure, percent
-from asyncrl.recorders._run_state import RunState
+from asyncrl.recorders.dashboard import Dashboard, ledger_line
+from asyncrl.recorders.run_state import RunState, count, duration, fault_phrases, measure, percent
 
 _VERDICT_INTERVAL_S = 30.0
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
-from asyncrl.recorders._dashboard import Dashboard
-from asyncrl.recorders._run_state import RunState
+from asyncrl.recorders.dashboard import Dashboard
+from asyncrl.recorders.run_state import RunState
 
 RUN = {
     "env_steps": 12_000.0,

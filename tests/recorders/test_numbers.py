@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from asyncrl.recorders._numbers import byte_size, count, duration, measure, percent
+from asyncrl.recorders.run_state import byte_size, count, duration, measure, percent
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.metrics.verdict import Setup
-from asyncrl.recorders._run_state import RunState
+from asyncrl.recorders.run_state import RunState
 
 LEARNING = {"wall_s": 10.0, "opt_steps": 100.0, "share/learner_opt": 1.0}
 

@@ -10,9 +10,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.recorders._faults import fault_phrases
-from asyncrl.recorders._numbers import byte_size, count, duration, measure, percent
-from asyncrl.recorders._run_state import RunState
+from asyncrl.recorders.run_state import (
+    RunState,
+    byte_size,
+    count,
+    duration,
+    fault_phrases,
+    measure,
+    percent,
+)
 
 _Labels = Mapping[str, tuple[str, Callable[[float], str]]]
 
