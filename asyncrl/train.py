@@ -35,7 +35,7 @@ from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (
     "asyncrl.actor.process",
-    "asyncrl.agents.torch_agent",
+    "asyncrl.agents.parts.torch_agent",
     "asyncrl.envs.gym",
     "asyncrl.transport.zeromq",
 )

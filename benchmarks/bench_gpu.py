@@ -21,10 +21,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from asyncrl.agents.batch_mover import BatchMover
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.updates import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.updates import TRANSITION_COLUMNS
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Agent, PolicyContext
 from asyncrl.core.replay_buffer import ReplayBuffer, in_batches

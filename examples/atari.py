@@ -18,7 +18,7 @@ from asyncrl import (
     train_async,
 )
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonLadder
+from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from asyncrl.actor.trajectory_processor import TrajectoryConfig
-from asyncrl.agents.exploration import EpsilonLadder
+from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import check_declared

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import Softmax
+from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_yaml, save_yaml

@@ -1,1 +1,4 @@
-"""Algorithms, one readable file each."""
+"""Algorithms, a file each; `parts/` is what several of them use.
+
+Must not know: runs, replay, processes. Open first: `dqn.py`.
+"""

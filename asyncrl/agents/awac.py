@@ -32,16 +32,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._action_values import ChoiceValues, make_action_values
-from asyncrl.agents._cloning import (
+from asyncrl.agents.parts.cloning import (
     CloningPolicy,
     UnitGaussianHead,
+    WeightedCloning,
+    WeightedCloningConfig,
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
-from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
+from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.settings import check_positive

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agents._cloning import CloningConfig, CloningPolicy, Descent
-from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents.torch_agent import TorchAgent, pick_device, use_threads
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.parts.cloning import CloningConfig, CloningPolicy, Descent
+from asyncrl.agents.parts.torch_agent import TorchAgent, pick_device, use_threads
+from asyncrl.agents.parts.torch_config import pick_matmul
+from asyncrl.agents.parts.updates import Updates
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Columns, ModelVersion

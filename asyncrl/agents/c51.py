@@ -27,10 +27,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_network
-from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, q_network
-from asyncrl.agents.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
+from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
+from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

@@ -41,17 +41,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agents._action_values import ChoiceValues, make_action_values
-from asyncrl.agents._actor_critic import SlowCopy, make_actor
-from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents._q_learning import n_actions
-from asyncrl.agents._temperature import Temperature, check_temperature
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
-from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.optimizers import FusedAdam
-from asyncrl.agents.schedules import Schedule, check_schedule
-from asyncrl.agents.torch_agent import (
+from asyncrl.agents.parts.actor_critic import make_actor
+from asyncrl.agents.parts.critics import ChoiceValues, SlowCopy, make_action_values
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.schedules import Schedule, check_schedule
+from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
     clip_gradients,
@@ -60,8 +56,9 @@ from asyncrl.agents.torch_agent import (
     seeded,
     use_threads,
 )
-from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
+from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.sac import Temperature, check_temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from asyncrl.agents.networks import NetworkInput, input_scale, observation_reader
-from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.recurrent import RecurrentCore
-from asyncrl.agents.torch_agent import TorchPolicy
+from asyncrl.agents.parts.networks import NetworkInput, input_scale, observation_reader
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.recurrent import RecurrentCore
+from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.core.agent import Policy as ActingPolicy
 from asyncrl.core.agent import evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec

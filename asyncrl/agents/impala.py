@@ -33,33 +33,33 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents._minibatches import Trajectories
-from asyncrl.agents._policy_value import Activation, PolicyValueNet, make_torso
-from asyncrl.agents._returns import vtrace
-from asyncrl.agents._stochastic_policy import (
+from asyncrl.agents.parts.distributions import action_head
+from asyncrl.agents.parts.networks import MakeNetwork
+from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.policy_gradient import (
     LOG_PROB,
     MEMORY,
+    Activation,
+    PolicyValueNet,
     StochasticPolicy,
+    Trajectories,
     check_batch,
+    make_torso,
     own_columns,
     read_columns,
+    vtrace,
 )
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.distributions import action_head
-from asyncrl.agents.networks import MakeNetwork
-from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer, RMSprop
-from asyncrl.agents.recurrent import MemoryKind
-from asyncrl.agents.schedules import Schedule, check_schedule, value_at
-from asyncrl.agents.torch_agent import (
+from asyncrl.agents.parts.recurrent import MemoryKind
+from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     clip_gradients,
     pick_device,
     seeded,
     use_threads,
 )
-from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
+from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

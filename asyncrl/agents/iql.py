@@ -32,15 +32,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asyncrl.agents._action_values import make_action_values, make_state_value
-from asyncrl.agents._cloning import (
+from asyncrl.agents.parts.cloning import (
     CloningPolicy,
+    WeightedCloning,
+    WeightedCloningConfig,
     exp_weights,
     weighted_mean,
 )
-from asyncrl.agents._weighted_cloning import WeightedCloning, WeightedCloningConfig
-from asyncrl.agents.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.critics import make_action_values, make_state_value
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
+from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

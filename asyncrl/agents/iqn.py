@@ -33,17 +33,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents._own_networks import own_encoder
-from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
-from asyncrl.agents.networks import (
+from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
     hidden_layers,
+    n_actions,
     n_features,
     q_head,
 )
-from asyncrl.agents.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
+from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

@@ -34,21 +34,21 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_encoder
-from asyncrl.agents._q_learning import QAgent, QConfig, QPolicy, n_actions
-from asyncrl.agents._returns import rescale, undo_rescale
-from asyncrl.agents.networks import (
+from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
     encoder_layers,
     hidden_layers,
+    n_actions,
     n_features,
     q_head,
 )
-from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.recurrent import CoreKind, Memories, RecurrentCore, each_row
-from asyncrl.agents.torch_agent import pick_device, use_threads
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
+from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.updates import Updates
+from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -311,3 +311,17 @@ def _check_batch(batch: Columns, burn_in: int) -> None:
             f"agent.burn_in={burn_in} and replay.burn_in differ: of sequences of {mask.shape[1]} "
             f"rows, {empty.max(initial=0)} are empty where an episode begins; set both to the same"
         )
+
+
+def rescale(value: Tensor, eps: float = 1e-3) -> Tensor:
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x: large values shrink to their root."""
+    return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + eps * value
+
+
+def undo_rescale(value: Tensor, eps: float = 1e-3) -> Tensor:
+    """Return the x of which `rescale` makes `value`."""
+    # The paper's (sqrt(1 + 4 eps y) - 1) / (2 eps), y = |x| + 1 + eps, loses half of the digits of
+    # a float32 where eps is small; this is the same number.
+    y = value.abs() + 1.0 + eps
+    root = 2.0 * y / ((1.0 + 4.0 * eps * y).sqrt() + 1.0)
+    return value.sign() * (root.square() - 1.0)

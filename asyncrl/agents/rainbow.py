@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from asyncrl.agents.c51 import C51Config
-from asyncrl.agents.exploration import Exploration
+from asyncrl.agents.parts.exploration import Exploration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,23 +27,147 @@ Deviations from the papers, on purpose:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import hardtanh, softplus
 
-from asyncrl.agents._actor_critic import ActorCritic, SlowCopy, make_actor
-from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._critics import make_critics
-from asyncrl.agents._sac_networks import SquashedConfig, SquashedPolicy, sample_action
-from asyncrl.agents.networks import NetworkInput
-from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    BoundedPolicy,
+    Bounds,
+    make_actor,
+)
+from asyncrl.agents.parts.critics import SlowCopy, make_critics
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
+from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer
+from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.types import Columns
+from asyncrl.core.settings import check_not_negative, check_positive
+from asyncrl.core.types import Array, Columns
+
+
+class TemperatureSettings(Protocol):
+    """What a config says of the temperature."""
+
+    @property
+    def alpha(self) -> float | None:
+        """Fixed temperature; None adapts it."""
+
+    @property
+    def initial_alpha(self) -> float:
+        """Temperature at which adapting starts."""
+
+    @property
+    def alpha_learning_rate(self) -> float:
+        """Of the temperature's Adam."""
+
+
+def check_temperature(config: TemperatureSettings) -> None:
+    """Refuse temperatures below 0, and ones that could not adapt."""
+    check_not_negative("alpha", config.alpha or 0.0)
+    check_positive("initial_alpha", config.initial_alpha)
+    check_positive("alpha_learning_rate", config.alpha_learning_rate)
+
+
+class Temperature:
+    """Fixed, or adapted to a target entropy."""
+
+    def __init__(
+        self, config: TemperatureSettings, target_entropy: float, device: torch.device
+    ) -> None:
+        self._fixed = None if config.alpha is None else torch.tensor(config.alpha).to(device)
+        self._target_entropy = target_entropy
+        self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
+        self._adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
+
+    @property
+    def parts(self) -> dict[str, Tensor | LeanOptimizer]:
+        """What an agent's state saves of it."""
+        return {"log_alpha": self._log_alpha, "alpha_adam": self._adam}
+
+    def alpha(self) -> Tensor:
+        """Return the temperature by now."""
+        return self._log_alpha.exp() if self._fixed is None else self._fixed
+
+    def improve(self, entropy: Tensor) -> None:
+        """Raise the temperature where the entropy is below its target, lower it where above."""
+        if self._fixed is not None:
+            return
+        # The slope of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
+        self._log_alpha.grad = entropy - self._target_entropy
+        self._adam.descend()
+
+
+_LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquashedConfig(ActorCriticConfig):
+    """Settings of an actor that squashes a Gaussian, and of the temperature of its entropy."""
+
+    actor_network: MakeNetwork | None = None
+    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
+    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
+    deviations, before squashing. Must be importable, or cloudpickle-able."""
+
+    alpha: float | None = None
+    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+
+    initial_alpha: float = 1.0
+    """Temperature at which adapting starts."""
+
+    target_entropy: float | None = None
+    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
+
+    alpha_learning_rate: float = 1e-3
+    """Of the temperature's Adam."""
+
+    def __post_init__(self) -> None:
+        ActorCriticConfig.__post_init__(self)
+        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
+            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
+        check_temperature(self)
+
+    def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
+        """Make the temperature of actions of so many dimensions."""
+        aim = self.target_entropy
+        return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
+
+
+class SquashedPolicy(BoundedPolicy):
+    """Acts as a network says that answers with means and logarithms of standard deviations."""
+
+    def _choose(self, answers: Array) -> Array:
+        """Return a sample when training and the mean when not, in [-1, 1]."""
+        mean, log_std = answers[:, : self.bounds.size], answers[:, self.bounds.size :]
+        if self.training:
+            std = np.exp(log_std.clip(_LOG_STD_MIN, _LOG_STD_MAX))
+            mean = mean + std * self.noise.normal(mean.shape)
+        unit: Array = np.tanh(mean)
+        return unit
+
+
+def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions in [-1, 1] and the logarithms of their probability densities."""
+    mean, log_std = actor_output.chunk(2, dim=1)
+    log_std = hardtanh(log_std, _LOG_STD_MIN, _LOG_STD_MAX)  # clamps, with a cheaper gradient
+    u = torch.addcmul(mean, log_std.exp(), noise)
+    # a = tanh u, so log pi(a|s) = sum_j log N(u_j; mean, std) - log(1 - tanh^2 u_j), where
+    # log N = -noise^2 / 2 - log std - log(2 pi) / 2 and, without cancellation for large |u|,
+    # log(1 - tanh^2 u) = 2 (log 2 - u - softplus(-2 u)).
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    squash = math.log(2.0) - u - softplus(-2.0 * u)
+    log_prob: Tensor = (normal - 2.0 * squash).sum(dim=1)
+    return u.tanh(), log_prob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,19 +38,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.agents._actor_critic import (
+from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
     BoundedPolicy,
-    SlowCopy,
+    Bounds,
     check_policy_interval,
     make_actor,
 )
-from asyncrl.agents._bounds import Bounds
-from asyncrl.agents._critics import make_critics
-from asyncrl.agents.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.schedules import Schedule, check_schedule, value_at
-from asyncrl.agents.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.critics import SlowCopy, make_critics
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
+from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

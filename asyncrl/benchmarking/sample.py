@@ -20,7 +20,7 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.train import build_async_trainer
 
-_PRELOAD = ("asyncrl.agents.torch_agent", "asyncrl.envs.gym")
+_PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 
 
 class SampleStage:

@@ -11,7 +11,7 @@ import tyro
 
 from asyncrl import policy_numpy
 from asyncrl.agents.export import export_policy
-from asyncrl.agents.torch_agent import TorchPolicy
+from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.cli._trained import find_model, trained
 from asyncrl.core.errors import ConfigError
 

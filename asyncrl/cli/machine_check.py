@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.agents.torch_agent import gpu_names
+from asyncrl.agents.parts.torch_agent import gpu_names
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
@@ -274,7 +274,7 @@ def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
     """Return how long it took, what went wrong, and what the actor says of itself."""
     began = time.monotonic()
     try:
-        launcher = LocalLauncher(preload=["asyncrl.agents.torch_agent"])
+        launcher = LocalLauncher(preload=["asyncrl.agents.parts.torch_agent"])
     except OSError as error:
         return float("inf"), str(error), {}
     path = launcher.directory / "told.json"

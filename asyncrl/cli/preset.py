@@ -10,9 +10,9 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonLadder
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig

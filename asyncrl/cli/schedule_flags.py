@@ -11,7 +11,7 @@ import typing
 
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.errors import ConfigError
 
 _STEPS = "steps,"

@@ -258,7 +258,7 @@ def _build(
 def _agent(arguments: TrainArguments, run_dir: Path) -> AgentConfig:
     if not arguments.output.profile_opt_steps:
         return arguments.config.agent
-    from asyncrl.agents.profiler import ProfiledConfig
+    from asyncrl.agents.parts.torch_config import ProfiledConfig
 
     return ProfiledConfig(
         agent=arguments.config.agent,

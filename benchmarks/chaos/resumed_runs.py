@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
-from asyncrl.agents.exploration import EpsilonGreedy
+from asyncrl.agents.parts.exploration import EpsilonGreedy
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig

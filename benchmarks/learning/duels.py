@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from asyncrl.agents.exploration import EpsilonLadder
+from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.run_config import RunConfig

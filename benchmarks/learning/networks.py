@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from asyncrl.agents.networks import make_orthogonal
+from asyncrl.agents.parts.networks import make_orthogonal
 from asyncrl.core.env import EnvSpec
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from asyncrl.agents.accelerate import Accelerated, Acceleration
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.parts.torch_config import Accelerated, Acceleration
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config

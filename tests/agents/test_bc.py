@@ -14,7 +14,7 @@ from torch import nn
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError

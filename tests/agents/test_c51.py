@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.agents.c51 import C51Agent, C51Config, C51Network, project
-from asyncrl.agents.networks import DuelingHead
+from asyncrl.agents.parts.networks import DuelingHead
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._crossq_networks import BatchRenorm, in_training_mode
-from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
+from asyncrl.agents.crossq import BatchRenorm, CrossQAgent, CrossQConfig, in_training_mode
 from asyncrl.core.agent import evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from asyncrl.agents.discrete_sac import DiscreteSACAgent, DiscreteSACConfig, DiscreteSACPolicy
-from asyncrl.agents.networks import MLP
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.networks import MLP
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from torch.distributions import Categorical, Normal
 
-from asyncrl.agents.distributions import ActionHead, action_head
+from asyncrl.agents.parts.distributions import ActionHead, action_head
 from asyncrl.core.env import BoxSpec, DiscreteSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array

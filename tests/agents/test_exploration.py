@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl.agents.exploration import (
+from asyncrl.agents.parts.exploration import (
     EpsilonGreedy,
     EpsilonLadder,
     Exploration,
     Explorer,
     Softmax,
 )
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
 

@@ -20,9 +20,9 @@ from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.export import export_policy
 from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.agents.recurrent import RecurrentCore
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext

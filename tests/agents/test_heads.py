@@ -12,14 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from asyncrl.agents._actor_critic import make_actor
-from asyncrl.agents._crossq_networks import renormed_actor, renormed_critics
-from asyncrl.agents._heads import exactly
 from asyncrl.agents.c51 import C51Config
+from asyncrl.agents.crossq import renormed_actor, renormed_critics
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.networks import MLP
-from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
+from asyncrl.agents.parts.actor_critic import make_actor
+from asyncrl.agents.parts.networks import MLP, NoisyLinear, NoisyMLP, Perturbation, exactly
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 

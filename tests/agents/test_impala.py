@@ -14,7 +14,7 @@ from torch import nn
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.impala import IMPALAAgent, IMPALAConfig
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.errors import ConfigError

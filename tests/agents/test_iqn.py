@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
-from asyncrl.agents.networks import DuelingHead
-from asyncrl.agents.noisy import NoisyLinear
+from asyncrl.agents.parts.networks import DuelingHead, NoisyLinear
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError

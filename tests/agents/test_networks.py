@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from asyncrl.agents._critics import standard_critics
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.networks import (
+from asyncrl.agents.parts.critics import standard_critics
+from asyncrl.agents.parts.networks import (
     MLP,
     DuelingHead,
     ImageConv2d,
+    NoisyLinear,
     OneHot,
     as_float,
     encoder_layers,
@@ -30,7 +30,7 @@ from asyncrl.agents.networks import (
     q_head,
     q_network,
 )
-from asyncrl.agents.noisy import NoisyLinear
+from asyncrl.agents.parts.updates import InParts
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.spaces import spec_from_spaces

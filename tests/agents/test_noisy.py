@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
-from asyncrl.agents.noisy import NoisyLinear, NoisyMLP, Perturbation
+from asyncrl.agents.parts.networks import NoisyLinear, NoisyMLP, Perturbation
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from tests.agents.chain import TWO_STATES, random_batch, spec
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from asyncrl.agents.normalize import Normalized, RunningNorm
+from asyncrl.agents.parts.normalize import Normalized, RunningNorm
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.agents.optimizers import FusedAdam, LeanOptimizer, RMSprop
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.schedules import Schedule
 
 STEPS = 5
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_network
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
@@ -17,7 +16,8 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.networks import MakeNetwork
+from asyncrl.agents.parts.networks import MakeNetwork
+from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.agents.ppo import PPOConfig, PPOPolicy
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig

@@ -17,8 +17,12 @@ from torch import nn
 
 from asyncrl.actor import trajectory_processor
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.agents._minibatches import Minibatches, Trajectories
-from asyncrl.agents._ppo_losses import (
+from asyncrl.agents.parts.policy_gradient import Minibatches, Trajectories
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.parts.updates import InParts
+from asyncrl.agents.ppo import (
+    PPOAgent,
+    PPOConfig,
     corrected_estimates,
     divergence,
     explained_variance,
@@ -26,9 +30,6 @@ from asyncrl.agents._ppo_losses import (
     surrogate,
     value_errors,
 )
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.ppo import PPOAgent, PPOConfig
-from asyncrl.agents.schedules import Schedule
 from asyncrl.async_config import EvaluationConfig
 from asyncrl.cli.preset import preset
 from asyncrl.core.agent import PolicyContext

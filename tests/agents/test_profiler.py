@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.profiler import ProfiledConfig
+from asyncrl.agents.parts.torch_config import ProfiledConfig
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 

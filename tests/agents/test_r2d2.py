@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from asyncrl.agents.exploration import EpsilonGreedy
-from asyncrl.agents.networks import MLP
+from asyncrl.agents.parts.exploration import EpsilonGreedy
+from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.r2d2 import R2D2Agent, R2D2Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec

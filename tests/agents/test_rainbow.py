@@ -13,10 +13,9 @@ from torch import nn
 
 from asyncrl.agents.c51 import C51Agent, C51Config
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonGreedy
 from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.networks import DuelingHead
-from asyncrl.agents.noisy import NoisyLinear
+from asyncrl.agents.parts.exploration import EpsilonGreedy
+from asyncrl.agents.parts.networks import DuelingHead, NoisyLinear
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, evaluation_mode
 from asyncrl.core.env import DiscreteSpec, EnvSpec, PackedSpec

@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.agents._returns import VTrace, gae, rescale, undo_rescale, vtrace
+from asyncrl.agents.parts.policy_gradient import VTrace, gae, vtrace
+from asyncrl.agents.r2d2 import rescale, undo_rescale
 from asyncrl.core.types import Array
 
 GAMMA = 0.9

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from asyncrl.agents._critics import BatchedCritics
-from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents._sac_networks import sample_action
 from asyncrl.agents.awac import AWACConfig
-from asyncrl.agents.networks import MLP
-from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy
+from asyncrl.agents.parts.critics import BatchedCritics
+from asyncrl.agents.parts.networks import MLP
+from asyncrl.agents.parts.torch_config import pick_matmul
+from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy, sample_action
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec

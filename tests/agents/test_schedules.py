@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.schedules import Schedule, check_learning_rate, check_schedule, value_at
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.schedules import Schedule, check_learning_rate, check_schedule, value_at
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.agents._bounds import LastingNoise
-from asyncrl.agents.networks import MLP
-from asyncrl.agents.schedules import Schedule
+from asyncrl.agents.parts.actor_critic import LastingNoise
+from asyncrl.agents.parts.networks import MLP
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
 from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, evaluation_mode, forget

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents._parts import Part
-from asyncrl.agents.optimizers import FusedAdam
-from asyncrl.agents.torch_agent import (
+from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.torch_agent import (
+    Part,
     TorchAgent,
     TorchPolicy,
     buffer_copier,

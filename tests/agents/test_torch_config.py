@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env import BoxSpec
 from asyncrl.core.errors import ConfigError
 

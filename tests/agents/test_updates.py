@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.parts.updates import _out_of_memory
 from asyncrl.agents.sac import SACAgent, SACConfig
-from asyncrl.agents.updates import _out_of_memory
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError, OutOfMemory

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.schedules import Schedule
 from asyncrl.cli.main import main
 from asyncrl.cli.schedule_flags import read_setting, show_setting
 from asyncrl.cli.train_command import parse

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import Softmax
+from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay

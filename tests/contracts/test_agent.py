@@ -19,24 +19,24 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from asyncrl.agents import accumulation
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQAgent, CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
+from asyncrl.agents.parts import updates as accumulation
+from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.schedules import Schedule
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.agents.torch_config import TorchConfig
 from asyncrl.core.agent import (
     Agent,
     AgentConfig,

@@ -9,7 +9,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, no_observations
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, no_observations
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 

@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._matmul import pick_matmul
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.exploration import EpsilonLadder, Exploration, Explorer
-from asyncrl.agents.networks import MakeNetwork, NetworkInput, observation_reader
-from asyncrl.agents.noisy import Perturbation
-from asyncrl.agents.normalize import Normalized
-from asyncrl.agents.optimizers import FusedAdam
-from asyncrl.agents.schedules import Schedule, check_learning_rate
-from asyncrl.agents.torch_agent import (
+from asyncrl.agents.parts.exploration import EpsilonLadder, Exploration, Explorer
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    Perturbation,
+    observation_reader,
+)
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.schedules import Schedule, check_learning_rate
+from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
     buffer_copier,
@@ -32,10 +34,10 @@ from asyncrl.agents.torch_agent import (
     flatten_parameters,
     seeded,
 )
-from asyncrl.agents.torch_config import TorchConfig
-from asyncrl.agents.updates import Updates
+from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
+from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import Act, PolicyContext
-from asyncrl.core.env import DiscreteSpec, EnvSpec
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
@@ -280,17 +282,6 @@ class QAgent(QPolicy, TorchAgent, ABC):
         with self._precision():
             answer: Tensor = self._in_parts(network, obs)
         return answer.float()
-
-
-def n_actions(spec: EnvSpec, algorithm: str) -> int:
-    """Return how many actions there are to choose from, or refuse other spaces."""
-    if isinstance(spec.action, DiscreteSpec):
-        return spec.action.n
-    kind = "several choices at once" if spec.action.categorical else "continuous"
-    raise ConfigError(
-        f"{algorithm} chooses among a number of actions, but these are {kind}, of shape "
-        f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
-    )
 
 
 def _explorer(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.agents.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import (

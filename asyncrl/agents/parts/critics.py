@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,14 +10,38 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_networks
-from asyncrl.agents.networks import (
+from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    encoded_mlp,
     encoder_layers,
     n_features,
 )
-from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.agents.parts.torch_agent import buffer_copier
+from asyncrl.agents.parts.user_networks import own_network, own_networks
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+
+
+class SlowCopy:
+    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call.
+
+    It is always in evaluation mode.
+    """
+
+    def __init__(self, fast: nn.Module, tau: float) -> None:
+        self.network = copy.deepcopy(fast).eval().requires_grad_(False)
+        self._tau = tau
+        self._fast: list[Tensor] = [*fast.parameters()]
+        self._slow: list[Tensor] = [*self.network.parameters()]
+        self._copy_buffers = buffer_copier(fast, self.network)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move, and take the network's buffers as they are."""
+        # theta' <- theta' + tau * (theta - theta')
+        torch._foreach_lerp_(self._slow, self._fast, self._tau)
+        self._copy_buffers()
 
 
 class BatchedCritics(nn.Module):
@@ -93,3 +118,48 @@ def make_critics(
     action = torch.zeros(2, n_actions)
     expected = [(2, 1), (2,)]
     return SeparateCritics(own_networks("critic_network", own, spec, n_critics, expected, action))
+
+
+class ChoiceValues(nn.Module):
+    """Networks that tell the value of each choice."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return the values (networks, B) of choices (B,)."""
+        values = self.of_all(obs)
+        return values.gather(2, action.expand(len(values), -1)[..., None]).squeeze(2)
+
+    def of_all(self, obs: NetworkInput) -> Tensor:
+        """Return the values (networks, B, choices) of all choices."""
+        return torch.stack([network(obs) for network in self.networks])
+
+
+def make_action_values(
+    spec: EnvSpec, hidden: tuple[int, ...], n_critics: int, own: MakeNetwork | None, who: str
+) -> nn.Module:
+    """Make default critics or the user's own: (observations, actions (B, ...)) -> (critics, B).
+
+    Actions are choices, or quantities in units in which their bounds are -1 and 1.
+    """
+    action = spec.action
+    if not isinstance(action, DiscreteSpec):
+        if action.categorical:
+            raise ConfigError(
+                f"{who} values one choice or quantities, but these actions are several choices at "
+                f"once, of shape {action.shape}; use BC, or PPO online"
+            )
+        return make_critics(spec, hidden, n_critics, own)
+    if own is None:
+        makes = range(n_critics)
+        return ChoiceValues([encoded_mlp(spec.observation, hidden, action.n) for _ in makes])
+    return ChoiceValues(own_networks("critic_network", own, spec, n_critics, [(2, action.n)]))
+
+
+def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None) -> nn.Module:
+    """Make the default network for the values of states or the user's own: (B, ...) -> (B, 1)."""
+    if own is None:
+        return encoded_mlp(spec.observation, hidden, 1)
+    return own_network("value_network", own, spec, [(2, 1)])

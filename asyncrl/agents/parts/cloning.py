@@ -7,7 +7,8 @@ density of an action at a bound, of which data sets are full, is finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,25 +16,27 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents._own_networks import own_network
-from asyncrl.agents.accumulation import InParts
-from asyncrl.agents.distributions import ActionHead, GaussianHead, action_head
-from asyncrl.agents.networks import (
-    MakeNetwork,
-    NetworkInput,
-    encoded_mlp,
-    observation_reader,
+from asyncrl.agents.parts.critics import SlowCopy
+from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
+from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
+from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.schedules import Schedule, check_schedule
+from asyncrl.agents.parts.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    clip_gradients,
+    flatten_parameters,
+    seeded,
 )
-from asyncrl.agents.optimizers import FusedAdam
-from asyncrl.agents.schedules import Schedule, check_schedule
-from asyncrl.agents.torch_agent import TorchPolicy, clip_gradients, flatten_parameters, seeded
-from asyncrl.agents.torch_config import TorchConfig
+from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
+from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import check_not_negative, check_widths
-from asyncrl.core.types import Array
+from asyncrl.core.settings import check_not_negative, check_positive, check_widths
+from asyncrl.core.types import Array, Columns, ModelVersion
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
@@ -204,3 +207,85 @@ def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionH
     if isinstance(action, BoxSpec) and isinstance(head, GaussianHead):
         return UnitGaussianHead(action, state_std=state_std, initial_log_std=log_std)
     return head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedCloningConfig(CloningConfig):
+    """Settings of critics, and of how much they decide."""
+
+    n_critics: int = 2
+    """Critics; the least of their values is the one believed."""
+
+    critic_network: MakeNetwork | None = None
+    """Makes your own critic, and is called `n_critics` times: for choices, observations ->
+    (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
+    bounds are -1 and 1 -> (B, 1) or (B,)."""
+
+    max_weight: float = 100.0
+    """No action is cloned more than that many times as strongly as an average one."""
+
+    tau: float = 0.005
+    """How far the slow critics follow the critics, at each optimisation step."""
+
+    def __post_init__(self) -> None:
+        CloningConfig.__post_init__(self)
+        if self.n_critics < 1:
+            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
+        if not 0.0 < self.tau <= 1.0:
+            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
+        check_positive("max_weight", self.max_weight)
+
+
+class WeightedCloning(CloningPolicy, TorchAgent, ABC):
+    """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
+
+    def equip(
+        self, config: WeightedCloningConfig, critics: nn.Module, others: Sequence[nn.Module] = ()
+    ) -> None:
+        """Make what learning needs; `others` are networks that learn beside actor and critics."""
+        self.critics = critics
+        self._slow = SlowCopy(critics, config.tau)
+        self._descent = Descent([self.actor, critics, *others], config)
+        self._matmul = pick_matmul(self.device, self.actor, critics, *others, hidden=config.hidden)
+        self._descend = config.uncompiled(self._step_down)
+        self._updates = Updates(
+            self._update,
+            config,
+            self.model,
+            self.read_obs,
+            self.device,
+            learning=[self.model, critics, *others],
+        )
+        self.on_load.append(self._updates.forget)
+        self.parts |= {
+            "critics": critics,
+            "targets": self._slow.network,
+            "optimizer": self._descent.adam,
+            "random": self.random,
+        }
+
+    def priorities(self) -> Array:
+        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        return self._updates.priorities()
+
+    def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Do what an optimisation step does around the equations."""
+        self._descent.adam.follow(self.env_steps)
+        with self._matmul():
+            told = self._updates.step(batch, more)
+        self.version = ModelVersion(self.version + 1)
+        return told | self._descent.adam.tell("learning_rate")
+
+    @abstractmethod
+    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+
+    def _step_down(self, loss: Tensor) -> None:
+        """Step down the slope of the losses, and let the slow critics follow."""
+        self._descent(loss)
+        self._slow.follow()
+
+    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
+        with self._precision():
+            values: Tensor = self._in_parts(critics, obs, action, dim=1)
+        return values.float()

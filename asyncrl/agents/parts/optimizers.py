@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from asyncrl.agents.schedules import Schedule, value_at
+from asyncrl.agents.parts.schedules import Schedule, value_at
 
 
 class LeanOptimizer(ABC):

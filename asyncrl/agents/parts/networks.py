@@ -11,10 +11,106 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents._heads import exactly
-from asyncrl.agents.noisy import NoisyLinear, NoisyMLP
-from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
+
+
+def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+    """Return what a head answers, in float32 where the network computes in less.
+
+    One in double precision keeps it, as torch lets all layers do that are of more than float32.
+    Errors and advantages are small differences of values, and bfloat16 tells 1 from 1.004 at best,
+    200 from 201.
+    """
+    kind = features.device.type
+    if not torch.is_autocast_enabled(kind):
+        return head(features)
+    with torch.autocast(kind, enabled=False):
+        return head(features.to(torch.promote_types(features.dtype, torch.float32)))
+
+
+class Headed(nn.Sequential):
+    """Layers one after another, of which the last one is a head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the last layer answers."""
+        *body, head = self
+        for layer in body:
+            x = layer(x)
+        return exactly(head, x)
+
+
+class NoisyLinear(nn.Linear):
+    """A linear layer whose weights are Gaussian, or are their means where there is no noise."""
+
+    noise: Tensor | None
+    """(1 or rows, inputs + outputs), for a `Perturbation` to set. None: no noise."""
+
+    def __init__(self, n_inputs: int, n_outputs: int, sigma: float = 0.5) -> None:
+        """Make a layer whose spread starts at `sigma` over the root of the inputs."""
+        super().__init__(n_inputs, n_outputs)  # draws mu from U(-1 / sqrt(p), 1 / sqrt(p))
+        spread = sigma * n_inputs**-0.5
+        self.weight_sigma = nn.Parameter(torch.full((n_outputs, n_inputs), spread))
+        self.bias_sigma = nn.Parameter(torch.full((n_outputs,), spread))
+        self.noise = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., rows, outputs) of (..., rows, inputs)."""
+        if self.noise is None:
+            return functional.linear(x, self.weight, self.bias)
+        into, out = self.noise.split([self.in_features, self.out_features], dim=1)
+        if len(self.noise) == 1:
+            # mu + sigma * f(e_out) f(e_in)^T
+            weight = torch.addcmul(self.weight, self.weight_sigma, out.mT * into)
+            bias = torch.addcmul(self.bias, self.bias_sigma, out[0])
+            return functional.linear(x, weight, bias)
+        y = functional.linear(x, self.weight, self.bias)
+        # (sigma_w * f_out f_in^T) x + sigma_b * f_out = f_out * (sigma_w (f_in * x) + sigma_b)
+        spread = functional.linear(x * into, self.weight_sigma, self.bias_sigma)
+        perturbed: Tensor = y + out * spread
+        return perturbed
+
+
+class NoisyMLP(Headed):
+    """Noisy layers with ReLU between them, and none after the last, which is a head."""
+
+    def __init__(
+        self, n_inputs: int, hidden: Sequence[int], n_outputs: int, sigma: float = 0.5
+    ) -> None:
+        sizes = pairwise([n_inputs, *hidden, n_outputs])
+        layers = [module for size in sizes for module in (NoisyLinear(*size, sigma), nn.ReLU())]
+        super().__init__(*layers[:-1])
+
+
+class Perturbation:
+    """The noise of all noisy layers of one network, drawn at once; nothing if it has none."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._layers = [m for m in network.modules() if isinstance(m, NoisyLinear)]
+        self._sizes = [layer.in_features + layer.out_features for layer in self._layers]
+        self.size = sum(self._sizes)
+        """Numbers that a row of noise has."""
+
+    def draw(self, random: np.random.Generator, rows: int) -> Tensor:
+        """Return noise (rows, size), on the CPU."""
+        return self.shape(torch.from_numpy(random.standard_normal((rows, self.size), np.float32)))
+
+    @staticmethod
+    def shape(normal: Tensor) -> Tensor:
+        """Return f of numbers that are normally distributed."""
+        # f(e) = sign(e) sqrt(|e|)
+        return normal.abs().sqrt_().copysign_(normal)
+
+    def set(self, noise: Tensor) -> None:
+        """Perturb the network, with noise (1 or rows, size), until `clear`."""
+        for layer, part in zip(self._layers, noise.split(self._sizes, dim=1), strict=True):
+            layer.noise = part
+
+    def clear(self) -> None:
+        """Let the network compute with its mean weights."""
+        for layer in self._layers:
+            layer.noise = None
+
 
 MakeNetwork = Callable[[EnvSpec], nn.Module]
 """Makes a network of the user's own."""
@@ -307,4 +403,15 @@ def _is_large_image(spec: BoxSpec) -> bool:
         f"images of shape {spec.shape} do not fit the default network, which takes (channels, "
         f"height, width) of at least {_MIN_IMAGE_SIDE}x{_MIN_IMAGE_SIDE} pixels; transpose them, "
         "or set a network of your own"
+    )
+
+
+def n_actions(spec: EnvSpec, algorithm: str) -> int:
+    """Return how many actions there are to choose from, or refuse other spaces."""
+    if isinstance(spec.action, DiscreteSpec):
+        return spec.action.n
+    kind = "several choices at once" if spec.action.categorical else "continuous"
+    raise ConfigError(
+        f"{algorithm} chooses among a number of actions, but these are {kind}, of shape "
+        f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
     )

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.networks import NetworkInput
+from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.core.types import BoolArray
 
 CoreKind = Literal["gru", "lstm"]

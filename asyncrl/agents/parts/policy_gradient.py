@@ -1,0 +1,368 @@
+"""A network that tells, of each observation, what to draw an action from and what will come of it.
+
+observations ── torso ──┬── [memory] ──┬── outputs of an action head
+              (or two)  │              └── value
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asyncrl.agents.parts.distributions import ActionHead
+from asyncrl.agents.parts.networks import (
+    MakeNetwork,
+    NetworkInput,
+    encoder_layers,
+    exactly,
+    make_orthogonal,
+    n_features,
+    observation_reader,
+)
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.parts.torch_agent import TorchPolicy
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updates import TRAJECTORY_COLUMNS, InParts
+from asyncrl.agents.parts.user_networks import own_encoder
+from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, BoolArray, Columns
+
+Activation = Literal["tanh", "relu"]
+
+_HIDDEN_GAIN = math.sqrt(2.0)
+_POLICY_GAIN = 0.01
+"""So small that at first all actions are about as likely."""
+
+
+class PolicyValueNet(nn.Module):
+    """A torso, or one for the policy and one for the value, and heads; a memory between if asked.
+
+    Rows without leading dimensions beyond (B,) are answered by `forward` and `step`, trajectories
+    (B, T, ...) by `unroll`.
+    """
+
+    def __init__(
+        self, torsos: Sequence[nn.Module], n_inputs: int, head: ActionHead, core: CoreKind | None
+    ) -> None:
+        """Put heads behind torsos of `n_inputs` features: one torso, or the policy's and the other.
+
+        A core has as many units as the torso has features, and needs a torso that is shared.
+        """
+        super().__init__()
+        self.torsos = nn.ModuleList(torsos)
+        self.core = RecurrentCore(core, n_inputs, n_inputs) if core else None
+        self.head = head
+        self.policy = nn.Linear(n_inputs, head.n_outputs)
+        self.value = nn.Linear(n_inputs, 1)
+        make_orthogonal(self.policy, _POLICY_GAIN)
+        make_orthogonal(self.value, 1.0)
+        if self.core is not None:
+            make_orthogonal(self.core, 1.0)
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers that are remembered of each environment."""
+        return self.core.memory_size if self.core is not None else 0
+
+    def forward(self, obs: NetworkInput) -> tuple[Tensor, Tensor]:
+        """Return outputs (B, n_outputs) and values (B,) of a network without memory."""
+        features = self.torsos[0](obs)
+        others = features if len(self.torsos) == 1 else self.torsos[1](obs)
+        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
+
+    def step(self, obs: NetworkInput, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs (B, n_outputs), and the memory after these rows."""
+        features = self.torsos[0](obs)
+        if self.core is not None:
+            features, memory = self.core.step(features, memory)
+        return self.policy(features), memory
+
+    def unroll(
+        self, obs: NetworkInput, memory: Tensor, begins: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs (B, T, n_outputs) and values (B, T) of trajectories.
+
+        `begins` (B, T) is where episodes begin, or None if none do.
+        """
+        features = each_row(self.torsos[0], obs)
+        others = features if len(self.torsos) == 1 else each_row(self.torsos[1], obs)
+        if self.core is not None:
+            features = others = self.core.unroll(features, memory, begins)[0]
+        return exactly(self.policy, features), exactly(self.value, others).squeeze(-1)
+
+
+def make_torso(
+    spec: EnvSpec, hidden: Sequence[int], activation: Activation, own: MakeNetwork | None
+) -> tuple[nn.Module, int]:
+    """Make the default torso or the user's own; return it, and its number of features."""
+    if own is not None:
+        return own_encoder(own, spec)
+    torso = _Torso(spec.observation, hidden, activation)
+    make_orthogonal(torso, _HIDDEN_GAIN)
+    return torso, torso.n_outputs
+
+
+class _Torso(nn.Module):
+    """Encoders as in `encoder_layers`, and layers with an activation behind each of them."""
+
+    def __init__(
+        self, observation: BoxSpec | PackedSpec, hidden: Sequence[int], activation: Activation
+    ) -> None:
+        super().__init__()
+        encoder = encoder_layers(observation)
+        sizes = [n_features(encoder, observation), *hidden]
+        self.n_outputs = sizes[-1]
+        self.encoder = nn.Sequential(*encoder)
+        self._layers = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
+        self.hidden = nn.ModuleList(self._layers)  # never called, which would take longer
+        self._activate = torch.tanh_ if activation == "tanh" else torch.relu_
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        x: Tensor = self.encoder(obs)
+        for layer in self._layers:
+            x = self._activate(functional.linear(x, layer.weight, layer.bias))
+        return x
+
+
+LOG_PROB = "log_prob"
+"""Column of the logarithms of the probabilities, or densities, of what was drawn."""
+
+MEMORY = "memory"
+"""Column of what was remembered before a row; a start column of trajectories."""
+
+
+class StochasticPolicy(TorchPolicy):
+    """Acts by a network of policy and values."""
+
+    def __init__(
+        self,
+        net: PolicyValueNet,
+        config: TorchConfig,
+        spec: EnvSpec,
+        context: PolicyContext,
+        device: torch.device,
+    ) -> None:
+        super().__init__(config.with_norms(net, spec.observation), device)
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self.net = net
+        self._memories = Memories(net.memory_size, device)
+
+    def act(self, obs: Array) -> Act:
+        """Draw actions in training; take the likeliest ones otherwise."""
+        memory = self._memories.recall(len(obs), training=self.training)
+        with torch.inference_mode():
+            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
+            if isinstance(self.model, Normalized):
+                seen = self.model.see(seen)
+            outputs, after = self.net.step(seen, memory)
+        if self.net.memory_size:
+            self._memories.keep(after, training=self.training)
+        if not self.training:
+            return Act(self.net.head.mode(outputs))
+        self.env_steps += len(obs)
+        drawn = self.net.head.sample(outputs, self.random)
+        extras = {LOG_PROB: drawn.log_prob, **drawn.extras}
+        if self.net.memory_size:
+            extras[MEMORY] = memory.cpu().numpy()
+        return Act(drawn.action, extras)
+
+    def forget(self, where: BoolArray) -> None:
+        """Empty the memory of environments in which an episode begins."""
+        self._memories.forget(where, training=self.training)
+
+
+def own_columns(net: PolicyValueNet) -> tuple[ColumnSpec, ...]:
+    """Return the columns that a policy with such a network adds to rows."""
+    remembered = net.memory_size
+    memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
+    return (ColumnSpec(LOG_PROB, "float32"), *net.head.columns, *memory)
+
+
+def read_columns(net: PolicyValueNet) -> tuple[str, ...]:
+    """Return the columns of a batch that an agent with such a network reads."""
+    return tuple(dict.fromkeys((*TRAJECTORY_COLUMNS, LOG_PROB, net.head.column, MEMORY)))
+
+
+def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:
+    """Refuse what another kind of replay hands over."""
+    if missing := {"mask", LOG_PROB} - set(batch):
+        raise ConfigError(
+            f"{algorithm} learns from trajectories, each once, but this batch has no "
+            f"{sorted(missing)}; use TrajectoryQueueConfig as replay"
+        )
+    if net.memory_size and batch[MEMORY].ndim != 2:
+        raise ConfigError(
+            f"{algorithm} with a memory needs the one that each trajectory starts from, but this "
+            f"batch has memories of shape {batch[MEMORY].shape}; set replay.start_columns to "
+            f'("{MEMORY}",)'
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectories:
+    """What a network is to look at: observations (B, T + 1, ...), and where from."""
+
+    obs: NetworkInput
+    mask: Tensor
+    """(B, T) which rows are transitions."""
+
+    memory: Tensor
+    """(B, memory size) before the first rows."""
+
+    @property
+    def begins(self) -> Tensor:
+        """Return (B, T + 1) where an episode begins: behind what is no transition."""
+        return torch.cat([torch.zeros_like(self.mask[:, :1]), ~self.mask], dim=1)
+
+
+class Minibatches:
+    """A batch, of which parts can be taken by their indices."""
+
+    def __init__(
+        self,
+        net: PolicyValueNet,
+        played: Trajectories,
+        columns: Mapping[str, Tensor],
+        in_parts: InParts,
+    ) -> None:
+        """Let parts be taken of what was played, and of columns (B, T, ...) beside it."""
+        self._net = net
+        self._in_parts = in_parts
+        self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
+        mask = torch.ones_like(played.mask) if self._stretches else played.mask
+        self._obs = _each(played.obs, lambda field: field[:, :-1][mask])
+        self._columns = {name: column[mask] for name, column in columns.items()}
+
+    def __len__(self) -> int:
+        if self._stretches:
+            return len(self._stretches.rows)
+        return len(next(iter(self._columns.values())))
+
+    def shuffled(self, parts: int, order: torch.Generator) -> list[Tensor]:
+        """Return the indices of so many parts, or fewer, of about the same size, in random order.
+
+        Each transition, or each stretch, is in exactly one of them.
+        """
+        index = torch.randperm(len(self), generator=order, device=order.device)
+        return list(index.tensor_split(min(parts, len(self))))
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the network's outputs and values, and the columns, of the transitions there."""
+        if self._stretches is None:
+            obs = _each(self._obs, lambda field: field[index])
+            outputs, values = self._in_parts(self._net, obs)
+            return outputs, values, {name: c[index] for name, c in self._columns.items()}
+        rows, inside, memory = self._stretches.take(index)
+        obs = _each(self._obs, lambda field: field[rows])
+        outputs, values = self._in_parts(self._net.unroll, obs, memory)
+        columns = {name: column[rows[inside]] for name, column in self._columns.items()}
+        return outputs[inside], values[inside], columns
+
+
+class _Stretches:
+    """Transitions of one episode, one after the other; all stretches are unrolled side by side.
+
+    Whole trajectories, with an episode beginning here in one and there in another, would have to be
+    unrolled from one beginning to the next, which takes an LSTM five times as long.
+    """
+
+    def __init__(self, mask: Tensor, memory: Tensor) -> None:
+        gap = torch.zeros_like(mask[:, :1])
+        which, first = (mask & ~torch.cat([gap, mask[:, :-1]], dim=1)).nonzero().unbind(dim=1)
+        last = (mask & ~torch.cat([mask[:, 1:], gap], dim=1)).nonzero()[:, 1]
+        length = (last - first + 1)[:, None]
+        step = torch.arange(mask.shape[1], device=mask.device)
+        self.inside = step < length
+        self.rows = (which * mask.shape[1] + first)[:, None] + torch.minimum(step, length - 1)
+        # Only what a trajectory begins with goes on from a memory.
+        self.memory = torch.where((first == 0)[:, None], memory[which], 0.0)
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return rows (S, L) of all trajectories, which of them count, and memories before them."""
+        inside = self.inside[index]
+        longest = int(inside.sum(dim=1).max())
+        return self.rows[index, :longest], inside[:, :longest], self.memory[index]
+
+
+def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
+    if isinstance(obs, Tensor):
+        return change(obs)
+    return {name: change(field) for name, field in obs.items()}
+
+
+class VTrace(NamedTuple):
+    """What V-trace makes of trajectories, both (B, T)."""
+
+    targets: Tensor
+    """Of the values; a row that is no transition keeps its value."""
+
+    advantages: Tensor
+    """Of the actions, their importance included; 0 where a row is no transition."""
+
+
+@torch.no_grad()
+def gae(reward: Tensor, discount: Tensor, mask: Tensor, values: Tensor, lambda_: float) -> Tensor:
+    """Return generalized advantage estimates (B, T); the values' targets are these plus values."""
+    # delta_t = r_t + gamma V(s_t+1) - V(s_t);  A_t = delta_t + gamma lambda A_t+1
+    delta = torch.where(mask, reward + discount * values[:, 1:] - values[:, :-1], 0.0)
+    return _sums(delta, discount * lambda_)
+
+
+@torch.no_grad()
+def vtrace(
+    log_rhos: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    mask: Tensor,
+    values: Tensor,
+    *,
+    lambda_: float = 1.0,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    clip_pg_rho: float = 1.0,
+) -> VTrace:
+    """Correct for what was played by other policies than the one that learns.
+
+    Args:
+        log_rhos: Logarithm of how much likelier the action is now than it was then, (B, T).
+        reward: Rewards (B, T).
+        discount: Discounts (B, T).
+        mask: Which rows are transitions, (B, T).
+        values: Values of the rows and of what follows the last one, (B, T + 1).
+        lambda_: Weight of later corrections; 1 is the paper's definition, its remark 2 has others.
+        clip_rho: Largest importance of a correction; decides which policy's values are learned.
+        clip_c: Largest importance passed on to what was before; decides how fast.
+        clip_pg_rho: Largest importance of an advantage.
+    """
+    rhos = log_rhos.exp()
+    # delta_t V = rho_t (r_t + gamma V(x_t+1) - V(x_t)), rho_t = min(clip_rho, pi / mu)
+    delta = reward + discount * values[:, 1:] - values[:, :-1]
+    delta = torch.where(mask, rhos.clamp(max=clip_rho) * delta, 0.0)
+    # v_s - V(x_s) = delta_s V + gamma c_s (v_s+1 - V(x_s+1)), c_s = lambda min(clip_c, pi / mu)
+    corrections = _sums(delta, discount * lambda_ * rhos.clamp(max=clip_c))
+    targets = values[:, :-1] + corrections
+    # A_s = rho_s (r_s + gamma v_s+1 - V(x_s)); nothing is known to correct behind the last row
+    next_targets = torch.cat([targets[:, 1:], values[:, -1:]], dim=1)
+    advantages = rhos.clamp(max=clip_pg_rho) * (reward + discount * next_targets - values[:, :-1])
+    return VTrace(targets, torch.where(mask, advantages, 0.0))
+
+
+def _sums(terms: Tensor, factors: Tensor) -> Tensor:
+    """Return s with s[t] = terms[t] + factors[t] * s[t + 1], along the rows of (B, T)."""
+    sums = [torch.zeros_like(terms[:, 0])]
+    for term, factor in zip(reversed(terms.unbind(1)), reversed(factors.unbind(1)), strict=True):
+        sums.append(torch.addcmul(term, factor, sums[-1]))
+    return torch.stack(sums[:0:-1], dim=1)

@@ -1,0 +1,336 @@
+"""What lies between a batch and an agent's equations, the same for all agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.normalize import Normalized
+from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, Update
+from asyncrl.core.errors import ConfigError, OutOfMemory
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Array, Columns
+
+_ALIGNMENT_BYTES = 64
+_LANES = 2
+"""One is read by the device while the other one is filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Where each column of a batch lies in one buffer."""
+
+    columns: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+    """Names, dtypes and shapes."""
+
+    offsets: tuple[int, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, batch: Columns) -> Self:
+        """Lay the columns of a batch side by side."""
+        offsets, end = [], 0
+        for column in batch.values():
+            offsets.append(end)
+            end += -(-column.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        # To name a dtype would take longer than all else here.
+        columns = tuple((name, c.dtype, c.shape) for name, c in batch.items())
+        return cls(columns, tuple(offsets), end)
+
+    def tensors(self, buffer: Tensor) -> dict[str, Tensor]:
+        """Return the columns as views of a buffer of bytes."""
+        views = {}
+        for (name, dtype, shape), offset in zip(self.columns, self.offsets, strict=True):
+            kind = torch.from_numpy(np.empty(0, dtype)).dtype
+            n_bytes = int(np.prod(shape)) * kind.itemsize
+            views[name] = buffer[offset : offset + n_bytes].view(kind).view(shape)
+        return views
+
+    def arrays(self, buffer: Tensor) -> dict[str, Array]:
+        """Return the columns as arrays over a buffer in the host's memory."""
+        return {name: tensor.numpy() for name, tensor in self.tensors(buffer).items()}
+
+
+class BatchMover:
+    """Brings the wanted columns of batches to a device.
+
+    On a CPU the tensors share the batch's memory. On a GPU they are views of one of two buffers:
+    whatever reads them must have been ordered, on the stream that was current at this call, before
+    the next call.
+    """
+
+    def __init__(self, device: torch.device, wanted: Sequence[str]) -> None:
+        self._device = device
+        self._wanted = tuple(wanted)
+        self._lanes = _Lanes(device) if device.type == "cuda" else None
+
+    def __call__(self, batch: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+        """Return the wanted columns, as far as the batch has them, on the device.
+
+        Those that are tensors must be there already.
+        """
+        there: dict[str, Tensor] = {}
+        columns: dict[str, Array] = {}
+        for name in self._wanted:
+            column = batch.get(name)
+            if isinstance(column, Tensor):
+                there[name] = self._check_place(name, column)
+            elif column is not None:
+                columns[name] = column
+        return there | self._move(columns)
+
+    def _move(self, columns: Columns) -> dict[str, Tensor]:
+        if self._lanes is not None:
+            return self._lanes.move(columns)
+        tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
+        if self._device.type == "cpu":
+            return tensors
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}
+
+    def _check_place(self, name: str, column: Tensor) -> Tensor:
+        found, here = column.device, self._device
+        if str(here) not in {str(found), found.type}:
+            raise ConfigError(
+                f"the replay keeps {name} on {found} (replay.device), and the agent computes on "
+                f"{here}; set replay.device to {here}, or to host, which goes with any"
+            )
+        return column
+
+
+class _Lanes:
+    """Buffers that take turns, and the stream on which all of them are copied."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._copies = torch.cuda.Stream(device)
+        self._lanes: list[_Lane] = []
+        self._nbytes = 0
+        """What a lane has room for."""
+        self._turn = 0
+
+    def move(self, columns: Columns) -> dict[str, Tensor]:
+        computing = torch.cuda.current_stream(self._device)
+        layout = BatchLayout.of(columns)
+        if layout.nbytes > self._nbytes or not self._lanes:
+            self._allocate(layout.nbytes)
+        # All that reads the batch before this one has been ordered by now.
+        self._lanes[self._turn].read.record(computing)
+        self._turn = (self._turn + 1) % _LANES
+        lane = self._lanes[self._turn]
+        lane.copied.synchronize()  # the copy two batches ago: its pinned bytes are free again
+        lane.lay_out(layout)
+        for name, array in lane.arrays.items():
+            np.copyto(array, columns[name])
+        with torch.cuda.stream(self._copies):
+            self._copies.wait_event(lane.read)
+            used = slice(layout.nbytes)
+            lane.there[used].copy_(lane.here[used], non_blocking=True)
+            lane.copied.record(self._copies)
+        computing.wait_event(lane.copied)
+        return dict(lane.tensors)
+
+    def _allocate(self, nbytes: int) -> None:
+        """Make larger buffers; rare enough to wait for the device.
+
+        Batches of trajectories have now more and now fewer of them, so there is some room to spare
+        once they have been larger than the first one.
+        """
+        torch.cuda.synchronize(self._device)
+        self._nbytes = max(nbytes, self._nbytes * 3 // 2)
+        self._lanes = [_Lane(self._nbytes, self._device) for _ in range(_LANES)]
+
+
+class _Lane:
+    """A pinned buffer, its twin on the device, and the events that say who is done with them."""
+
+    arrays: dict[str, Array]
+    tensors: dict[str, Tensor]
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.here = torch.empty(nbytes, dtype=torch.uint8, pin_memory=pinned)
+        self.there = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._layout: BatchLayout | None = None
+        self.copied = torch.cuda.Event()
+        """The bytes have left the pinned buffer and arrived."""
+        self.read = torch.cuda.Event()
+        """The device has read them for the last time."""
+
+    def lay_out(self, layout: BatchLayout) -> None:
+        """View both buffers as columns of this form."""
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self.arrays, self.tensors = layout.arrays(self.here), layout.tensors(self.there)
+
+
+TRANSITION_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
+"""What updates of single transitions read of a batch, where it is there."""
+
+TRAJECTORY_COLUMNS = ("obs", "action", "reward", "discount", "mask")
+"""What updates of trajectories read of a batch, besides the agent's own columns."""
+
+
+class Updates:
+    """Optimisation steps: each moves a batch to the device and runs the agent's update on it.
+
+    The update tells, besides its numbers, the values `q` that it has learned from and the `target`
+    that it moved them to, row by row; both stay here, for `priorities`. It may tell neither.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        config: TorchConfig,
+        model: nn.Module,
+        read_obs: Callable[[Tensor], NetworkInput],
+        device: torch.device,
+        columns: Sequence[str] = TRANSITION_COLUMNS,
+        *,
+        learning: Sequence[nn.Module],
+    ) -> None:
+        """Wrap an update during which networks that learn are in learning mode."""
+        self._device = device
+        self._singly = "next_obs" in columns
+        self._norm = model if isinstance(model, Normalized) else None
+        self._read_obs = read_obs
+        self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
+        self._run = Accelerated(update, config.accelerate, device, learning)
+        self._newest: tuple[Tensor, Tensor] | None = None
+
+    def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Update once, from a batch and what else the update takes; return its numbers.
+
+        Raises `ConfigError` if the batch is not of transitions where the agent learns from these,
+        and `OutOfMemory` where there is too little; what was cached is then free, so that the
+        run can still save a checkpoint.
+        """
+        if self._singly and "next_obs" not in batch:
+            raise ConfigError(
+                f"this agent learns from single transitions, but this batch, of {sorted(batch)}, "
+                "has no next_obs; use UniformReplayConfig or PrioritizedReplayConfig as replay"
+            )
+        if self._norm is not None:
+            self._norm.check(batch)
+        try:
+            data = self._move(batch)
+            if more:
+                data |= more
+            told = self._run(data)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(batch, self._device) from error
+        if "q" in told:
+            self._newest = told.pop("q"), told.pop("target")
+        return told
+
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations, next observations and rewards as networks and losses take them.
+
+        This is for the update to call: normalisation, where it is on, learns from the batch here.
+        """
+        obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
+        if self._norm is None:
+            return obs, next_obs, data["reward"]
+        self._norm.learn(obs, data)
+        return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
+
+    def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
+        """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
+
+        Normalisation learns from the rows that are transitions.
+        """
+        obs = self._read_obs(data["obs"])
+        if self._norm is None:
+            return obs, data["reward"]
+        mask = data["mask"]
+        acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
+        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
+        return self._norm.see(obs), self._norm.rewards(data)
+
+    def priorities(self) -> Array:
+        """Return how far each row of the newest batch was from its target."""
+        if self._newest is None:
+            raise ValueError("priorities are those of the newest batch, and there was none yet")
+        q, target = self._newest
+        errors = (q - target).abs_()
+        priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
+        return priorities
+
+    def forget(self) -> None:
+        """Prepare for tensors of the agent having been replaced by others."""
+        self._run.forget()
+
+
+def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
+    """Say how much was asked for, free what is only cached, and say what would help."""
+    rows = len(next(iter(batch.values())))
+    size = sum(column.nbytes for column in batch.values())
+    left = ""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(device)
+        left = f", {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free there now"
+    return OutOfMemory(
+        f"{device} ran out of memory in an optimisation step on a batch of {rows} rows, "
+        f"{size / 2**20:.1f} MiB{left}; lower trainer.batch_size, have the batch taken in parts "
+        "(agent.accumulate), or compute in agent.precision=bfloat16"
+    )
+
+
+def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
+    if isinstance(obs, Tensor):
+        return change(obs)
+    return {name: change(field) for name, field in obs.items()}
+
+
+Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
+"""One tensor, or two."""
+
+
+class InParts:
+    """Passes a batch through networks in parts of about the same size.
+
+    What a network computes inside is kept of no part. `backward` computes it again, part by part,
+    and the parts' gradients add up to the whole batch's. That takes one more pass through the
+    network, and is for networks that treat each row by itself: not for batch normalisation.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._parts = parts
+
+    def __call__(
+        self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
+    ) -> Answer:
+        """Return what the network answers to inputs (B, ...), the rows along `dim` of it."""
+        if self._parts == 1:
+            return network(*inputs)
+        cut = zip(*(self._cut(one) for one in inputs), strict=True)
+        if not torch.is_grad_enabled():
+            return _joined([network(*part) for part in cut], dim)
+        return _joined([_answer(network, part) for part in cut], dim)
+
+    def _cut(self, one: NetworkInput) -> list[NetworkInput]:
+        if isinstance(one, Tensor):
+            return list(one.tensor_split(min(self._parts, len(one))))
+        rows = len(next(iter(one.values())))
+        fields = {name: field.tensor_split(min(self._parts, rows)) for name, field in one.items()}
+        return [dict(zip(fields, part, strict=True)) for part in zip(*fields.values(), strict=True)]
+
+
+def _answer(network: Callable[..., Answer], part: tuple[NetworkInput, ...]) -> Answer:
+    answer: Answer = checkpoint(network, *part, use_reentrant=False)
+    return answer
+
+
+def _joined(answers: list[Answer], dim: int) -> Answer:
+    if isinstance(answers[0], Tensor):
+        return torch.cat(answers, dim)
+    ones, others = zip(*answers, strict=True)
+    return torch.cat(ones, dim), torch.cat(others, dim)
