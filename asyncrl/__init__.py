@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Trajectory,
         TrajectoryConfig,
     )
-    from asyncrl.async_config import AsyncConfig, EvaluationConfig
     from asyncrl.checkpoint.checkpoint import Checkpointer
     from asyncrl.core.agent import (
         Act,
@@ -56,13 +55,13 @@ if TYPE_CHECKING:
     from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
     from asyncrl.learner.rate_limiter import RateLimiter, RateLimiterConfig
     from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
-    from asyncrl.offline import OfflineConfig, train_from_data
     from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
     from asyncrl.supervision.restart_policy import RestartPolicyConfig
-    from asyncrl.train import build_async_trainer, train_async
-    from asyncrl.train_sync import SyncConfig, train_sync
-    from asyncrl.trained import load_policy
-    from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+    from asyncrl.training.asynchronous import build_async_trainer, train_async
+    from asyncrl.training.config import AsyncConfig, EvaluationConfig
+    from asyncrl.training.offline import OfflineConfig, train_from_data, train_offline
+    from asyncrl.training.saved_model import load_policy
+    from asyncrl.training.synchronous import SyncConfig, Trainer, TrainerConfig, train_sync
 
 __version__ = "0.1.0"
 
@@ -141,7 +140,6 @@ _HOMES = {
     "actor.evaluator": ["EpisodeEvaluator", "EpisodeEvaluatorConfig"],
     "actor.step_processor": ["OneStep", "Step", "StepProcessor"],
     "actor.trajectory_processor": ["ReturnToGo", "Trajectories", "Trajectory", "TrajectoryConfig"],
-    "async_config": ["AsyncConfig", "EvaluationConfig"],
     "checkpoint.checkpoint": ["Checkpointer"],
     "core.agent": [
         "Act",
@@ -177,13 +175,13 @@ _HOMES = {
     "learner.async_trainer": ["AsyncTrainer", "AsyncTrainerConfig", "CollectThenTrain"],
     "learner.rate_limiter": ["RateLimiter", "RateLimiterConfig"],
     "learner.replay_buffer_proxy": ["ReplayBufferProxy", "ReplayBufferProxyConfig"],
-    "offline": ["OfflineConfig", "train_from_data"],
     "supervision.actor_manager": ["ActorManager", "ActorManagerConfig"],
     "supervision.restart_policy": ["RestartPolicyConfig"],
-    "train": ["build_async_trainer", "train_async"],
-    "train_sync": ["SyncConfig", "train_sync"],
-    "trained": ["load_policy"],
-    "trainer": ["Trainer", "TrainerConfig", "train_offline"],
+    "training.asynchronous": ["build_async_trainer", "train_async"],
+    "training.config": ["AsyncConfig", "EvaluationConfig"],
+    "training.offline": ["OfflineConfig", "train_from_data", "train_offline"],
+    "training.saved_model": ["load_policy"],
+    "training.synchronous": ["SyncConfig", "Trainer", "TrainerConfig", "train_sync"],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -20,16 +20,15 @@ from functools import partial
 
 import psutil
 
-from asyncrl.async_config import EvaluationConfig
-from asyncrl.cli.preset import preset
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.run_config import RunConfig
-from asyncrl.train import build_async_trainer, train_async
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.asynchronous import build_async_trainer, train_async
+from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.presets import preset
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from benchmarks.common import Rounds, compare, make_parser, note, positive, provenance, save, show
 
 _SCORE = 475.0

@@ -24,13 +24,13 @@ import torch
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.updates import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Agent, PolicyContext
 from asyncrl.core.replay_buffer import ReplayBuffer, in_batches
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.bench_learner import CASES, Case, full_replay
 from benchmarks.bench_learner_under_load import Case as Run
 from benchmarks.bench_learner_under_load import in_own_process, measure_loaded

@@ -25,7 +25,6 @@ import psutil
 import torch
 
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.core.env import BoxSpec, EnvSpec, EnvStep
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
@@ -33,7 +32,8 @@ from asyncrl.core.types import Array, Columns
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.bench_learner_under_load import in_own_process
 from benchmarks.common import Rounds, compare, in_turns, make_parser, note, provenance, save, show
 

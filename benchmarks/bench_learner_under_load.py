@@ -27,7 +27,6 @@ import torch
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec
 from asyncrl.core.replay_buffer import ReplayBuffer
@@ -37,7 +36,8 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.common import (
     Rounds,
     compare,

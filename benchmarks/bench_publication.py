@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Act, Agent, Policy, PolicyContext, PolicyWrapper
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
@@ -27,7 +26,8 @@ from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.common import (
     Rounds,
     compare,

@@ -18,11 +18,11 @@ import gymnasium
 import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.envs.gym import make_batch
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.common import (
     compare,
     in_turns,

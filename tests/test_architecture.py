@@ -22,18 +22,18 @@ MAX_PUBLIC_METHODS = 10
 
 # What may be larger than the numbers above, and why: {"asyncrl/x.py:function": "reason"}.
 LARGER: dict[str, str] = {
-    "asyncrl/train.py:build_async_trainer": "half of it is the list of parts and what each is",
+    "asyncrl/training/asynchronous.py:build_async_trainer": "half of it is the list of parts and what each is",
 }
 
 WITHOUT_TWIN = {
     "asyncrl/core/agent.py": "protocols; tests/contracts covers implementations",
-    "asyncrl/async_config.py": "settings; test_train_async.py and test_cli.py check their refusals",
+    "asyncrl/training/config.py": "settings; test_train_async.py and test_cli.py check their refusals",
     "asyncrl/core/env.py": "protocols, tested by tests/contracts, and specs, by envs/test_spaces.py",
     "asyncrl/core/launcher.py": "protocols; tests/launchers covers implementations",
     "asyncrl/core/messages.py": "frozen classes; test_wire.py sends each of them",
     "asyncrl/core/recorder.py": "protocols; tests/recorders covers implementations",
     "asyncrl/core/replay_buffer.py": "protocols; tests/replay_buffers covers implementations",
-    "asyncrl/train.py": "wiring; integration/test_train_async.py runs all of it",
+    "asyncrl/training/asynchronous.py": "wiring; integration/test_train_async.py runs all of it",
     "asyncrl/core/transport.py": "protocols; tests/contracts covers implementations",
     "asyncrl/core/types.py": "aliases",
 }
@@ -226,7 +226,7 @@ def test_core_modules_load_numpy_at_most() -> None:
 
 
 def test_wiring_loads_sockets_but_no_torch() -> None:
-    assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.train")
+    assert not (HEAVY - {"msgpack", "zmq"}) & loaded_by("asyncrl.training.asynchronous")
 
 
 def test_nothing_unpickles_what_came_from_outside() -> None:

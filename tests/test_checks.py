@@ -16,15 +16,15 @@ import pytest
 
 from asyncrl.actor.trajectory_processor import TrajectoryConfig
 from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import check_declared
 from asyncrl.envs.atari import AtariConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
-from asyncrl.offline import OfflineConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
-from asyncrl.train_sync import SyncConfig
+from asyncrl.training.offline import OfflineConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.synchronous import SyncConfig
 
 if typing.TYPE_CHECKING:
     from decimal import Decimal

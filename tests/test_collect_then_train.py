@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import pytest
 
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
@@ -16,7 +15,8 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from tests.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(

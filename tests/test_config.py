@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import from_plain, load_object, load_yaml, save_yaml, to_plain
+from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
+from asyncrl.training.run_config import load_yaml, save_yaml
 
 Width = NewType("Width", int)
 

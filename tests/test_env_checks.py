@@ -17,9 +17,9 @@ from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
-from asyncrl.inline_actor import InlineActor
 from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.training.inline_actor import InlineActor
 from tests.fake_envs import make_vector_env, telling_makers
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.faults.runs import adds_up, until, with_restarts

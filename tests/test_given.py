@@ -9,14 +9,14 @@ from typing import Any
 import gymnasium
 import pytest
 
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.env import look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.offline import train_from_data
-from asyncrl.run_plan import RunPlan
-from asyncrl.train_sync import train_sync
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.offline import train_from_data
+from asyncrl.training.plan import RunPlan
+from asyncrl.training.synchronous import train_sync
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 
 Train = Callable[[Any, Any, Path], object]

@@ -12,9 +12,9 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array, Columns, ModelVersion
-from asyncrl.inline_actor import InlineActor
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.inline_actor import InlineActor
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 
 LENGTH = 4

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.bc import BCConfig
-from asyncrl.cli.preset import preset_lines
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.run_config import RunConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.presets import preset_lines
+from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.duels import DUELS, OURS
 from benchmarks.learning.environments import cartpole_hidden

@@ -13,7 +13,6 @@ from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.async_config import AsyncConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
@@ -24,15 +23,15 @@ from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
-from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.offline import OfflineConfig, train_from_data
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
@@ -27,6 +26,7 @@ from asyncrl.supervision.restart_policy import (
     hung,
     lagged,
 )
+from asyncrl.training.config import AsyncConfig
 
 KILLED = ActorExit(
     peer=Peer(actor_id=ActorId(0), incarnation=0),

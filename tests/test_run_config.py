@@ -12,13 +12,12 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
-from asyncrl.async_config import EvaluationConfig
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 
 
 @pytest.mark.parametrize("name", ["max_env_steps", "max_opt_steps", "max_seconds", "grace_s"])

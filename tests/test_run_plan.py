@@ -10,7 +10,6 @@ import pytest
 
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.actor.trajectory_processor import Trajectories
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Act
 from asyncrl.core.env import BatchEnv, EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -20,7 +19,8 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_plan import RunPlan
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.plan import RunPlan
 from asyncrl.transport.local import LocalTransport
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.sample_messages import make_peer

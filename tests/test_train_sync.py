@@ -14,7 +14,6 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import OneStep, StepProcessor
 from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -25,9 +24,9 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.run_plan import RunPlan
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.plan import RunPlan
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

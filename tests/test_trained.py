@@ -18,14 +18,12 @@ from asyncrl.core.agent import Policy, PolicyContext, forget
 from asyncrl.core.env import look_at
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.settings import save_yaml
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.run_config import RunConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trained import SavedModel
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.saved_model import SavedModel
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.fakes import ConstantConfig, CountingBatch
 
 AGENT = DQNConfig(hidden=(8,), device="cpu")

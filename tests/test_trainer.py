@@ -24,7 +24,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+from asyncrl.training.offline import train_offline
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.streams import make_outbox, play
 

@@ -29,7 +29,7 @@ from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.streams import PEER, SPEC
 
 

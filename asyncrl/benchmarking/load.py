@@ -10,7 +10,6 @@ import psutil
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.benchmarking.bare_envs import frame_skip
 from asyncrl.benchmarking.workload import Workload
 from asyncrl.core.agent import AgentConfig, PolicyContext
@@ -21,6 +20,7 @@ from asyncrl.envs.spaces import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""

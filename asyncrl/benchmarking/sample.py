@@ -18,7 +18,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.local import LocalLauncher
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
 
 _PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 

@@ -13,7 +13,7 @@ from asyncrl.benchmarking.rounds import Rates
 from asyncrl.benchmarking.sample import SampleStage, stored_by
 from asyncrl.core.interrupter import CrashForwardingThread
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
 
 
 class TrainStage:

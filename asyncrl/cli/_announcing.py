@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig
 
 
 class _Printing(logging.Handler):

@@ -9,7 +9,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig
 
 
 def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import save_yaml
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, save_yaml
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from asyncrl.core.agent import Policy
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
-from asyncrl.run_config import RunConfig
-from asyncrl.trained import SavedModel, policy_of
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.saved_model import SavedModel, policy_of
 
 
 class Trained(NamedTuple):

@@ -19,13 +19,12 @@ import tyro
 from asyncrl.cli._examination import examine
 from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
 from asyncrl.cli.machine_check import findings as machine_findings
-from asyncrl.cli.preset import preset
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import load_yaml
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.run_config import RunConfig
-from asyncrl.run_plan import RunPlan
+from asyncrl.training.plan import RunPlan
+from asyncrl.training.presets import preset
+from asyncrl.training.run_config import RunConfig, load_yaml
 
 _PATIENCE_S = 60.0
 """What may pass without a word, beside the time to play: making an environment may take long."""

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from asyncrl.cli._flags import dashed
 from asyncrl.cli._trained import check_run_dir
-from asyncrl.cli.preset import preset_like
 from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import load_yaml
-from asyncrl.run_config import RunConfig
+from asyncrl.training.presets import preset_like
+from asyncrl.training.run_config import RunConfig, load_yaml
 
 _USAGE = """\
 usage: asyncrl resume RUN_DIR [OPTIONS]

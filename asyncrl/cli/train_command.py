@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
-from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import dashed, naming_flags, value_of
 from asyncrl.cli._recording import recorder_of
 from asyncrl.cli._run_directory import (
@@ -24,7 +23,6 @@ from asyncrl.cli._run_directory import (
     save_error,
     save_summary,
 )
-from asyncrl.cli.preset import REPLAYS, ReplayKind, preset, preset_lines, with_replay
 from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune_command import tune
@@ -35,8 +33,16 @@ from asyncrl.core.settings import to_plain
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import render_summary
-from asyncrl.run_config import RunConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.presets import (
+    REPLAYS,
+    ReplayKind,
+    load_over,
+    preset,
+    preset_lines,
+    with_replay,
+)
+from asyncrl.training.run_config import RunConfig
 from asyncrl.tuning.tuner import Freedom
 
 Scalar = bool | int | float | str

@@ -12,15 +12,13 @@ from typing import Any, Literal
 
 import tyro
 
-from asyncrl.cli._config_file import load_over
 from asyncrl.cli._flags import naming_flags
-from asyncrl.cli.preset import preset, preset_like
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
-from asyncrl.core.settings import load_yaml
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.presets import load_over, preset, preset_like
+from asyncrl.training.run_config import RunConfig, load_yaml
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.trial import Trial, run_trial
 from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning

@@ -20,12 +20,11 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, reduce
 from numbers import Integral, Real
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Literal, NewType, TypeVar, Union
 
 from asyncrl.core.errors import ConfigError
-from asyncrl.yaml_file import read_yaml, write_yaml
 
 T = TypeVar("T")
 Value = Any  # of a field
@@ -54,20 +53,6 @@ def from_plain(cls: type[T], data: object) -> T:
     the first setting that is unknown, missing, of a wrong type or refused by its own class.
     """
     return _load(data, cls, "")  # type: ignore[no-any-return]
-
-
-def save_yaml(config: object, path: Path) -> None:
-    """Write a dataclass as YAML."""
-    write_yaml(to_plain(config), path)
-
-
-def load_yaml(cls: type[T], path: Path) -> T:
-    """Read a `cls` from a YAML file; an empty file gives the defaults."""
-    try:
-        data = read_yaml(path)
-        return from_plain(cls, {} if data is None else data)
-    except ConfigError as error:
-        raise ConfigError(f"cannot load {path}: {error}") from error
 
 
 def load_object(path: str) -> object:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
@@ -15,7 +14,8 @@ from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics.verdict import Verdict
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from asyncrl.tuning.model import ActorCost, LearnerCost
 
 _START_DEADLINE_S = 120.0

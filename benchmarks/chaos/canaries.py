@@ -29,8 +29,8 @@ from asyncrl import policy_numpy
 from asyncrl.checkpoint.array_file import read_arrays
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
-from asyncrl.core.settings import load_yaml
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.training.run_config import load_yaml
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.hostile_messages import MESSAGES, accepted
 from benchmarks.chaos.traced_saves import groups

@@ -16,12 +16,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.figures import median, percentile
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.errors import ActorFailed
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
+from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Order

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from asyncrl.async_config import AsyncConfig
+from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision
 from benchmarks.chaos.worlds import Order

@@ -20,9 +20,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.messages import ModelInfo, Peer
 from asyncrl.core.transport import Topic
+from asyncrl.training.config import AsyncConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink
 from benchmarks.chaos.audit import Audit
 from benchmarks.chaos.figures import percentile

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.messages import Peer
+from asyncrl.training.config import AsyncConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.link import FarAway, Link

@@ -24,7 +24,6 @@ from asyncrl.agents.dqn import DQNAgent, DQNConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
@@ -38,9 +37,9 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train import build_async_trainer
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 EVERY = 40
 """Optimisation steps between two checkpoints: in the middle of a round."""

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from asyncrl.async_config import AsyncConfig
+from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.figures import median, slope_per_h
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.stage import DEADLINE_S, Stage, supervision

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Self, Unpack
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.segment import SegmentConfig
@@ -31,7 +30,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.train import RunParts, build_async_trainer
+from asyncrl.training.asynchronous import RunParts, build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.worlds import Life, Lives, Numbered

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.async_config import EvaluationConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.run_config import RunConfig
-from asyncrl.train import train_async
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.run_config import RunConfig
 from benchmarks.common import ROOT
 from benchmarks.learning.tasks import TASKS, Case, missing
 from benchmarks.learning.training import evaluated

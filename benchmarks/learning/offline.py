@@ -31,10 +31,10 @@ from asyncrl.core.settings import to_plain
 from asyncrl.core.types import ModelVersion
 from asyncrl.datasets.minari import find_minari, load_minari, minari_spec
 from asyncrl.learner.stop_conditions import AnyOf, MaxOptSteps
-from asyncrl.offline import OfflineConfig, train_from_data
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.offline import OfflineConfig, train_from_data
+from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.tasks import TASKS, case_of
 from benchmarks.learning.tasks import missing as missing_player
 from benchmarks.learning.training import MODES, InARow, evaluated

@@ -1,6 +1,6 @@
 """What is to be learned, by whom, from when on it counts as learned, and when to give up.
 
-An algorithm's settings are those of its preset in `asyncrl/cli/preset.py`; what a task needs
+An algorithm's settings are those of its preset in `asyncrl/training/presets.py`; what a task needs
 otherwise stands here beside the task's name, as the flags of `asyncrl train` would be called.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from asyncrl.cli.preset import preset, preset_lines
-from asyncrl.run_config import RunConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.networks import shallow
 
 _ENVIRONMENTS = "benchmarks.learning.environments"

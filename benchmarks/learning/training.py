@@ -31,11 +31,10 @@ from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.run_config import RunConfig
-from asyncrl.train import train_async
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trained import policy_of
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.saved_model import policy_of
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import TASKS, Case, case_of
 

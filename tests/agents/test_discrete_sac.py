@@ -22,8 +22,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import AnyOf, MaxEnvSteps, ReachesUpperBound
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 CONTEXT = PolicyContext(seed=3)
 CHOICES = 3

@@ -26,8 +26,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 GAMMA = 0.9
 CONTEXT = PolicyContext(seed=0, n_envs=4)

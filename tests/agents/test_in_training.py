@@ -13,8 +13,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 ALL = {"normalize_obs": True, "normalize_reward": True, "precision": "bfloat16"}
 CASES = {

@@ -30,8 +30,6 @@ from asyncrl.agents.ppo import (
     surrogate,
     value_errors,
 )
-from asyncrl.async_config import EvaluationConfig
-from asyncrl.cli.preset import preset
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
@@ -49,9 +47,10 @@ from asyncrl.learner.stop_conditions import (
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.train import train_async
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.presets import preset
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 SPEC = EnvSpec(OBSERVATION, DiscreteSpec(2))

@@ -26,8 +26,7 @@ from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import AnyOf, MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 CONTEXT = PolicyContext(seed=3, n_envs=4)
 CHOICES = 3

@@ -25,8 +25,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
 
 CONTEXT = PolicyContext(seed=0, n_envs=8)

@@ -16,8 +16,9 @@ from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_positive, from_plain, load_yaml, save_yaml, to_plain
+from asyncrl.core.settings import check_positive, from_plain, to_plain
 from asyncrl.core.types import Columns
+from asyncrl.training.run_config import load_yaml, save_yaml
 
 POINTS = ((100, 1.0), (300, 0.5), (1100, 0.1))
 

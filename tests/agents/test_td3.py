@@ -17,7 +17,6 @@ from asyncrl.agents.parts.actor_critic import LastingNoise
 from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.td3 import TD3Agent, TD3Config
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import AgentConfig, PolicyContext, evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
@@ -28,7 +27,8 @@ from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
-from asyncrl.train import train_async
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,

@@ -14,11 +14,10 @@ import pytest
 from asyncrl.cli._examination import examine
 from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import save_yaml
 from asyncrl.envs._findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli import console
 from tests.helpers import many_descriptors, wait_until
 from tests.leftovers import children

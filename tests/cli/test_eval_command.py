@@ -15,8 +15,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.core.settings import save_yaml
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, save_yaml
 from tests.cli.conftest import Trained
 from tests.cli.console import run
 from tests.fakes import ConstantConfig

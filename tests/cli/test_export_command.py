@@ -19,10 +19,9 @@ from asyncrl.cli.main import main
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
-from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.policy_numpy import Policy
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.cli.conftest import Trained
 from tests.fakes import ConstantConfig
 

@@ -11,7 +11,7 @@ import pytest
 from asyncrl.cli import main as main_module
 from asyncrl.cli._flags import as_flags, flags_meant
 from asyncrl.cli.main import main
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig
 from tests.cli.console import run, started
 from tests.test_architecture import HEAVY, loaded_by
 

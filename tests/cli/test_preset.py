@@ -10,13 +10,13 @@ import pytest
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.cli.preset import preset, preset_like, preset_lines, with_replay
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.run_config import RunConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.presets import preset, preset_like, preset_lines, with_replay
+from asyncrl.training.run_config import RunConfig
 from tests.fakes import ConstantConfig
 
 

@@ -22,14 +22,13 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay
 from asyncrl.cli.main import main
-from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import load_yaml, save_yaml
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from asyncrl.tuning.model import Plan, Task
 from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained

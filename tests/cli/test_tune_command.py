@@ -11,14 +11,13 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.cli import train_command, tune_command
-from asyncrl.cli.preset import preset, preset_lines
 from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import save_yaml
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.tuning.model import Plan
 from asyncrl.tuning.trial import Trial
 from asyncrl.tuning.tuner import Freedom

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from tests.integration.test_train_async import Loop, config
 
 

@@ -50,7 +50,7 @@ def make_env():
         os.kill(learner, signal.SIGSTOP)
     return CountingBatch()
 
-sys.modules["asyncrl.train"].LocalLauncher = Warm
+sys.modules["asyncrl.training.asynchronous"].LocalLauncher = Warm
 cfg = with_restarts(2)
 supervision = dataclasses.replace(cfg.supervision, start_timeout_s=float(sys.argv[2]))
 result, _ = run(

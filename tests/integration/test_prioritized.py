@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from tests.fakes import ConstantConfig, CountingBatch
 from tests.leftovers import children
 

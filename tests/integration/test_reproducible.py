@@ -19,7 +19,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.test_trainer import CLOCK_METRICS
 
 CASES = [

@@ -19,9 +19,8 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.train import build_async_trainer, train_async
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.asynchronous import build_async_trainer, train_async
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from benchmarks.chaos.resumed_runs import (
     CASES,
     DQN_SMALL,

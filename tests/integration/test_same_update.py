@@ -21,7 +21,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.test_async_trainer import Stage
 
 SEED = 3

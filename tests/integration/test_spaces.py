@@ -21,7 +21,6 @@ from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.agent import Act, AgentConfig, PolicyContext
 from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
 from asyncrl.core.messages import Experience, Peer
@@ -35,8 +34,9 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.train import build_async_trainer
-from asyncrl.trainer import Trainer, TrainerConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
 

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
@@ -37,7 +36,8 @@ from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.helpers import wait_until
 from tests.leftovers import children
@@ -231,7 +231,7 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
     def start(**_: object) -> NoReturn:
         raise AssertionError("a process is to start")
 
-    monkeypatch.setattr("asyncrl.train.LocalLauncher", start)
+    monkeypatch.setattr("asyncrl.training.asynchronous.LocalLauncher", start)
     lock = threading.Lock()
 
     def make() -> CountingBatch:

@@ -17,7 +17,6 @@ import pytest
 from zmq.utils import z85
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
@@ -26,7 +25,8 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.train import build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
 from tests.fakes import ConstantConfig, CountingBatch

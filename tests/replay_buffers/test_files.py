@@ -22,8 +22,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.train_sync import SyncConfig, train_sync
-from asyncrl.trainer import TrainerConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.replay_buffers.large import LARGE, SCHEMA, SEGMENTS
 from tests.replay_buffers.segments import streams
 from tests.streams import make_outbox, play, schema

@@ -16,7 +16,8 @@ from asyncrl.core.types import Array, IntArray
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.priorities import Heap, SumTree
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.trainer import Trainer, TrainerConfig, train_offline
+from asyncrl.training.offline import train_offline
+from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.replay_buffers.segments import segment, with_columns
 from tests.streams import make_outbox, play, schema

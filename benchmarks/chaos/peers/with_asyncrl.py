@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig
 from asyncrl.benchmarking.machine import machine
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.train import train_async
+from asyncrl.training.asynchronous import train_async
+from asyncrl.training.config import AsyncConfig
 from benchmarks.chaos.peers.faulty import make_env
 from benchmarks.chaos.peers.scene import Asked, Scene, asked, telling
 

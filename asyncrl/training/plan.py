@@ -13,7 +13,6 @@ from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
 from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -27,6 +26,7 @@ from asyncrl.core.types import ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
+from asyncrl.training.config import AsyncConfig
 
 
 class Admit(Protocol):

@@ -13,7 +13,6 @@ from typing import TypedDict, Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.async_config import AsyncConfig, EvaluationConfig
 from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import MakeBatchEnv
@@ -28,9 +27,10 @@ from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.background import BackgroundRecorder
-from asyncrl.run_plan import RunPlan
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.plan import RunPlan
 from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.async_config import AsyncConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import T, from_plain, to_plain
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
@@ -24,6 +27,21 @@ from asyncrl.learner.stop_conditions import (
     StopCondition,
     check_can_hold,
 )
+from asyncrl.training.config import AsyncConfig
+
+
+def save_yaml(config: object, path: Path) -> None:
+    """Write a dataclass as YAML."""
+    write_yaml(to_plain(config), path)
+
+
+def load_yaml(cls: type[T], path: Path) -> T:
+    """Read a `cls` from a YAML file; an empty file gives the defaults."""
+    try:
+        data = read_yaml(path)
+        return from_plain(cls, {} if data is None else data)
+    except ConfigError as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +124,43 @@ class RunConfig(AsyncConfig):
             check_can_hold(bound, self.evaluations_off, "stop_at_return")
             conditions.append(bound)
         return AnyOf(*conditions) if conditions else None
+
+
+Anchor = Any  # str | None, which PyYAML's stubs do not know
+
+
+def read_yaml(path: Path) -> object:
+    """Return what a file holds, None of an empty one; raise `ConfigError` if it is no whole YAML.
+
+    A key that is given twice is refused, too: for PyYAML the last one would count, silently.
+    """
+    try:
+        loader = _Strict(path.read_bytes())
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def write_yaml(plain: object, path: Path) -> None:
+    """Write nested dictionaries, lists and scalars, in their order."""
+    # In ASCII: with allow_unicode, PyYAML writes some line separators so that it cannot read them.
+    path.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="ascii")
+
+
+class _Strict(yaml.SafeLoader):
+    def compose_mapping_node(self, anchor: Anchor) -> yaml.MappingNode:
+        # Here, because later on keys that are merged in, as `<<` does, stand beside the others.
+        node = super().compose_mapping_node(anchor)
+        first: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            name = str(key.value)
+            if first.setdefault(name, key) is not key:
+                lines = (one.start_mark.line + 1 for one in (first[name], key))
+                raise ConfigError(
+                    f"{name!r} is given twice, in lines {' and '.join(map(str, lines))}; "
+                    "put what belongs there into one place"
+                )
+        return node

@@ -18,9 +18,8 @@ from asyncrl.core.env import EnvSpec, MakeBatchEnv, look_at
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
-from asyncrl.core.settings import load_yaml
 from asyncrl.core.types import ModelVersion
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, load_yaml
 
 _BEST, _NEWEST = "best", "newest"
 

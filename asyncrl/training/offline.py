@@ -20,25 +20,89 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import SupportsFloat
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import make_one_step
-from asyncrl.checkpoint.resume import open_checkpoints
-from asyncrl.core.agent import AgentConfig, PolicyContext, require_agent_config
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
+from asyncrl.checkpoint.saver import RunState
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
-from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, with_start_columns
+from asyncrl.core.replay_buffer import (
+    ReplayBuffer,
+    ReplayBufferConfig,
+    check_priorities,
+    pass_priorities_on,
+    replay_groups,
+    restore_replay,
+    with_start_columns,
+)
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig, _run
+from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.trainer import train_offline
+
+
+def train_offline(
+    agent: Agent,
+    buffer: ReplayBuffer,
+    *,
+    batch_size: int = 128,
+    books: BookkeepingConfig | None = None,
+    evaluator: Evaluator | None = None,
+    recorder: Recorder | None = None,
+    checkpointer: Checkpointer | None = None,
+    stop: StopCondition | None = None,
+    interrupter: Interrupter | None = None,
+    run_config: Mapping[str, object] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> TrainResult:
+    """Optimise on a filled buffer, from a `checkpoint` on if there is one, without environments."""
+    if not len(buffer):
+        raise ConfigError("train_offline needs a filled buffer; this one holds no transition")
+    check_priorities(agent, buffer)
+    interrupter, books = interrupter or Interrupter(), books or BookkeepingConfig()
+    save_replay = books.save_replay
+    keeper = Bookkeeper(
+        agent,
+        books,
+        interrupter,
+        evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
+        recorder=recorder,
+        checkpointer=checkpointer,
+        stop=stop,
+        state=lambda: RunState(replay_groups(buffer, save=save_replay), {}),
+    )
+    if checkpoint:
+        with going_on_from(checkpoint):
+            keeper.restore(checkpoint)
+            restore_replay(buffer, checkpoint.groups)
+    newest: dict[str, SupportsFloat] = {}
+
+    def loop() -> None:
+        keeper.start(run_config or {}, [lambda: {"replay/size": float(len(buffer))}])
+        while not interrupter.is_set:
+            batch = buffer.sample(batch_size)
+            keeper.watch.lap("sample")
+            newest.clear()
+            newest.update((f"agent/{name}", value) for name, value in agent.opt(batch).items())
+            pass_priorities_on(agent, batch, buffer)
+            keeper.counts.opt_steps += 1
+            keeper.watch.lap("opt")
+            keeper.turn(lambda: newest)
+            keeper.watch.lap("other")
+
+    return _run(loop, keeper, interrupter, lambda: newest, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

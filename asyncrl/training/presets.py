@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.agents.c51 import C51Config
@@ -21,7 +24,7 @@ from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import load_object
+from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -29,7 +32,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.run_config import RunConfig
+from asyncrl.training.run_config import RunConfig, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized"]
@@ -442,3 +445,46 @@ def with_replay(config: RunConfig, kind: str) -> RunConfig:
         )
     shared = {f.name: getattr(now, f.name) for f in fields(cls) if hasattr(now, f.name)}
     return replace(config, replay=cls(**shared))
+
+
+Value = Any  # of a setting
+
+
+def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunConfig:
+    """Load a file as a `cls`; what it does not say is as in the preset of this name.
+
+    A section that names another class than the preset has there, as another replay, begins with
+    that one's defaults; but for the agent, which the name is about.
+    """
+    start = preset(name)
+    try:
+        data = read_yaml(path)
+        loaded = from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
+    except ConfigError as error:
+        raise ConfigError(f"cannot load {path}: {error}") from error
+    if type(loaded.agent) is not type(start.agent):
+        raise ConfigError(
+            f"{path} trains {type(loaded.agent).__name__}, and {name} is "
+            f"{type(start.agent).__name__}; name the agent that the file is about"
+        )
+    return loaded
+
+
+def _over(config: Value, plain: Value, data: Value) -> Value:
+    """Return the plain form of a config, with a file's data in place of what they differ in."""
+    if not (isinstance(data, Mapping) and dataclasses.is_dataclass(config)):
+        return data
+    if "type" in data and not _is_made_by(data["type"], config):
+        return data
+    inner = {
+        name: _over(getattr(config, name), plain[name], value)
+        for name, value in data.items()
+        if name in plain and hasattr(config, name)
+    }
+    return {**plain, **data, **inner}
+
+
+def _is_made_by(path: Value, config: Value) -> bool:
+    with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
+        return isinstance(path, str) and load_object(path) is type(config)
+    return False
