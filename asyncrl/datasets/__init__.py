@@ -1,1 +1,4 @@
-"""Experience from elsewhere, as segments for a replay buffer."""
+"""Experience from elsewhere into a replay.
+
+Must not know: how one trains on it. Open first: `episodes.py`.
+"""
