@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asyncrl import policy_numpy
 from asyncrl.core.types import Array
-from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy
+from asyncrl.export import policy_numpy
+from asyncrl.export.policy_numpy import FORMAT, OPERATIONS, Policy
 
 X = torch.linspace(-2, 2, 24).reshape(4, 6)
 W = torch.linspace(-1, 1, 18).reshape(3, 6)

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import tyro
 
-from asyncrl import policy_numpy
-from asyncrl.agents.export import export_policy
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.cli._trained import find_model, trained
 from asyncrl.core.errors import ConfigError
+from asyncrl.export import policy_numpy
+from asyncrl.export.export import export_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,10 @@ import msgpack
 import numpy as np
 import yaml
 
-from asyncrl import policy_numpy
 from asyncrl.checkpoint.array_file import read_arrays
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.export import policy_numpy
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.training.run_config import load_yaml
 from benchmarks.chaos.finding import Finding, Size

@@ -13,12 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl import policy_numpy
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.export import export_policy
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.ppo import PPOConfig
@@ -29,7 +27,9 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
-from asyncrl.policy_numpy import Policy
+from asyncrl.export import policy_numpy
+from asyncrl.export.export import export_policy
+from asyncrl.export.policy_numpy import Policy
 
 ROWS = 50
 STEPS = 60

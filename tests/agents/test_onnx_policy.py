@@ -15,15 +15,14 @@ from onnx import helper
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asyncrl.agents._onnx_nodes import NODES, Graph, Value
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.export import export_policy
 from asyncrl.agents.impala import IMPALAConfig
-from asyncrl.agents.onnx_policy import onnx_model
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.policy_numpy import OPERATIONS
+from asyncrl.export.export import export_policy
+from asyncrl.export.onnx_policy import NODES, Graph, Value, onnx_model
+from asyncrl.export.policy_numpy import OPERATIONS
 from tests import test_policy_numpy
 from tests.agents.test_export import (
     BOUNDED,
@@ -166,8 +165,8 @@ def test_what_it_cannot_do_is_refused(network: Any, words: str, tmp_path: Path) 
 def test_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, onnx_model.__module__)
-    monkeypatch.delattr("asyncrl.agents.onnx_policy")
-    monkeypatch.delitem(sys.modules, "asyncrl.agents._onnx_nodes")
+    monkeypatch.delattr("asyncrl.export.onnx_policy")
+    monkeypatch.delitem(sys.modules, "asyncrl.export.onnx_policy")
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig().build_policy(spec, PolicyContext(seed=0))
     with pytest.raises(ConfigError, match=r"not installed: pip install asyncrl\[onnx\]"):

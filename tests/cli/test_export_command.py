@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from asyncrl import policy_numpy
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
@@ -20,7 +19,8 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
-from asyncrl.policy_numpy import Policy
+from asyncrl.export import policy_numpy
+from asyncrl.export.policy_numpy import Policy
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.cli.conftest import Trained
 from tests.fakes import ConstantConfig

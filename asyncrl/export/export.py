@@ -28,7 +28,7 @@ from asyncrl.core.agent import evaluation_mode, forget
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
+from asyncrl.export.policy_numpy import FORMAT, OPERATIONS, Policy, middle_and_half
 
 _ATOL = 1e-5
 _CHECKED = (1, 64)  # steps and rows
@@ -106,7 +106,7 @@ def _onnx_file(
 ) -> tuple[bytes, _Exported]:
     """Return an ONNX model of what was traced with so many rows, and what acts by it."""
     try:
-        from asyncrl.agents import onnx_policy  # noqa: PLC0415  # needs an optional package
+        from asyncrl.export import onnx_policy  # noqa: PLC0415  # needs an optional package
     except ImportError as error:
         raise ConfigError(
             "a file that ends in .onnx needs a package that is not installed: "
