@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from asyncrl.cli._examination import examine
-from asyncrl.cli.machine_check import Wanted, memory_bytes, read_facts
-from asyncrl.cli.machine_check import findings as machine_findings
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs._findings import Finding
+from asyncrl.doctor.environment import examine
+from asyncrl.doctor.findings import Finding
+from asyncrl.doctor.machine import Wanted, memory_bytes, read_facts
+from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.presets import preset

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from asyncrl.cli._examination import examine
 from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs._findings import Finding
+from asyncrl.doctor.environment import examine
+from asyncrl.doctor.findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.run_config import RunConfig, save_yaml

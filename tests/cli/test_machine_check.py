@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncrl.cli import machine_check
-from asyncrl.cli.machine_check import MachineFacts, Wanted, findings, memory_bytes, read_facts
 from asyncrl.core.segment import ColumnSpec, make_schema
+from asyncrl.doctor import machine as machine_check
+from asyncrl.doctor.machine import MachineFacts, Wanted, findings, memory_bytes, read_facts
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.local import LocalLauncher

@@ -12,11 +12,10 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.envs import _findings as judge
-from asyncrl.envs._experience import Episode, Experience, misfit, play
-from asyncrl.envs._findings import Finding, action_bounds, reward_scale, spaces, speed, time_limit
-from asyncrl.envs._probe import Probe
-from asyncrl.envs.doctor import diagnose
+from asyncrl.doctor import findings as judge
+from asyncrl.doctor.environment import diagnose
+from asyncrl.doctor.findings import Finding, action_bounds, reward_scale, spaces, speed, time_limit
+from asyncrl.doctor.probe import Episode, Experience, Probe, misfit, play
 from asyncrl.envs.gym import EnvConfig
 from tests.envs import patients
 from tests.envs.patients import LENGTH, make, make_vector, stale_final_obs

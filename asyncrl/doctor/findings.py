@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.envs._experience import Experience
+from asyncrl.doctor.probe import Experience
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: training stops here, or learns something wrong. `warn`: worth a look."""

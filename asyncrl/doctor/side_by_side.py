@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from asyncrl.envs._experience import kept, same
-from asyncrl.envs._findings import Finding
-from asyncrl.envs._probe import Answer, Probe
+from asyncrl.doctor.findings import Finding
+from asyncrl.doctor.probe import Answer, Probe, kept, same
 
 _MAX_STEPS = 200
 _ENDS = 3

@@ -26,7 +26,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
-from asyncrl.envs._findings import Finding
+from asyncrl.doctor.findings import Finding
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.ring_config import RingConfig, available_bytes
 from asyncrl.supervision.local import LocalLauncher
