@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncrl.benchmarking.machine import machine
+from asyncrl.bench.result import machine
 from benchmarks.common import RESULTS, ROOT, fingerprint, note, positive
 from benchmarks.make_table import insert
 from benchmarks.peer_results import (

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asyncrl.benchmarking.load import Load
-from asyncrl.benchmarking.sample import SampleStage
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.workload import Workload
 from benchmarks.common import (
     PEER_VENV,
     Comparison,

@@ -7,8 +7,8 @@ Keeps what `asyncrl bench transport` measures beside the other results.
 
 from __future__ import annotations
 
-from asyncrl.benchmarking.transport import TransportStage
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.stage_transport import TransportStage
+from asyncrl.bench.workload import Workload
 from benchmarks.common import compare, in_turns, make_parser, positive, provenance, save, show
 
 

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from asyncrl.benchmarking.env import EnvStage
-from asyncrl.benchmarking.learner import LearnerStage
-from asyncrl.benchmarking.load import Load, made_up_experience
-from asyncrl.benchmarking.replay import filled
-from asyncrl.benchmarking.sample import SampleStage
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.stage_env import EnvStage
+from asyncrl.bench.stage_learner import LearnerStage, filled
+from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from benchmarks.bench_learner import PEERS_DQN
 from benchmarks.bench_time_to_score import TASKS, train_ours

@@ -16,12 +16,10 @@ from typing import Any, Literal, get_args
 
 import tyro
 
-from asyncrl.benchmarking.compare import compare
-from asyncrl.benchmarking.machine import machine
-from asyncrl.benchmarking.result import Result, load_results, save_results
-from asyncrl.benchmarking.rounds import Rounds, Stage
-from asyncrl.benchmarking.table import render
-from asyncrl.benchmarking.workload import StageName, Workload
+from asyncrl.bench.measure import Rounds, Stage
+from asyncrl.bench.report import compare, render
+from asyncrl.bench.result import Result, load_results, machine, save_results
+from asyncrl.bench.workload import StageName, Workload
 from asyncrl.core.errors import ConfigError
 
 _NAMES = (*get_args(StageName), "all")
@@ -112,7 +110,7 @@ def _check_place(path: Path) -> None:
 
 def run(arguments: Arguments) -> int:
     """Measure, and return the exit code."""
-    from asyncrl.benchmarking.stages import make_stages
+    from asyncrl.bench.stages import make_stages
 
     bench = arguments.bench
     results: list[Result] = []

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from asyncrl.bench.tuner import Freedom
 from asyncrl.cli._announcing import tell_of_run, telling_of_replay
 from asyncrl.cli._flags import dashed, naming_flags, value_of
 from asyncrl.cli._recording import recorder_of
@@ -43,7 +44,6 @@ from asyncrl.training.presets import (
     with_replay,
 )
 from asyncrl.training.run_config import RunConfig
-from asyncrl.tuning.tuner import Freedom
 
 Scalar = bool | int | float | str
 

@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 import tyro
 
+from asyncrl.bench.cost_model import Plan, Task
+from asyncrl.bench.trial import Trial, run_trial
+from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
 from asyncrl.cli._flags import naming_flags
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
@@ -19,9 +22,6 @@ from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
-from asyncrl.tuning.model import Plan, Task
-from asyncrl.tuning.trial import Trial, run_trial
-from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
 
 _TRIAL_S = 1.0
 _FEWEST_STEPS_EACH = 1000

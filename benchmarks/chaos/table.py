@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrl.benchmarking.machine import title
+from asyncrl.bench.result import title
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.targets import TARGETS
 from benchmarks.make_table import insert

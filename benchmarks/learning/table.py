@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from asyncrl.benchmarking.machine import title
+from asyncrl.bench.result import title
 from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from asyncrl.benchmarking.result import Quantity, Result, Round, summarise
-from asyncrl.benchmarking.rounds import Rates
+from asyncrl.bench.measure import Rates
+from asyncrl.bench.result import Quantity, Result, Round, summarise
 
 MACHINE: dict[str, Any] = {
     "processor": "a processor",

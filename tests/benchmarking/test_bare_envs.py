@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from asyncrl.benchmarking.bare_envs import (
-    frame_skip,
-    play_native,
-    play_plain,
-    turn_native,
-    turn_plain,
-)
-from asyncrl.benchmarking.env import turn_batch
+from asyncrl.bench.load import frame_skip
+from asyncrl.bench.stage_env import play_native, play_plain, turn_batch, turn_native, turn_plain
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.compare import compare
+from asyncrl.bench.report import compare
 from tests.benchmarking.sample_results import MACHINE, a_result
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.env import EnvStage
-from asyncrl.benchmarking.load import Load
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_env import EnvStage
 from tests.benchmarking.workloads import tiny
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.learner import LearnerStage
-from asyncrl.benchmarking.load import Load
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_learner import LearnerStage
 from tests.benchmarking.workloads import tiny
 
 

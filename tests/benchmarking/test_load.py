@@ -9,8 +9,8 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.benchmarking import load as load_module
-from asyncrl.benchmarking.load import Load, made_up_experience
+from asyncrl.bench import load as load_module
+from asyncrl.bench.load import Load, made_up_experience
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END
 from tests.benchmarking.workloads import tiny

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from asyncrl.benchmarking.machine import HARDWARE, differences, machine, title
+from asyncrl.bench.result import HARDWARE, differences, machine, title
 from tests.benchmarking.sample_results import MACHINE
 
 

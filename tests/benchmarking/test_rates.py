@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from asyncrl.benchmarking import rates
-from asyncrl.benchmarking.rates import Repeating, growth_rate, wait_until_going
+from asyncrl.bench import measure as rates
+from asyncrl.bench.measure import Repeating, growth_rate, wait_until_going
 from asyncrl.core.errors import AsyncRLError
 
 

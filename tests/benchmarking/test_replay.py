@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrl.benchmarking.load import Load, made_up_experience
-from asyncrl.benchmarking.replay import KINDS, BareColumns, ReplayStage, filled
+from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.stage_learner import KINDS, BareColumns, ReplayStage, filled
 from asyncrl.core.types import Array, IntArray
 from asyncrl.replay.prioritized import PrioritizedReplay
 from tests.benchmarking.workloads import tiny

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.benchmarking.result import Round, load_results, save_results
+from asyncrl.bench.result import Round, load_results, save_results
 from asyncrl.core.errors import ConfigError
 from tests.benchmarking.sample_results import MACHINE, a_result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.rounds import Rounds
+from asyncrl.bench.measure import Rounds
 from asyncrl.core.errors import AsyncRLError
 from tests.benchmarking.sample_results import MACHINE, FakeStage, a_quantity
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.load import Load
-from asyncrl.benchmarking.sample import SampleStage
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_runs import SampleStage
 from asyncrl.core.errors import ActorFailed, AsyncRLError
 from tests.benchmarking.workloads import make_failing, tiny
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Literal, get_args
 
-from asyncrl.benchmarking.stages import STAGES, make_stages
-from asyncrl.benchmarking.workload import StageName
+from asyncrl.bench.stages import STAGES, make_stages
+from asyncrl.bench.workload import StageName
 from tests.benchmarking.workloads import tiny
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.table import number, render, scaled
+from asyncrl.bench.report import number, render, scaled
 from tests.benchmarking.sample_results import a_result
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.load import Load
-from asyncrl.benchmarking.train import TrainStage
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_runs import TrainStage
 from asyncrl.core.errors import ActorFailed
 from tests.benchmarking.workloads import make_failing, tiny
 

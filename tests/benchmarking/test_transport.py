@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrl.benchmarking.transport import CASES, Case, TransportStage, rows_schema
+from asyncrl.bench.stage_transport import CASES, Case, TransportStage, rows_schema
 from tests.benchmarking.workloads import tiny
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.workload import Workload
 from asyncrl.core.errors import ConfigError
 from tests.benchmarking.workloads import tiny
 from tests.test_architecture import loaded_by
@@ -37,4 +37,4 @@ def test_arguments_reach_the_environment() -> None:
 
 
 def test_senders_and_receivers_load_no_torch() -> None:
-    assert "torch" not in loaded_by("asyncrl.benchmarking.transport")
+    assert "torch" not in loaded_by("asyncrl.bench.stage_transport")

@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.workload import Workload
 
 
 def tiny(**changes: Any) -> Workload:

@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from asyncrl.benchmarking import stages as stages_module
-from asyncrl.benchmarking.result import load_results, save_results
-from asyncrl.benchmarking.stages import STAGES
+from asyncrl.bench import stages as stages_module
+from asyncrl.bench.result import load_results, save_results
+from asyncrl.bench.stages import STAGES
 from asyncrl.cli import bench_command
 from asyncrl.cli.bench_command import parse
 from asyncrl.cli.main import main

@@ -18,6 +18,8 @@ import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
+from asyncrl.bench.cost_model import Plan, Task
+from asyncrl.bench.tuner import Freedom, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import _run_directory, train_command
 from asyncrl.cli._announcing import telling_of_replay
@@ -29,8 +31,6 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
-from asyncrl.tuning.model import Plan, Task
-from asyncrl.tuning.tuner import Freedom, Tuning
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run
 from tests.fakes import ConstantConfig

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.bench.cost_model import Plan
+from asyncrl.bench.trial import Trial
+from asyncrl.bench.tuner import Freedom
 from asyncrl.cli import train_command, tune_command
 from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
@@ -18,9 +21,6 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, save_yaml
-from asyncrl.tuning.model import Plan
-from asyncrl.tuning.trial import Trial
-from asyncrl.tuning.tuner import Freedom
 from tests.fakes import ConstantConfig
 from tests.tuning.worlds import World, actor_cost
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.tuning.model import (
+from asyncrl.bench.cost_model import (
     ActorCost,
     LearnerCost,
     Plan,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
+from asyncrl.bench import trial as trial_module
+from asyncrl.bench.trial import run_trial
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.presets import preset, preset_lines
-from asyncrl.tuning import trial as trial_module
-from asyncrl.tuning.trial import run_trial
 
 
 @pytest.mark.processes

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from asyncrl.bench.cost_model import ActorCost, Plan
+from asyncrl.bench.trial import Trial
+from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
 from asyncrl.core.errors import ActorFailed, AsyncRLError, ConfigError, OutOfMemory
-from asyncrl.tuning.model import ActorCost, Plan
-from asyncrl.tuning.trial import Trial
-from asyncrl.tuning.tuner import Freedom, Tried, Tuner, Tuning
 from tests.tuning.worlds import World, actor_cost
 
 START = Plan(actors=2, envs_per_actor=16, segment_length=16)

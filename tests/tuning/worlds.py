@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from asyncrl.bench.cost_model import ActorCost, LearnerCost, Plan, Task, predict
+from asyncrl.bench.trial import Trial
 from asyncrl.metrics.verdict import Verdict
-from asyncrl.tuning.model import ActorCost, LearnerCost, Plan, Task, predict
-from asyncrl.tuning.trial import Trial
 
 CostOf = Callable[[Plan], ActorCost]
 

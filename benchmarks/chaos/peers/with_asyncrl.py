@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.benchmarking.machine import machine
+from asyncrl.bench.result import machine
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from asyncrl.benchmarking.env import EnvStage
-from asyncrl.benchmarking.learner import LearnerStage
-from asyncrl.benchmarking.load import Load
-from asyncrl.benchmarking.replay import KINDS, ReplayStage
-from asyncrl.benchmarking.rounds import Stage
-from asyncrl.benchmarking.sample import SampleStage
-from asyncrl.benchmarking.train import TrainStage
-from asyncrl.benchmarking.transport import CASES, TransportStage
-from asyncrl.benchmarking.workload import StageName, Workload
+from asyncrl.bench.load import Load
+from asyncrl.bench.measure import Stage
+from asyncrl.bench.stage_env import EnvStage
+from asyncrl.bench.stage_learner import KINDS, LearnerStage, ReplayStage
+from asyncrl.bench.stage_runs import SampleStage, TrainStage
+from asyncrl.bench.stage_transport import CASES, TransportStage
+from asyncrl.bench.workload import StageName, Workload
 
 
 def _transports(workload: Workload) -> Iterator[Stage]:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from asyncrl.core.errors import AsyncRLError, ConfigError
-from asyncrl.tuning.model import (
+from asyncrl.bench.cost_model import (
     ActorCost,
     LearnerCost,
     Plan,
@@ -22,7 +21,8 @@ from asyncrl.tuning.model import (
     choose,
     predict,
 )
-from asyncrl.tuning.trial import Trial
+from asyncrl.bench.trial import Trial
+from asyncrl.core.errors import AsyncRLError, ConfigError
 
 _STEP = 4
 _MOST_ENVS = 256

@@ -1,43 +1,24 @@
-"""Environments stepped by a bare loop: what measurements with environments are compared with.
-
-`turn_plain` and `turn_native` step with given actions; `play_plain` and `play_native` have a
-policy choose them and write columns, as a script by hand would.
-"""
+"""Stage `env`: our batch of environments, stepped with random actions in one process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 
+from asyncrl.bench.load import Load
+from asyncrl.bench.measure import Rates, Repeating
+from asyncrl.bench.result import Quantity
 from asyncrl.core.agent import Policy
-from asyncrl.core.env import EnvSpec, PackedSpec
+from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import Progress
 from asyncrl.core.types import Array, Columns
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.spaces import random_actions
 
 _ROWS = 64
-_SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
-
-
-def frame_skip(config: EnvConfig) -> int:
-    """Return how many frames one agent step takes: 4 in most Atari games, 5 in HalfCheetah."""
-    env: Any = config.make_vector() if config.vectorization == "native" else config.make_plain()
-    with closing(env):
-        skip = 1
-        layer: Any = env
-        while layer is not None:
-            own = getattr(layer, "__dict__", {})
-            skip *= next((own[n] for n in _SKIP_NAMES if isinstance(own.get(n), int)), 1)
-            layer = own.get("env")
-        if skip == 1 and env.spec is not None:
-            # A vector environment of C++ keeps it to itself.
-            asked = {**env.spec.kwargs, **config.kwargs}
-            skip = next((asked[n] for n in _SKIP_NAMES if isinstance(asked.get(n), int)), 1)
-    return skip
 
 
 def turn_plain(envs: Sequence[Any], actions: Array) -> Callable[[], int]:
@@ -173,3 +154,82 @@ def _start(space: Any) -> int:  # noqa: ANN401
 def _autoreset_mode(env: Any) -> str:  # noqa: ANN401
     mode = env.metadata["autoreset_mode"]
     return str(getattr(mode, "value", mode))
+
+
+_TURNS = 256
+
+
+class EnvStage:
+    """A `BatchEnv` against the very environments it holds, with the same actions."""
+
+    def __init__(self, load: Load) -> None:
+        workload = load.workload
+        self._load = load
+        self._native = workload.env_config.vectorization == "native"
+        lead = _TURNS, workload.envs_per_actor
+        self._actions = random_actions(load.spec.action, lead, np.random.default_rng(0))
+        self.quantities = (
+            Quantity(
+                stage="env",
+                env=workload.env,
+                unit="agent steps/s",
+                limit_is="native vector env" if self._native else "bare loop over the envs",
+                frame_skip=load.frame_skip,
+                settings=workload.env_settings(),
+            ),
+        )
+
+        self.slices = workload.slices
+        self._slice_seconds = workload.seconds / workload.slices
+        self._open = ExitStack()
+        with self._open as undo:
+            self._ours = self._repeating(self._turn_ours(undo))
+            self._bare = self._repeating(self._turn_bare(undo))
+            self._open = undo.pop_all()
+
+    def measure_value(self) -> Rates:
+        """Step the batch."""
+        return [self._ours.rate(self._slice_seconds)]
+
+    def measure_limit(self) -> Rates:
+        """Step the environments themselves."""
+        return [self._bare.rate(self._slice_seconds)]
+
+    def close(self) -> None:
+        """Close all environments."""
+        self._open.close()
+
+    def _turn_ours(self, opened: ExitStack) -> Callable[[], int]:
+        batch = self._load.workload.env_config.build()
+        opened.callback(batch.close)
+        return turn_batch(batch, self._actions)
+
+    def _turn_bare(self, opened: ExitStack) -> Callable[[], int]:
+        config = self._load.workload.env_config
+        if self._native:
+            vector = config.make_vector()
+            opened.callback(vector.close)
+            return turn_native(vector, self._actions)
+        envs = []
+        for _ in range(config.n_envs):
+            envs.append(config.make_plain())
+            opened.callback(envs[-1].close)
+        return turn_plain(envs, self._actions)
+
+    def _repeating(self, turn: Callable[[], int]) -> Repeating:
+        return Repeating(turn, warm_up_seconds=self._load.workload.warm_up_seconds)
+
+
+def turn_batch(batch: BatchEnv, actions: Array) -> Callable[[], int]:
+    """Return what steps a batch once and says how many steps that were."""
+    batch.reset(0)
+    table = list(actions)
+    turn = 0
+
+    def take_turn() -> int:
+        nonlocal turn
+        outcome = batch.step(table[turn])
+        turn = (turn + 1) % len(table)
+        return batch.n_envs if outcome.stepped is None else int(outcome.stepped.sum())
+
+    return take_turn

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from asyncrl.bench.cost_model import ActorCost, LearnerCost
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
@@ -16,7 +17,6 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics.verdict import Verdict
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
-from asyncrl.tuning.model import ActorCost, LearnerCost
 
 _START_DEADLINE_S = 120.0
 _FEWEST_OPT_STEPS = 3

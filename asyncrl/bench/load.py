@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import psutil
@@ -10,12 +12,12 @@ import psutil
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
-from asyncrl.benchmarking.bare_envs import frame_skip
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.workload import Workload
 from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec, StacksFrames
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -121,3 +123,23 @@ def _fitting(capacity: int, schema: SegmentSchema) -> int:
         return capacity
     steps = (step * 10**power for power in range(12) for step in (1, 2, 5))
     return max((step for step in steps if step <= fits), default=1)
+
+
+_SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
+
+
+def frame_skip(config: EnvConfig) -> int:
+    """Return how many frames one agent step takes: 4 in most Atari games, 5 in HalfCheetah."""
+    env: Any = config.make_vector() if config.vectorization == "native" else config.make_plain()
+    with closing(env):
+        skip = 1
+        layer: Any = env
+        while layer is not None:
+            own = getattr(layer, "__dict__", {})
+            skip *= next((own[n] for n in _SKIP_NAMES if isinstance(own.get(n), int)), 1)
+            layer = own.get("env")
+        if skip == 1 and env.spec is not None:
+            # A vector environment of C++ keeps it to itself.
+            asked = {**env.spec.kwargs, **config.kwargs}
+            skip = next((asked[n] for n in _SKIP_NAMES if isinstance(asked.get(n), int)), 1)
+    return skip

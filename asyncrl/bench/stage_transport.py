@@ -15,10 +15,9 @@ from typing import Literal
 import numpy as np
 import zmq
 
-from asyncrl.benchmarking.rates import Repeating
-from asyncrl.benchmarking.result import Quantity
-from asyncrl.benchmarking.rounds import Rates
-from asyncrl.benchmarking.workload import Workload
+from asyncrl.bench.measure import Rates, Repeating
+from asyncrl.bench.result import Quantity
+from asyncrl.bench.workload import Workload
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Experience, Hello, Peer

@@ -1,1 +1,0 @@
-"""Throughput, stage by stage, each against its own limit measured in the same call."""
