@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from asyncrl.cli._flags import as_flags
+from asyncrl.cli.flags import as_flags
 from asyncrl.cli.signals import GivenUp, end_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 
@@ -48,13 +48,13 @@ usage: asyncrl COMMAND [OPTIONS]
 """
 
 _COMMANDS = {
-    "train": "asyncrl.cli.train_command",
-    "resume": "asyncrl.cli.resume_command",
-    "eval": "asyncrl.cli.eval_command",
-    "export": "asyncrl.cli.export_command",
-    "bench": "asyncrl.cli.bench_command",
-    "bench tune": "asyncrl.cli.tune_command",
-    "doctor": "asyncrl.cli.doctor_command",
+    "train": "asyncrl.cli.train",
+    "resume": "asyncrl.cli.resume",
+    "eval": "asyncrl.cli.eval",
+    "export": "asyncrl.cli.export",
+    "bench": "asyncrl.cli.bench",
+    "bench tune": "asyncrl.cli.tune",
+    "doctor": "asyncrl.cli.doctor",
 }
 
 

@@ -12,14 +12,108 @@ import math
 import os
 import select
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from queue import Empty, SimpleQueue
+from types import FrameType, TracebackType
+from typing import Self
 
-from asyncrl.cli._countdown import Countdown
-from asyncrl.cli._ear import hearing
 from asyncrl.core.interrupter import Interrupter
+
+
+class Countdown:
+    """From `begin` on, calls each function when its seconds are over; the earliest comes first.
+
+    They are called in a thread, which sees the time pass also while the main thread is in native
+    code. Leaving the block before that calls off what has not been called.
+    """
+
+    def __init__(self, *due: tuple[float, Callable[[], object]]) -> None:
+        self._due = due
+        # Begun in a signal handler, which must need no lock: a put into a SimpleQueue is reentrant.
+        # None says that the block is over.
+        self._told: SimpleQueue[float | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="asyncrl-countdown", daemon=True)
+
+    def begin(self) -> None:
+        """Count from now on, if it does not count yet; also from a signal handler."""
+        self._told.put(time.monotonic())
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._told.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = self._told.get()
+        for after_s, act in self._due:
+            if began is None or self._is_over_before(began + after_s):
+                return
+            act()
+
+    def _is_over_before(self, deadline: float) -> bool:
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                if self._told.get(timeout=left_s) is None:
+                    return True
+            except Empty:
+                break
+        return False
+
+
+_DEAF = -1
+_BLOCK_IS_OVER = b"\0"
+_told: set[int] = set()
+"""The ends of pipes that signals write to."""
+
+
+@contextmanager
+def hearing(hear: Callable[[int], object]) -> Iterator[None]:
+    """Call `hear`, in a thread, with each signal that Python has a handler for, as it comes."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)  # it is written by the signal itself
+    thread = threading.Thread(target=_hear, args=(heard, hear), name="asyncrl-ear", daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    _told.add(told)
+    try:
+        yield
+    finally:
+        if told in _told:  # else this is a forked child
+            _told.discard(told)
+            signal.set_wakeup_fd(before)
+            os.write(told, _BLOCK_IS_OVER)
+            thread.join()
+        os.close(heard)
+        os.close(told)
+
+
+def _hear(descriptor: int, hear: Callable[[int], object]) -> None:
+    while True:
+        for number in os.read(descriptor, 4096):
+            if not number:
+                return
+            hear(number)
+
+
+def _be_deaf() -> None:
+    """Keep what a forked child is told from its parent: they share the pipe."""
+    if _told:
+        _told.clear()
+        signal.set_wakeup_fd(_DEAF)
+
+
+os.register_at_fork(after_in_child=_be_deaf)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -16,8 +16,8 @@ import pytest
 from asyncrl.bench import stages as stages_module
 from asyncrl.bench.result import load_results, save_results
 from asyncrl.bench.stages import STAGES
-from asyncrl.cli import bench_command
-from asyncrl.cli.bench_command import parse
+from asyncrl.cli import bench as bench_command
+from asyncrl.cli.bench import parse
 from asyncrl.cli.main import main
 from asyncrl.core.errors import AsyncRLError
 from tests.benchmarking.sample_results import FakeStage, a_quantity, a_result
@@ -147,7 +147,7 @@ def test_what_was_saved_can_be_compared_with(
 
 
 def test_wrong_flags_and_help_load_no_torch() -> None:
-    assert "torch" not in loaded_by("asyncrl.cli.bench_command")
+    assert "torch" not in loaded_by("asyncrl.cli.bench")
 
 
 @pytest.mark.usefixtures("fakes")

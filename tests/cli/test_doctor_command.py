@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from asyncrl.cli.doctor_command import DoctorArguments, parse, render, run
+from asyncrl.cli.doctor import DoctorArguments, parse, render, run
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from asyncrl.cli._ear import hearing
+from asyncrl.cli.signals import hearing
 from tests.helpers import wait_until
 
 pytestmark = pytest.mark.fault("F13")

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.cli import signals
-from asyncrl.cli._countdown import Countdown
-from asyncrl.cli.signals import interrupting, reserve_s
+from asyncrl.cli.signals import Countdown, interrupting, reserve_s
 from asyncrl.core.interrupter import Interrupter
 from tests.helpers import wait_until
 

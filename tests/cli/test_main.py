@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cli import main as main_module
-from asyncrl.cli._flags import as_flags, flags_meant
+from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
 from asyncrl.training.run_config import RunConfig
 from tests.cli.console import run, started
@@ -247,7 +247,7 @@ def test_end_of_a_command_searches_no_garbage() -> None:
 
 GIVEN_UP = """
 import atexit, sys
-from asyncrl.cli import train_command
+from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.signals import GivenUp
 

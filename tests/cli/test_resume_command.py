@@ -14,7 +14,7 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.cli.resume_command import parse
+from asyncrl.cli.resume import parse
 from asyncrl.core.errors import ConfigError
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run, started

@@ -8,9 +8,9 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.sac import SACConfig
+from asyncrl.cli.flags import read_setting, show_setting
 from asyncrl.cli.main import main
-from asyncrl.cli.schedule_flags import read_setting, show_setting
-from asyncrl.cli.train_command import parse
+from asyncrl.cli.train import parse
 from asyncrl.core.errors import ConfigError
 
 LINE = Schedule(points=((0, 3e-4), (1_000_000, 0.0)))

@@ -21,10 +21,10 @@ from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.tuner import Freedom, Tuning
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.cli import _run_directory, train_command
-from asyncrl.cli._announcing import telling_of_replay
+from asyncrl.cli import run_directory as _run_directory
+from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
-from asyncrl.cli.train_command import Output, TrainArguments, parse, train_in
+from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_replay, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.prioritized import PrioritizedReplayConfig

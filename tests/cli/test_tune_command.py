@@ -13,8 +13,9 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.bench.cost_model import Plan
 from asyncrl.bench.trial import Trial
 from asyncrl.bench.tuner import Freedom
-from asyncrl.cli import train_command, tune_command
-from asyncrl.cli.tune_command import TuneOptions, parse, run, tune
+from asyncrl.cli import train as train_command
+from asyncrl.cli import tune as tune_command
+from asyncrl.cli.tune import TuneOptions, parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig

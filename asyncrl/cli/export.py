@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from asyncrl.agents.parts.torch_agent import TorchPolicy
-from asyncrl.cli._trained import find_model, trained
+from asyncrl.cli.run_directory import find_model, trained
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.export.export import export_policy

@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
-from asyncrl.cli._trained import find_model, trained
+from asyncrl.cli.run_directory import find_model, trained
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
 

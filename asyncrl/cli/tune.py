@@ -15,7 +15,7 @@ import tyro
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
-from asyncrl.cli._flags import naming_flags
+from asyncrl.cli.flags import naming_flags
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.metrics.system import Cores

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from asyncrl.cli._flags import dashed
-from asyncrl.cli._trained import check_run_dir
-from asyncrl.cli.train_command import TrainArguments, parse_flags, train_in
+from asyncrl.cli.flags import dashed
+from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.presets import preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,26 +15,27 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from asyncrl.bench.tuner import Freedom
-from asyncrl.cli._announcing import tell_of_run, telling_of_replay
-from asyncrl.cli._flags import dashed, naming_flags, value_of
-from asyncrl.cli._recording import recorder_of
-from asyncrl.cli._run_directory import (
+from asyncrl.cli.flags import REGISTRY, dashed, naming_flags, value_of
+from asyncrl.cli.run_directory import (
     has_summary,
     run_dir_made,
     save_config,
     save_error,
     save_summary,
 )
-from asyncrl.cli.schedule_flags import REGISTRY
 from asyncrl.cli.signals import GivenUp, interrupting
-from asyncrl.cli.tune_command import tune
+from asyncrl.cli.tune import tune
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.recorders.terminal import render_summary
+from asyncrl.metrics.verdict import Setup
+from asyncrl.recorders.background import BackgroundRecorder
+from asyncrl.recorders.jsonl import JsonlRecorder
+from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import (
     REPLAYS,
@@ -44,6 +46,61 @@ from asyncrl.training.presets import (
     with_replay,
 )
 from asyncrl.training.run_config import RunConfig
+
+
+class _Printing(logging.Handler):
+    """Prints what is no warning; warnings have their own way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING:
+            print(record.getMessage(), flush=True)
+
+
+def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
+    """Print what is trained, where it goes, and how it ends if nothing else ends it."""
+    print(f"training {agent} on {config.env}, results in {run_dir}", flush=True)
+    if config.stop_condition() is None:
+        print("no limit is set, so it goes on until Ctrl-C, which saves it first", flush=True)
+
+
+@contextmanager
+def telling_of_replay(*, quiet: bool) -> Iterator[None]:
+    """Print how much memory a replay will take, once that is known and before it is taken."""
+    logger, handler = logging.getLogger("asyncrl.replay"), _Printing()
+    before = logger.level
+    if not quiet:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:
+    """Return the recorders of a run as one: a file in its directory, and those asked for."""
+    recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
+    if tensorboard:
+        from asyncrl.recorders.tensorboard import TensorBoardRecorder
+
+        recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
+    if not quiet:
+        stop = config.stop_condition()
+        target = config.stop_at_return
+        recorders.append(
+            TerminalRecorder(
+                limits=stop.limits() if stop else {},
+                target=("eval_reward", target) if target is not None else None,
+                setup=Setup(
+                    actors=config.actors,
+                    envs_per_actor=config.envs_per_actor,
+                    samples_per_insert=config.limiter.samples_per_insert,
+                ),
+            )
+        )
+    return BackgroundRecorder(recorders)
+
 
 Scalar = bool | int | float | str
 
