@@ -21,8 +21,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests.helpers import wait_until
-from tests.leftovers import added_shared_memory, children, shared_memory
+from tests.support.helpers import wait_until
+from tests.support.leftovers import added_shared_memory, children, shared_memory
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("asyncrl", deadline=None)

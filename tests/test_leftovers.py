@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.helpers import wait_until
-from tests.leftovers import added_shared_memory, children, shared_memory
+from tests.support.helpers import wait_until
+from tests.support.leftovers import added_shared_memory, children, shared_memory
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/shm").is_dir() or not Path("/proc/self/maps").exists(),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.apart import INSIDE
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -29,7 +29,7 @@ from benchmarks.chaos.intruders import (
     wrong_keys,
 )
 from benchmarks.common import note
-from tests.sample_messages import PEER, SCHEMA
+from tests.support.sample_messages import PEER, SCHEMA
 
 _MESSAGES = 5
 _CONNECTIONS: dict[Size, int] = {"small": 10, "full": 260}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.zeromq import ZmqTransport
 from benchmarks.chaos.intruders import admitted
-from tests.sample_messages import make_experience, make_hello
+from tests.support.sample_messages import make_experience, make_hello
 
 _DEADLINE_S = 30.0
 

@@ -29,7 +29,7 @@ from asyncrl.transport.protocol import (
     Welcome,
 )
 from asyncrl.transport.wire import WireFormat, WireMessage
-from tests.sample_messages import (
+from tests.support.sample_messages import (
     PEER,
     SCHEMA,
     make_experience,

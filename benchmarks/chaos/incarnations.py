@@ -19,7 +19,7 @@ from asyncrl.transport.zeromq_socket import routing_id, routing_prefix
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.honest_site import HonestSite
 from benchmarks.common import note
-from tests.sample_messages import SCHEMA, make_experience, make_peer
+from tests.support.sample_messages import SCHEMA, make_experience, make_peer
 
 _MESSAGES: dict[Size, int] = {"small": 2_000, "full": 100_000}
 _AT_ONCE = 500

@@ -14,7 +14,7 @@ from asyncrl.transport.wire import WireFormat, WireMessage
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport
 from asyncrl.transport.zeromq_socket import Curve, routing_id, routing_prefix
 from benchmarks.chaos.siege import address_of, is_cut
-from tests.sample_messages import make_experience, make_hello, make_peer
+from tests.support.sample_messages import make_experience, make_hello, make_peer
 
 SetKeys = Callable[["zmq.Socket[bytes]"], None]
 

@@ -22,7 +22,7 @@ from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportC
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.siege import address_of, besiege
 from benchmarks.common import note
-from tests.sample_messages import PEER, SCHEMA, make_experience, make_hello
+from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello
 
 _ATTACKS: dict[Size, int] = {"small": 1_500, "full": 25_000}
 """On each of the two sockets."""

@@ -23,7 +23,7 @@ import pytest
 
 from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.common import RESULTS, ROOT, fingerprint, note
-from tests.fault_model import FAULT_MODEL
+from tests.support.fault_model import FAULT_MODEL
 
 KEPT = RESULTS / "chaos" / "suite_runs.jsonl"
 """The runs so far, a line each."""

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from asyncrl.cli.signals import hearing
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.fault("F13")
 

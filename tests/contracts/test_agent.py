@@ -50,7 +50,7 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Array, Columns, Params
-from tests.fakes import ConstantConfig
+from tests.support.fakes import ConstantConfig
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
 CHOICES = EnvSpec(OBSERVATION, DiscreteSpec(4))

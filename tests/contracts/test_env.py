@@ -21,7 +21,7 @@ from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.spaces import spec_from_spaces
 from asyncrl.envs.vector import VectorBatch
-from tests.fake_envs import (
+from tests.support.fake_envs import (
     NESTED_SPACE,
     TERMINATING,
     TRUNCATING,
@@ -30,7 +30,7 @@ from tests.fake_envs import (
     tell_nested,
     telling_makers,
 )
-from tests.fakes import CountingBatch
+from tests.support.fakes import CountingBatch
 
 N_ENVS = 3
 N_STEPS = 40

@@ -16,8 +16,8 @@ from asyncrl.core.launcher import ActorBody, ActorExit, Launcher, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local import LocalLauncher
-from tests.helpers import wait_until
-from tests.launchers import bodies
+from tests.supervision import bodies
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -21,7 +21,7 @@ from asyncrl.recorders.memory import MemoryRecorder, NullRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
 from asyncrl.recorders.tensorboard import TensorBoardRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
-from tests import fake_mlflow
+from tests.support import fake_mlflow
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "name": None, "layers": [64, 64]}}
 

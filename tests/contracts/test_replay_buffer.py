@@ -16,7 +16,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPr
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from tests.streams import Transition, make_outbox, n_step_return, play, schema
+from tests.support.streams import Transition, make_outbox, n_step_return, play, schema
 
 GAMMA = 0.5
 LENGTH = 4

@@ -25,7 +25,7 @@ from asyncrl.core.messages import (
 from asyncrl.core.transport import ActorLink
 from asyncrl.transport.local import LocalTransport
 from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
-from tests.sample_messages import (
+from tests.support.sample_messages import (
     PEER,
     SCHEMA,
     make_evaluation,

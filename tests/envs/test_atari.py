@@ -13,7 +13,7 @@ from asyncrl.core.env import BatchEnv, DiscreteSpec, EnvStep
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.gym import EnvConfig
 from tests.envs.frames import stacks_follow
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytest.importorskip("ale_py", reason="ale-py is not installed: pip install 'asyncrl[atari]'")
 

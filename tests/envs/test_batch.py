@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete, Text
 from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.batch import PlainBatch
-from tests.fake_envs import (
+from tests.support.fake_envs import (
     OBS_SPACE,
     TERMINATING,
     ActedEnv,

@@ -15,7 +15,7 @@ from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.gym import EnvConfig, as_batch_env
 from asyncrl.envs.vector import VectorBatch
 from tests.envs.frames import stacks_follow
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 envpool = pytest.importorskip(
     "envpool", reason="EnvPool is not installed: pip install 'asyncrl[envpool]'"

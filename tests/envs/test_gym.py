@@ -19,10 +19,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig, as_batch_env, make_batch
 from asyncrl.envs.vector import VectorBatch
-from tests.fake_envs import TellingEnv, make_env, make_vector_env
+from tests.support.fake_envs import TellingEnv, make_env, make_vector_env
 
-PLAIN = "tests.fake_envs:make_env"
-VECTOR = "tests.fake_envs:make_vector_env"
+PLAIN = "tests.support.fake_envs:make_env"
+VECTOR = "tests.support.fake_envs:make_vector_env"
 HOMES = "asyncrl.envs.atari", "asyncrl.envs.envpool"
 
 
@@ -129,7 +129,7 @@ def test_make_plain_closes_and_refuses_what_is_not_plain(monkeypatch: Any) -> No
         made.append(make_vector_env())
         return made[0]
 
-    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_vector_env", factory)
+    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_vector_env", factory)
     with pytest.raises(ConfigError, match=r"makes gymnasium\S+SyncVectorEnv, not a gymnasium\.Env"):
         EnvConfig(id=VECTOR).make_plain()
     assert made[0].closed
@@ -163,8 +163,11 @@ def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
         ("HalfCheeta-v5", r"cannot make environment 'HalfCheeta-v5': (?!.*pip install)"),
         ("no_such_module:Env-v0", r"cannot make environment 'no_such_module:Env-v0': "),
         ("no_such_module:make", r"no_such_module"),
-        ("tests.fake_envs:no_such_factory", r"no_such_factory"),
-        ("tests.fake_envs:TERMINATING", r"'tests.fake_envs:TERMINATING' is builtins.list, not a f"),
+        ("tests.support.fake_envs:no_such_factory", r"no_such_factory"),
+        (
+            "tests.support.fake_envs:TERMINATING",
+            r"'tests.support.fake_envs:TERMINATING' is builtins.list, not a f",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_named(env_id: str, message: str) -> None:
@@ -193,7 +196,7 @@ def test_missing_package_is_told_as_an_extra(
 
 
 def test_factory_that_forgets_to_return_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_env", lambda: None)
+    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_env", lambda: None)
     with pytest.raises(ConfigError, match=rf"'{PLAIN}' returned None; let it return"):
         EnvConfig(id=PLAIN, n_envs=2).build()
 
@@ -236,7 +239,7 @@ def test_vector_environment_that_says_it_is_plain_too_is_a_vector_environment(
         """As those of EnvPool."""
 
     monkeypatch.setattr(
-        sys.modules["tests.fake_envs"], "make_env", lambda: Both([TellingEnv, TellingEnv])
+        sys.modules["tests.support.fake_envs"], "make_env", lambda: Both([TellingEnv, TellingEnv])
     )
     config = EnvConfig(id=PLAIN, n_envs=2)
     assert isinstance(config.build(), VectorBatch)
@@ -269,7 +272,7 @@ def test_native_factory_must_make_a_vector_environment_and_is_closed_if_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     env = TellingEnv()
-    monkeypatch.setattr(sys.modules["tests.fake_envs"], "make_env", lambda **_: env)
+    monkeypatch.setattr(sys.modules["tests.support.fake_envs"], "make_env", lambda **_: env)
     with pytest.raises(ConfigError, match=r"TellingEnv, and env\.vectorization=native needs a"):
         EnvConfig(id=PLAIN, n_envs=2, vectorization="native").build()
     assert env.closed == 1
@@ -283,7 +286,7 @@ def test_module_in_a_gymnasium_id_is_imported_by_gymnasium(
         "Telling-v0",
         gymnasium.envs.registration.EnvSpec("Telling-v0", entry_point=PLAIN),
     )
-    env = EnvConfig(id="tests.fake_envs:Telling-v0", n_envs=2).build()
+    env = EnvConfig(id="tests.support.fake_envs:Telling-v0", n_envs=2).build()
     assert isinstance(env, PlainBatch)
     assert env.n_envs == 2
 

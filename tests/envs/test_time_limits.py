@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.envs.batch import PlainBatch
-from tests.fake_envs import Plan, TellingEnv
+from tests.support.fake_envs import Plan, TellingEnv
 
 Wrap = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 from asyncrl.core.env import DiscreteSpec, PackedSpec
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.envs.vector import VectorBatch
-from tests.fake_envs import (
+from tests.support.fake_envs import (
     NESTED_SPACE,
     OBS_SPACE,
     TERMINATING,

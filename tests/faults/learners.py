@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncrl.supervision.local_files import ProgressBoard
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 _DEADLINE_S = 60.0
 

@@ -15,7 +15,7 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from tests.cli.console import COMMAND, TINY
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 

@@ -15,8 +15,8 @@ import pytest
 
 from asyncrl.supervision.local import LocalLauncher
 from tests.faults.learners import boards, learner
-from tests.helpers import wait_until
-from tests.leftovers import added_shared_memory, shared_memory
+from tests.support.helpers import wait_until
+from tests.support.leftovers import added_shared_memory, shared_memory
 
 pytestmark = pytest.mark.processes
 
@@ -97,7 +97,7 @@ torch.ones(512, 512) @ torch.ones(512, 512)
 
 from asyncrl import AsyncConfig, EvaluationConfig, train_async
 from asyncrl.learner.stop_conditions import MaxOptSteps
-from tests.fakes import ConstantConfig, CountingBatch
+from tests.support.fakes import ConstantConfig, CountingBatch
 
 class Mine(CountingBatch):
     pass

@@ -13,7 +13,7 @@ import pytest
 
 from asyncrl.core.launcher import ProgressReport
 from tests.faults.learners import boards, learner
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 
@@ -27,11 +27,11 @@ import dataclasses, json, os, signal, sys
 from pathlib import Path
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.core.messages import Peer
-from tests.fakes import CountingBatch
+from tests.support.fakes import CountingBatch
 from tests.faults.runs import until, with_restarts
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 from tests.integration.test_train_async import run
-from tests.launchers import bodies
+from tests.supervision import bodies
 
 enough = Path(sys.argv[1])
 learner = os.getpid()

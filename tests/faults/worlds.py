@@ -17,8 +17,8 @@ from typing import NoReturn
 
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array
-from tests.fakes import CountingBatch
-from tests.helpers import wait_until
+from tests.support.fakes import CountingBatch
+from tests.support.helpers import wait_until
 
 DEADLINE_S = 60.0
 

@@ -16,8 +16,8 @@ from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
-from tests.fakes import ConstantConfig, CountingBatch
-from tests.leftovers import children
+from tests.support.fakes import ConstantConfig, CountingBatch
+from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 

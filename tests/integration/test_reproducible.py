@@ -20,7 +20,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
-from tests.test_trainer import CLOCK_METRICS
+from tests.training.test_trainer import CLOCK_METRICS
 
 CASES = [
     pytest.param(DQNConfig(device="cpu"), "CartPole-v1", id="dqn"),

@@ -22,7 +22,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
-from tests.test_async_trainer import Stage
+from tests.learner.test_async_trainer import Stage
 
 SEED = 3
 N_BATCHES = 4

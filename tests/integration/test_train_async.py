@@ -38,9 +38,9 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
-from tests.fakes import ConstantAgent, ConstantConfig, CountingBatch
-from tests.helpers import wait_until
-from tests.leftovers import children
+from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.helpers import wait_until
+from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 

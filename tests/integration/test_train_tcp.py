@@ -29,10 +29,10 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
-from tests.fakes import ConstantConfig, CountingBatch
-from tests.helpers import wait_until
-from tests.launchers.bodies import descriptors
-from tests.leftovers import children
+from tests.supervision.bodies import descriptors
+from tests.support.fakes import ConstantConfig, CountingBatch
+from tests.support.helpers import wait_until
+from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
 

@@ -8,7 +8,7 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
-from tests.fake_mlflow import Store, install
+from tests.support.fake_mlflow import Store, install
 
 CONFIG = {"seed": 3, "trainer": {"batch_size": 128, "layers": [64, 64], "eps": None}}
 

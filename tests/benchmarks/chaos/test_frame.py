@@ -18,7 +18,7 @@ from benchmarks.chaos import __main__ as bench
 from benchmarks.chaos.entries import ENTRIES, Entry
 from benchmarks.chaos.finding import Finding, not_run
 from benchmarks.chaos.one_entry import run_apart
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 FAKE = "tests.benchmarks.chaos.fake_entry"
 DEADLINE_S = 60.0

@@ -1,0 +1,675 @@
+"""An actor's life: first a model, then turns, then the tail, and no wait that never ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.actor.actor import Actor, EpisodeMeter, NewEnv
+from asyncrl.actor.outbox import Outbox
+from asyncrl.actor.step_processor import OneStep, StepProcessor
+from asyncrl.actor.trajectory_processor import Trajectories
+from asyncrl.core.agent import Act
+from asyncrl.core.env import EnvStep
+from asyncrl.core.messages import (
+    ACTOR_PHASES,
+    ActorReport,
+    EvaluationReport,
+    Experience,
+    Hello,
+    ModelInfo,
+    Peer,
+)
+from asyncrl.core.recorder import Record
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, SegmentConfig, make_schema
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import ActorId, Array, ModelVersion
+from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch, CountingMemory
+
+PEER = Peer(actor_id=ActorId(3), incarnation=1)
+HELLO = Hello(peer=PEER, schema_hash="x")
+SCHEMA = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1)
+DRAIN_S = 10.0
+
+
+class FakeLink:
+    """An actor's end whose learner does as the test says; its waits take time on a hand clock."""
+
+    def __init__(self, *versions: int) -> None:
+        self.now_s = 0.0
+        self.models = [
+            ModelInfo(version=ModelVersion(v), params={"action": np.array(v % 10)})
+            for v in versions
+        ]
+        self.open = True
+        self.credit = 10**9
+        self.stop = False
+        self.calls: list[str] = []
+        self.experience: list[Experience] = []
+        self.reports: list[ActorReport] = []
+        self.drained_s: list[float] = []
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
+        self.calls.append("hello")
+        if not self.open:
+            self._wait(timeout_s)
+        return self.open
+
+    def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
+        if isinstance(message, ActorReport):
+            self.calls.append("final report" if message.final else "report")
+            self.reports.append(message)
+            return True
+        assert isinstance(message, Experience)
+        if not self.credit:
+            self._wait(timeout_s)
+            return False
+        self.credit -= 1
+        self.calls.append("experience")
+        self.experience.append(message)
+        return True
+
+    def latest_model(
+        self, topic: Topic, newer_than: int, timeout_s: float = 0.0
+    ) -> ModelInfo | None:
+        assert topic == "act"
+        newer = [model for model in self.models if model.version > newer_than]
+        if not newer:
+            self._wait(timeout_s)
+        return newer[-1] if newer else None
+
+    def stopping(self) -> bool:
+        return self.stop
+
+    def drain(self, timeout_s: float) -> bool:
+        self.calls.append("drain")
+        self.drained_s.append(timeout_s)
+        self.now_s += timeout_s
+        return False
+
+    def close(self) -> None: ...
+
+    def _wait(self, timeout_s: float) -> None:
+        self.now_s += timeout_s
+        if timeout_s:
+            self.on_wait()
+
+
+class WatchedProgress:
+    """Keeps what an actor says of its progress, and may act on each turn."""
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.waits: list[bool] = []
+        self.on_turn: Callable[[], None] = lambda: None
+
+    def turn(self, produced: int) -> None:
+        self.turns.append(produced)
+        self.on_turn()
+
+    def waiting(self, waiting: bool) -> None:
+        self.waits.append(waiting)
+
+
+class WatchedBatch(CountingBatch):
+    """A counting batch that keeps the seeds it was reset with and the actions it was given."""
+
+    def __init__(self, n_envs: int = 2, length: int = 3) -> None:
+        super().__init__(n_envs, length)
+        self.seeds: list[int] = []
+        self.actions: list[list[int]] = []
+
+    def reset(self, seed: int) -> Array:
+        self.seeds.append(seed)
+        return super().reset(seed)
+
+    def step(self, action: Array) -> EnvStep:
+        self.actions.append(action.tolist())
+        return super().step(action)
+
+
+class Life:
+    """An actor and all that is around it."""
+
+    def __init__(
+        self,
+        *versions: int,
+        policy: ConstantAgent | None = None,
+        processor: StepProcessor | None = None,
+        **env: int,
+    ) -> None:
+        self.link = FakeLink(*versions)
+        self.env = WatchedBatch(**env)
+        self.policy = policy or ConstantAgent(9)
+        self.progress = WatchedProgress()
+        config = SegmentConfig(length=2, flush_interval_s=0.0)
+        self.outbox = Outbox(PEER, SCHEMA, config, self.env.n_envs, self.link.clock)
+        self.actor = Actor(
+            PEER,
+            self.env,
+            self.policy,
+            processor or OneStep(),
+            self.outbox,
+            self.link,
+            progress=self.progress,
+            clock=self.link.clock,
+        )
+
+    def stop_after(self, turns: int, *, seconds_a_turn: float = 0.0) -> None:
+        def on_turn() -> None:
+            self.link.now_s += seconds_a_turn
+            self.link.stop = len(self.progress.turns) >= turns
+
+        self.progress.on_turn = on_turn
+
+    def sent(self) -> list[tuple[list[float], int]]:
+        """Return observation and action of all transitions that were sent."""
+        found = []
+        for message in self.link.experience:
+            for k, rows in enumerate(message.rows):
+                for t in range(min(SCHEMA.length, rows)):
+                    if message.columns["flags"][k, t] < END:
+                        action = int(message.columns["action"][k, t])
+                        found.append((message.columns["obs"][k, t].tolist(), action))
+        return found
+
+
+def test_whole_life_in_order() -> None:
+    life = Life(4)
+    life.stop_after(5)
+    life.actor.run(HELLO, seed=7)
+    assert life.env.seeds == [7]
+    assert life.env.actions == [[4, 4]] * 5
+    assert life.link.calls == [
+        "hello",
+        *["experience"] * len(life.link.experience),
+        "final report",
+        "drain",
+    ]
+    assert life.progress.turns == [2, 4, 6, 8, 10]
+    expected = [([float(i), float(t % 3)], 4) for i in range(2) for t in range(5)]
+    assert sorted(life.sent()) == sorted(expected)
+    assert [message.seq for message in life.link.experience] == list(
+        range(1, len(life.link.experience) + 1)
+    )
+    assert sum(message.transitions for message in life.link.experience) == 10
+
+
+@pytest.mark.fault("F16")
+def test_actor_that_is_not_let_in_waits_and_leaves_its_manager_to_judge() -> None:
+    """The manager counts the time without a sign in which it ran itself; nobody else can."""
+    life = Life(4)
+    life.stop_after(1)
+    life.link.open = False
+    waits = 0
+
+    def open_after_an_hour() -> None:
+        nonlocal waits
+        waits += 1
+        assert life.progress.waits == life.progress.turns == []
+        assert life.env.seeds == []
+        life.link.open = life.link.now_s > 3600
+
+    life.link.on_wait = open_after_an_hour
+    life.actor.run(HELLO, seed=7)
+    assert set(life.link.calls[:waits]) == {"hello"}
+    assert waits > 10_000, "it waits in slices"
+    assert life.env.actions == [[4, 4]]
+
+
+@pytest.mark.fault("F31")
+def test_nothing_acts_before_the_first_model() -> None:
+    life = Life()
+    waits = 0
+
+    def publish_on_the_third_wait() -> None:
+        nonlocal waits
+        waits += 1
+        assert life.env.seeds == []
+        assert life.progress.waits == [True] * waits, "said again with each slice of the wait"
+        if waits == 3:
+            life.link.models = FakeLink(0).models
+
+    life.link.on_wait = publish_on_the_third_wait
+    life.actor.start(seed=1)
+    assert waits == 3
+    assert life.progress.waits == [True] * 4 + [False]
+    life.actor.run_step()
+    assert life.env.actions == [[0, 0]]
+
+
+def test_what_was_held_back_until_the_end_is_sent_then() -> None:
+    life = Life(4, processor=Trajectories(), length=100)
+    life.stop_after(3)
+    life.actor.run(HELLO, seed=7)
+    assert life.progress.turns == [0, 0, 0], "the first trajectories are not over"
+    assert sorted(life.sent()) == sorted(
+        ([float(i), float(t)], 4) for i in range(2) for t in range(3)
+    )
+    assert life.link.reports[-1].produced == 6
+
+
+def test_actor_that_is_to_finish_before_its_first_model_does_nothing() -> None:
+    life = Life()
+    life.link.stop = True
+    life.actor.run(HELLO, seed=1)
+    assert life.env.actions == []
+    assert life.link.calls == ["hello", "final report", "drain"]
+    (report,) = life.link.reports
+    assert (report.produced, report.env_steps, report.final) == (0, 0, True)
+
+
+def test_policy_explores() -> None:
+    life = Life(0)
+    life.policy.train(False)
+    life.actor.start(seed=1)
+    assert life.policy.training
+
+
+@pytest.mark.fault("F31")
+def test_newest_model_acts_and_is_told_with_the_rows() -> None:
+    life = Life(3)
+    life.actor.start(seed=1)
+    life.actor.run_step()
+    life.link.models += FakeLink(5, 6).models
+    life.actor.run_step()
+    life.actor.run_step()
+    assert life.env.actions == [[3, 3], [6, 6], [6, 6]]
+    (message,) = life.link.experience
+    assert message.model_version == 6
+    assert message.columns["model_version"][0].tolist() == [3, 6, 6]
+    assert message.columns["action"][0].tolist() == [3, 6, 6]
+
+
+def test_policy_with_a_memory_is_told_where_episodes_begin() -> None:
+    policy = CountingMemory()
+    life = Life(0, policy=policy)
+    life.actor.start(seed=1)
+    for _ in range(4):
+        life.actor.run_step()
+    no, yes = [False, False], [True, True]
+    assert policy.forgotten == [yes, no, no, yes, no], "at the start, and after episodes of 3 steps"
+    assert life.env.actions == [[0, 0], [1, 1], [2, 2], [0, 0]]
+
+
+def test_messages_count_what_is_behind_them() -> None:
+    life = Life(0)
+    life.stop_after(4)
+    life.actor.run(HELLO, seed=1)
+    first, *_, last = life.link.experience
+    assert (first.peer, first.seq) == (PEER, 1)
+    assert (first.produced, first.env_steps) == (6, 6), "a look-ahead row is needed, so 3 steps"
+    assert (last.produced, last.env_steps) == (8, 8)
+    assert life.actor.env_steps == 8
+
+
+@pytest.mark.fault("F30")
+def test_actor_without_credit_waits_for_it() -> None:
+    life = Life(0)
+    life.link.credit = 1
+    waits = 0
+
+    def credit_on_the_fifth_wait() -> None:
+        nonlocal waits
+        waits += 1
+        assert life.progress.waits[-1] is True
+        if waits == 5:
+            life.link.credit = 10**9
+
+    life.link.on_wait = credit_on_the_fifth_wait
+    life.stop_after(12)
+    life.actor.run(HELLO, seed=1)
+    assert waits == 5
+    model, credit = [True, False], [True] * 6 + [False]
+    assert life.progress.waits == model + credit
+    assert [message.seq for message in life.link.experience] == list(
+        range(1, len(life.link.experience) + 1)
+    )
+    assert len(life.sent()) == life.outbox.produced == 24
+    assert life.link.reports[-1].shares["wait"] >= 0
+
+
+def test_actor_that_never_gets_credit_finishes_in_time_once_asked() -> None:
+    """Six environments leave at least six messages; they share one deadline."""
+    life = Life(0, n_envs=6)
+    life.outbox._n_segments = 1  # a message for each segment, as with large observations
+    life.link.credit = 2
+    asked_at = 3.0
+
+    def stop_once() -> None:
+        life.link.stop = life.link.now_s >= asked_at
+
+    life.link.on_wait = stop_once
+    life.actor.run(HELLO, seed=1)
+    assert life.link.stop
+    assert life.link.now_s <= asked_at + DRAIN_S + 1.0
+    assert [message.seq for message in life.link.experience] == [1, 2]
+    assert life.link.calls[-2:] == ["final report", "drain"]
+    assert life.link.reports[-1].produced == life.outbox.produced > len(life.sent())
+
+
+def test_nothing_is_sent_after_a_message_that_was_given_up() -> None:
+    """A gap would make the learner count messages as missing that never left."""
+    life = Life(0, n_envs=6)
+    life.outbox._n_segments = 1
+    life.link.credit = 0
+    waited_out = False
+
+    def credit_when_it_is_too_late() -> None:
+        nonlocal waited_out
+        life.link.stop = True
+        waited_out = life.link.now_s > DRAIN_S
+
+    life.link.on_wait = credit_when_it_is_too_late
+    life.actor.start(seed=1)
+    while not waited_out:
+        life.actor.run_step()
+    life.link.credit = 10**9
+    life.actor.finish()
+    assert life.link.experience == []
+    assert life.link.calls == ["final report", "drain"]
+    assert life.link.drained_s == [0.0], "the time is used up"
+
+
+def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
+    life = Life(0)
+    life.stop_after(3)
+    life.actor.run(HELLO, seed=1)
+    assert life.link.drained_s == [DRAIN_S]
+
+
+def test_reports_come_at_intervals_and_tell_what_is_new() -> None:
+    life = Life(0, n_envs=2, length=3)
+    life.stop_after(12, seconds_a_turn=0.25)
+    life.actor.run(HELLO, seed=1)
+    *reports, final = life.link.reports
+    assert [report.env_steps for report in reports] == [8, 16, 24]
+    assert [report.final for report in reports] == [False, False, False]
+    assert final.final
+    assert [report.episodes for report in life.link.reports] == [2, 4, 8, 8]
+    assert [len(report.episode_returns) for report in life.link.reports] == [2, 2, 4, 0]
+    assert reports[0].episode_returns.tolist() == [0.0, 30.0]
+    assert reports[0].episode_lengths.tolist() == [3, 3]
+    assert all(report.peer == PEER for report in life.link.reports)
+    assert set(reports[0].shares) == set(ACTOR_PHASES)
+
+
+def test_report_holds_plain_numbers_of_the_policy() -> None:
+    class Telling(ConstantAgent):
+        def record(self) -> Record:
+            return {"exploration_rate": np.float32(0.5)}  # type: ignore[dict-item]
+
+    life = Life(0)
+    life.actor._policy = Telling()
+    report = life.actor.report()
+    assert report.policy == {"exploration_rate": 0.5}
+    assert type(report.policy["exploration_rate"]) is float
+
+
+def test_columns_of_the_policy_travel_with_its_actions() -> None:
+    class WithValue(ConstantAgent):
+        def act(self, obs: Array) -> Act:
+            return Act(np.zeros(len(obs), np.int64), {"value": obs[:, 1] * 2})
+
+    life = Life(0)
+    pushed: list[dict[str, Any]] = []
+    life.actor._policy = WithValue()
+    life.outbox.push = lambda rows: pushed.append(dict(rows.columns))  # type: ignore[method-assign]
+    life.actor.start(seed=1)
+    life.actor.run_step()
+    life.actor.run_step()
+    assert [columns["value"].tolist() for columns in pushed] == [[0, 0], [2, 2]]
+
+
+@pytest.mark.fault("F4")
+def test_error_of_the_environment_comes_through() -> None:
+    class Exploding(CountingBatch):
+        def step(self, action: Array) -> EnvStep:
+            raise RuntimeError("the physics exploded")
+
+    life = Life(0)
+    life.actor._env = Exploding()
+    with pytest.raises(RuntimeError, match="exploded"):
+        life.actor.run(HELLO, seed=1)
+
+
+# --- environments that fail ----------------------------------------------------------------------
+
+
+class Failing(WatchedBatch):
+    """Raises at one of its steps, counted from 1; its rows begin with a number of its own."""
+
+    def __init__(self, at_step: int, error: BaseException, *, name: int = 0) -> None:
+        super().__init__(length=10**6)
+        self._at_step, self._error, self._name = at_step, error, name
+
+    def step(self, action: Array) -> EnvStep:
+        if len(self.actions) + 1 == self._at_step:
+            raise self._error
+        return super().step(action)
+
+    def _obs(self, steps: Array) -> Array:
+        return super()._obs(steps) + np.array([100.0 * self._name, 0.0], np.float32)
+
+
+class Renewal:
+    """Lets an actor have other environments, those of a list, and keeps what it was told."""
+
+    def __init__(self, *envs: CountingBatch | Exception, wait_s: float = 0.0) -> None:
+        self.envs = list(envs)
+        self.wait_s = wait_s
+        self.told: list[tuple[str, int]] = []
+        self.allowed = 10**9
+
+    def allow(self, error: BaseException, *, env_steps: int) -> float:
+        self.told.append((str(error), env_steps))
+        if len(self.told) > self.allowed:
+            raise RuntimeError("once too often") from error
+        return self.wait_s
+
+    def make(self) -> NewEnv:
+        env = self.envs.pop(0)
+        if isinstance(env, Exception):
+            raise env
+        return NewEnv(env, env.reset(seed=1), OneStep())
+
+
+def failing_life(renewal: Renewal, *, policy: ConstantAgent | None = None) -> Life:
+    life = Life(0, policy=policy)
+    life.actor._env = Failing(4, RuntimeError("the physics exploded"))
+    life.actor._renewal = renewal
+    return life
+
+
+def runs(life: Life, name: int) -> list[list[float]]:
+    """Return the steps at which transitions of the first environment of a batch begin."""
+    return sorted(obs for obs, _ in life.sent() if obs[0] == 100 * name)
+
+
+@pytest.mark.fault("F4")
+def test_actor_goes_on_in_new_environments_and_the_failed_step_leaves_no_trace() -> None:
+    renewal = Renewal(Failing(3, SystemExit("again"), name=1), Failing(0, OSError(), name=2))
+    life = failing_life(renewal)
+    life.stop_after(9)
+    life.actor.run(HELLO, seed=1)
+    assert renewal.told == [("the physics exploded", 6), ("again", 10)]
+    assert runs(life, 0) == [[0, 0], [0, 1], [0, 2]], "it was the fourth step that failed"
+    assert runs(life, 1) == [[100, 0], [100, 1]]
+    assert runs(life, 2) == [[200, 0], [200, 1]]
+    assert len(life.sent()) == life.outbox.produced == 14
+    assert [message.seq for message in life.link.experience] == list(
+        range(1, len(life.link.experience) + 1)
+    )
+    assert life.progress.turns == [2, 4, 6, 6, 8, 10, 10, 12, 14]
+    assert life.link.reports[-1].policy["env_restarts"] == 2
+
+
+@pytest.mark.fault("F4")
+def test_episodes_of_failed_environments_are_cut_not_ended() -> None:
+    life = failing_life(Renewal(Failing(0, OSError(), name=1)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    followed = set()
+    for message in life.link.experience:
+        obs, flags = message.columns["obs"], message.columns["flags"]
+        for k, rows in enumerate(message.rows):
+            assert not (flags[k, :rows] & (TERMINATED | TRUNCATED)).any()
+            for t in range(rows - 1):
+                if flags[k, t] < END:
+                    followed.add((*obs[k, t], *obs[k, t + 1]))
+    assert {(a, b, a, b + 1) for a in (0, 1) for b in (0, 1, 2)} <= followed
+    assert all(here == there for here, _, there, _ in followed), "none leads to another batch"
+    assert (life.link.reports[-1].episodes, life.link.reports[-1].env_steps) == (0, 10)
+
+
+@pytest.mark.fault("F4")
+def test_returns_of_failed_environments_are_not_carried_on() -> None:
+    life = failing_life(Renewal(CountingBatch(length=2)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    (report,) = life.link.reports
+    assert report.episode_returns.tolist() == [0.0, 20.0], "of two steps, rewards of 0 and 10"
+    assert report.episode_lengths.tolist() == [2, 2]
+
+
+@pytest.mark.fault("F4")
+def test_processor_begins_anew_with_the_environments() -> None:
+    life = failing_life(Renewal(Failing(0, OSError())))
+    used = life.actor._processor
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    assert life.actor._processor is not used
+
+
+@pytest.mark.fault("F4")
+def test_memory_of_a_policy_is_cleared_with_the_environments() -> None:
+    policy = CountingMemory()
+    life = failing_life(Renewal(Failing(0, OSError())), policy=policy)
+    life.stop_after(4)
+    life.actor.run(HELLO, seed=1)
+    assert policy.forgotten == [[True, True], *[[False, False]] * 3, [True, True]]
+
+
+@pytest.mark.fault("F4")
+def test_actor_waits_while_its_environments_are_made_anew() -> None:
+    seen: list[bool] = []
+
+    class Looks(Renewal):
+        """Looks, as it makes environments, at what the actor has said last."""
+
+        def make(self) -> NewEnv:
+            seen.append(life.progress.waits[-1])
+            return super().make()
+
+    life = failing_life(Looks(OSError("no licence"), Failing(0, OSError(), name=1)))
+    life.stop_after(6)
+    life.actor.run(HELLO, seed=1)
+    assert seen == [True, True]
+    assert life.progress.waits[-1] is False
+
+
+@pytest.mark.fault("F4", "F6")
+def test_actor_shows_life_and_takes_models_while_it_waits_for_environments() -> None:
+    life = failing_life(Renewal(ValueError("no licence"), Failing(0, OSError()), wait_s=1.0))
+    life.stop_after(5)
+    life.link.on_wait = lambda: life.link.models.extend(FakeLink(3).models)
+    life.actor.run(HELLO, seed=1)
+    renewal = life.actor._renewal
+    assert isinstance(renewal, Renewal)
+    assert [words for words, _ in renewal.told] == ["the physics exploded", "no licence"]
+    assert life.link.now_s == pytest.approx(2.0 + DRAIN_S)
+    assert life.progress.waits.count(True) >= 20
+    assert life.progress.waits[-1] is False
+    assert isinstance(life.actor._env, Failing)
+    assert life.actor._env.actions == [[3, 3]]
+
+
+@pytest.mark.fault("F4")
+def test_actor_that_is_to_finish_does_not_wait_for_environments() -> None:
+    life = failing_life(Renewal(wait_s=1000.0))
+
+    def stop() -> None:
+        life.link.stop = True
+
+    life.link.on_wait = stop
+    life.actor.run(HELLO, seed=1)
+    assert life.link.now_s == pytest.approx(0.1 + DRAIN_S)
+    assert life.link.calls[-2:] == ["final report", "drain"]
+    assert len(life.sent()) == life.outbox.produced == 6
+
+
+@pytest.mark.fault("F4")
+def test_failure_that_is_one_too_many_ends_the_actor() -> None:
+    renewal = Renewal(Failing(1, RuntimeError("again")))
+    renewal.allowed = 1
+    with pytest.raises(RuntimeError, match="once too often"):
+        failing_life(renewal).actor.run(HELLO, seed=1)
+
+
+# --- the meter -----------------------------------------------------------------------------------
+
+
+def outcome(
+    reward: list[float], ended: list[int], stepped: list[int] | None = None, *, cut: bool = False
+) -> EnvStep:
+    flags, never = np.array(ended, bool), np.zeros(len(ended), bool)
+    obs = np.zeros((len(ended), 1))
+    return EnvStep(
+        obs,
+        np.array(reward, np.float32),
+        never if cut else flags,
+        flags if cut else never,
+        obs,
+        None if stepped is None else np.array(stepped, bool),
+    )
+
+
+def taken(meter: EpisodeMeter) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    returns, lengths = meter.take()
+    return tuple(returns.tolist()), tuple(lengths.tolist())
+
+
+def test_meter_adds_up_each_environment_on_its_own() -> None:
+    meter = EpisodeMeter(2)
+    meter.update(outcome([1, 10], [0, 1]))
+    meter.update(outcome([2, 20], [1, 0], cut=True))
+    assert (meter.env_steps, meter.episodes) == (4, 2)
+    assert taken(meter) == ((10.0, 3.0), (1, 2))
+    assert taken(meter) == ((), ())
+    meter.update(outcome([4, 40], [1, 1]))
+    assert taken(meter) == ((4.0, 60.0), (1, 2))
+    assert meter.episodes == 4
+
+
+def test_meter_leaves_out_steps_that_only_reset() -> None:
+    meter = EpisodeMeter(2)
+    meter.update(outcome([1, 10], [0, 1]))
+    meter.update(outcome([2, 0], [0, 0], [1, 0]))
+    meter.update(outcome([4, 30], [1, 1]))
+    assert meter.env_steps == 5
+    assert taken(meter) == ((10.0, 7.0, 30.0), (1, 3, 1))
+
+
+def test_meter_counts_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+    meter = EpisodeMeter(2)
+    told = outcome([1, 1], [1, 1])
+    score, over = np.array([7, 20], np.float32), np.array([False, True])
+    meter.update(told._replace(score=score, over=over))
+    meter.update(told)
+    assert meter.episodes == 3
+    assert taken(meter) == ((20.0, 8.0, 1.0), (1, 2, 1))
+
+
+def test_meter_does_not_lose_small_rewards_in_long_episodes() -> None:
+    meter = EpisodeMeter(1)
+    meter._return[:] = 2.0**24
+    for ended in ([0], [0], [1]):
+        meter.update(outcome([1.0], ended))
+    assert taken(meter)[0] == (2.0**24 + 3,), "float32 would stand still here"

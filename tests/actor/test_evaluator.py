@@ -1,0 +1,223 @@
+"""A score is the mean return of fixed episodes, each played to its end with exploration off."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BatchEnv, EnvStep
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.types import Array
+from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.vector import VectorBatch
+from asyncrl.metrics.metrics import describe
+from tests.support.fake_envs import Plan, telling_makers
+from tests.support.fakes import ConstantAgent, CountingBatch, CountingMemory
+
+
+def evaluator(
+    env: BatchEnv, episodes: int = 4, *, seed: int = 0, max_episode_steps: int = 100
+) -> EpisodeEvaluator:
+    config = EpisodeEvaluatorConfig(episodes=episodes, max_episode_steps=max_episode_steps)
+    return EpisodeEvaluator(env, config, seed)
+
+
+def batch(plans: list[Plan], mode: AutoresetMode | None = None) -> BatchEnv:
+    makers = telling_makers(plans)
+    if mode is None:
+        return PlainBatch(makers, len(makers))
+    return VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
+
+
+def telling_return(who: int, length: int) -> int:
+    """Add up the rewards of one episode of a telling environment, where action 0 is taken."""
+    return sum(100 * who + step for step in range(1, length + 1))
+
+
+def test_score_is_the_mean_return() -> None:
+    score, record = evaluator(CountingBatch(2, length=3)).evaluate(ConstantAgent(1))
+    # Rewards are 1 in the first and 11 in the second environment, three steps each.
+    assert score == (3 + 33) / 2
+    assert record == {
+        "eval_reward": 18.0,
+        "eval/return_min": 3.0,
+        "eval/return_max": 33.0,
+        "eval/return_std": 15.0,
+        "eval/length_mean": 3.0,
+    }
+
+
+def test_metrics_are_known_and_plain_numbers() -> None:
+    score, record = evaluator(CountingBatch()).evaluate(ConstantAgent())
+    assert type(score) is float
+    for name, value in record.items():
+        assert describe(name) is not None
+        assert type(value) is float
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@pytest.mark.parametrize("episodes", [1, 2, 3, 4, 7])
+def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, episodes: int) -> None:
+    plans: list[Plan] = [[(1, "T")], [(2, "C"), (9, "T")]]
+    score, record = evaluator(batch(plans, mode), episodes).evaluate(ConstantAgent(0))
+    first, second = (episodes + 1) // 2, episodes // 2
+    lengths = [(0, 1)] * first + [(1, (2, 9)[k % 2]) for k in range(second)]
+    returns = [telling_return(who, length) for who, length in lengths]
+    assert score == pytest.approx(sum(returns) / episodes)
+    assert record["eval/return_max"] == max(returns)
+    assert record["eval/length_mean"] == pytest.approx(sum(n for _, n in lengths) / episodes)
+
+
+def test_score_is_what_the_environment_counts_not_what_the_learner_is_told() -> None:
+    class Lives(CountingBatch):
+        """Each second end is the loss of a life only, and the learner's rewards are all 0."""
+
+        def step(self, action: Array) -> EnvStep:
+            out = super().step(action)
+            self.ends = getattr(self, "ends", 0) + int(out.terminated[0])
+            over = out.terminated & (self.ends % 2 == 0)
+            return out._replace(reward=out.reward * 0, score=out.reward, over=over)
+
+    score, record = evaluator(Lives(2, length=3)).evaluate(ConstantAgent(1))
+    assert score == (6 + 66) / 2
+    assert record["eval/length_mean"] == 6
+
+
+def test_episode_that_ends_in_the_last_allowed_step_counts_once() -> None:
+    env = batch([[(3, "T"), (5, "T")]])
+    _, record = evaluator(env, 2, max_episode_steps=3).evaluate(ConstantAgent(0))
+    assert record["eval/return_max"] == telling_return(0, 3) == 6
+    assert record["eval/return_min"] == 6
+
+
+def test_endless_episodes_are_cut() -> None:
+    env = CountingBatch(1, length=10**9)
+    score, record = evaluator(env, 2, max_episode_steps=7).evaluate(ConstantAgent(2))
+    assert (score, record["eval/length_mean"]) == (14.0, 7.0)
+
+
+def test_same_policy_gets_the_same_score() -> None:
+    class Drawing(ConstantAgent):
+        """Acts by the number that the episode has drawn."""
+
+        def act(self, obs: Array) -> Act:
+            return Act((obs[:, 3] * 5).astype(np.int64))
+
+    env = batch([[(2, "T")]] * 3)
+    tested = evaluator(env, 20)
+    first = tested.evaluate(Drawing())
+    env.step(np.zeros(3, np.int64))
+    assert tested.evaluate(Drawing()) == first
+    assert evaluator(env, 20, seed=1).evaluate(Drawing()).score != first.score
+
+
+class Watched(ConstantAgent):
+    """Keeps whether it explored in each of its acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.explored: set[bool] = set()
+
+    def act(self, obs: Array) -> Act:
+        self.explored.add(self.training)
+        return super().act(obs)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_exploration_is_off_meanwhile_and_as_before_afterwards(training: bool) -> None:
+    policy = Watched()
+    policy.train(training)
+    evaluator(CountingBatch()).evaluate(policy)
+    assert policy.explored == {False}
+    assert policy.training is training
+
+
+def test_exploration_is_as_before_also_after_an_error() -> None:
+    class Failing(CountingBatch):
+        def step(self, action: Array) -> EnvStep:
+            raise RuntimeError("the physics exploded")
+
+    policy = ConstantAgent()
+    with pytest.raises(RuntimeError, match="exploded"):
+        evaluator(Failing()).evaluate(policy)
+    assert policy.training
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_policy_with_a_memory_begins_each_episode_without_one(mode: AutoresetMode | None) -> None:
+    env, policy, seen = (
+        batch([[(3, "T"), (2, "C")], [(2, "C"), (4, "T")]], mode),
+        CountingMemory(),
+        list[list[int | None]](),
+    )
+    step = env.step
+
+    def watched_step(action: Array) -> EnvStep:
+        out = step(action)
+        stepped = np.ones(2, bool) if out.stepped is None else out.stepped
+        seen.append([int(a) if s else None for a, s in zip(action, stepped, strict=True)])
+        return out
+
+    env.step = watched_step  # type: ignore[method-assign]
+    evaluator(env, 4).evaluate(policy)
+    first, second = ([row[i] for row in seen if row[i] is not None] for i in (0, 1))
+    assert first[:5] == [0, 1, 2, 0, 1]
+    assert second[:6] == [0, 1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_policy_explores_in_evaluations_only_if_asked_to(stochastic: bool) -> None:
+    seen: list[bool] = []
+
+    class Watched(ConstantAgent):
+        def act(self, obs: Array) -> Act:
+            seen.append(self.training)
+            return super().act(obs)
+
+    config = EpisodeEvaluatorConfig(episodes=2, stochastic=stochastic)
+    for mode in (True, False):
+        policy = Watched()
+        policy.train(mode)
+        EpisodeEvaluator(CountingBatch(), config, seed=0).evaluate(policy)
+        assert policy.training == mode
+    assert set(seen) == {stochastic}
+
+
+def test_close_closes_the_environments() -> None:
+    env = CountingBatch()
+    tested = evaluator(env)
+    tested.close()
+    tested.close()
+    assert env.closed
+
+
+@pytest.mark.parametrize("name", ["episodes", "max_episode_steps"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_settings_are_checked(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"play\.{name} must be at least 1, got {value}"):
+        EpisodeEvaluatorConfig(**{name: value})
+
+
+@pytest.mark.fault("F8")
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("obs", "the observations"), ("reward", "the rewards"), ("score", "the scores")],
+)
+def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
+    part: str, words: str
+) -> None:
+    class Spoiling(CountingBatch):
+        def step(self, action: Array) -> EnvStep:
+            out = super().step(action)
+            like = out.obs if part == "obs" else out.reward
+            spoiled: dict[str, Any] = {part: np.full_like(like, math.nan)}
+            return out._replace(**spoiled)
+
+    with pytest.raises(EnvironmentFault, match=rf"\(Spoiling\) gave {words} .* NaN or infinite"):
+        evaluator(Spoiling()).evaluate(ConstantAgent())

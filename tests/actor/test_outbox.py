@@ -1,0 +1,223 @@
+"""Rows become segments: nothing is lost, repeated or mixed up, whatever the episodes are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.actor.outbox import Outbox, segments_per_message
+from asyncrl.actor.step_processor import Rows
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Experience
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
+from asyncrl.core.types import Columns, ModelVersion
+from tests.support.streams import PEER, Transition, make_outbox, play, schema, take_all
+
+LOOKAHEAD = 2
+KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[list[str]]:
+    n_envs = draw(st.integers(1, 4))
+    n_steps = draw(st.integers(1, 40))
+    return [draw(st.lists(KINDS, min_size=n_steps, max_size=n_steps)) for _ in range(n_envs)]
+
+
+def read_back(messages: list[Experience], length: int) -> list[Transition]:
+    """Read every transition out of the segments, by the rule: the next row is what followed."""
+    found = []
+    for message in messages:
+        for k, rows in enumerate(message.rows):
+            column = {name: values[k] for name, values in message.columns.items()}
+            for t in range(min(length, rows)):
+                flags = column["flags"][t]
+                if flags & END:
+                    continue
+                assert t + 1 < rows, "a transition must have its successor in the segment"
+                found.append(
+                    Transition(
+                        float(column["obs"][t, 0]),
+                        int(column["action"][t]),
+                        float(column["reward"][t]),
+                        bool(flags & TERMINATED),
+                        bool(flags & TRUNCATED),
+                        float(column["obs"][t + 1, 0]),
+                    )
+                )
+    return found
+
+
+def read_stacks(message: Experience, frame_stack: int) -> Iterator[list[float]]:
+    """Yield the frames of each transition, newest first, as far as its episode reaches back."""
+    layout = message.columns["obs"].shape[1] - LOOKAHEAD
+    for obs, flags, rows in zip(
+        message.columns["obs"], message.columns["flags"], message.rows, strict=True
+    ):
+        for row in range(frame_stack - 1, min(layout, rows)):
+            if not flags[row] & END:
+                rows_back = range(row, row - frame_stack, -1)
+                inside = takewhile(lambda r: not flags[r] & END, rows_back)  # noqa: B023
+                yield [float(obs[r, 0]) for r in inside]
+
+
+@given(streams(), st.integers(1, 7), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
+    outbox = make_outbox(len(ends), length, lookahead)
+    told, messages = play(ends, outbox)
+    expected = sorted((t for env in told for t in env), key=lambda t: t.obs)
+    found = sorted(read_back(messages, length), key=lambda t: t.obs)
+    assert found == expected
+    assert sum(m.transitions for m in messages) == len(expected) == outbox.produced
+    assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
+
+
+@given(streams(), st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_whole_segments_carry_their_lookahead(
+    ends: list[list[str]], length: int, lookahead: int
+) -> None:
+    outbox = make_outbox(len(ends), length, lookahead)
+    _, messages = play(ends, outbox, finish=False)
+    for message in messages:
+        assert (message.rows == length + lookahead).all()
+
+
+@given(streams(), st.integers(1, 5), st.integers(2, 4))
+@settings(max_examples=100, deadline=None)
+def test_segments_look_back_at_the_frames_before(
+    ends: list[list[str]], length: int, frame_stack: int
+) -> None:
+    outbox = make_outbox(len(ends), length, LOOKAHEAD, frame_stack)
+    told, messages = play(ends, outbox)
+    before = {}  # the frame before each one, where that belongs to the same episode
+    for stream in told:
+        for t in stream:
+            before[t.next_obs] = t.obs
+    stacks = [stack for message in messages for stack in read_stacks(message, frame_stack)]
+    for stack in stacks:
+        assert all(before[new] == old for new, old in pairwise(stack))
+        assert len(stack) == frame_stack or stack[-1] not in before, "cut within an episode"
+    assert len(stacks) == sum(map(len, told)) == outbox.produced
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=2, max_size=2), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_rows_that_do_not_count_leave_nothing_behind(counting: list[list[bool]]) -> None:
+    outbox, ids = make_outbox(2, 3, 1), np.arange(2)
+    expected: list[float] = []
+    for t, only in enumerate(counting):
+        flags = np.zeros(2, np.uint8)
+        obs = np.array([[t], [100 + t]], np.float32)
+        told = dict.fromkeys(("action", "reward", "model_version"), flags)
+        outbox.push(Rows(ids, {"obs": obs, "flags": flags, **told}, np.array(only)))
+        expected += [value for value, counts in zip([t, 100 + t], only, strict=True) if counts]
+    outbox.push(Rows(ids, {"obs": np.full((2, 1), -1.0), "flags": np.full(2, END, np.uint8)}))
+    outbox.finish()
+    found = [t for m in take_all(outbox) for t in read_back([m], 3)]
+    assert sorted(t.obs for t in found) == sorted(expected)
+    assert outbox.produced == len(found)
+
+
+def test_message_is_full_with_one_segment_of_each_environment() -> None:
+    outbox = make_outbox(3, 4, 1)
+    _, messages = play([[""] * 7] * 3, outbox, finish=False)
+    assert [len(m.rows) for m in messages] == [3]
+
+
+def test_segments_of_one_row_leave_at_once() -> None:
+    outbox = make_outbox(1, 1, 1)
+    _, messages = play([[""] * 5], outbox, finish=False)
+    assert [m.transitions for m in messages] == [1] * 4, "the fifth waits for its successor"
+
+
+def test_message_stays_below_its_byte_limit() -> None:
+    layout = schema(4, 1)
+    config = SegmentConfig(length=4, max_message_bytes=2 * layout.segment_bytes)
+    assert segments_per_message(config, layout, n_envs=8) == 2
+    one = SegmentConfig(length=4, max_message_bytes=1)
+    assert segments_per_message(one, layout, n_envs=8) == 1, "a segment is never split"
+
+
+def test_message_that_is_not_full_is_sent_after_the_flush_interval() -> None:
+    now = [0.0]
+    config = SegmentConfig(length=4, flush_interval_s=5.0)
+    outbox = Outbox(PEER, schema(4, 1), config, 2, clock=lambda: now[0])
+    # The second environment's ends cost rows, so it fills its segment first.
+    _, messages = play([[""] * 4, ["T"] * 4], outbox, finish=False)
+    assert messages == []
+    now[0] = 4.9
+    assert take_all(outbox) == []
+    now[0] = 5.0
+    assert [m.transitions for m in take_all(outbox)] == [2]
+
+
+def test_unused_end_of_a_short_segment_is_zero() -> None:
+    outbox = make_outbox(1, 8, 2)
+    _, (message,) = play([["", "", ""]], outbox)
+    assert message.rows.tolist() == [4]
+    for column in message.columns.values():
+        assert not column[0, 4:].any()
+
+
+def test_finish_of_an_outbox_without_rows_sends_nothing() -> None:
+    outbox = make_outbox(2, 4, 1)
+    outbox.finish()
+    assert outbox.take(ModelVersion(0), 0) is None
+
+
+def test_messages_own_their_arrays() -> None:
+    outbox = make_outbox(1, 2, 1)
+    _, first = play([["", "", "", ""]], outbox, finish=False)
+    copy = first[0].columns["obs"].copy()
+    play([["", "", "", ""]], outbox, finish=False)
+    np.testing.assert_array_equal(first[0].columns["obs"], copy)
+
+
+def pair_outbox() -> Outbox:
+    """Make an outbox for two environments with observations of (3, 2)."""
+    columns = (ColumnSpec("obs", "float32", (3, 2)), ColumnSpec("flags", "uint8"))
+    pairs = make_schema(columns, length=1, lookahead=1)
+    return Outbox(PEER, pairs, SegmentConfig(length=1), 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_may_lie_in_any_order_and_have_another_dtype(dtype: str) -> None:
+    outbox = pair_outbox()
+    obs = np.arange(12, dtype=dtype).reshape(2, 3, 2)
+    for t in range(2):
+        columns: Columns = {"obs": np.asfortranarray(obs + t), "flags": np.zeros(2, np.uint8)}
+        outbox.push(Rows(np.arange(2), columns))
+    outbox.finish()
+    message = take_all(outbox)[0]
+    np.testing.assert_array_equal(message.columns["obs"], np.stack([obs, obs + 1], axis=1))
+
+
+def test_rows_of_another_size_are_refused() -> None:
+    columns: Columns = {"obs": np.zeros((2, 3, 3), np.float32), "flags": np.zeros(2, np.uint8)}
+    with pytest.raises(ValueError, match="shape"):
+        pair_outbox().push(Rows(np.arange(2), columns))
+
+
+def test_steps_that_leave_a_column_out_are_refused() -> None:
+    outbox, ids = make_outbox(2, 3, 1), np.arange(2)
+    columns: Columns = {
+        name: np.zeros(2) for name in ("action", "reward", "flags", "model_version")
+    } | {"obs": np.zeros((2, 1))}
+    outbox.push(Rows(ids, columns))
+    outbox.push(Rows(ids, {"obs": columns["obs"], "flags": np.full(2, END, np.uint8)}))
+    left = {name: column for name, column in columns.items() if name != "reward"}
+    with pytest.raises(ConfigError, match=r"leaves \['reward'\] out"):
+        outbox.push(Rows(ids, left))
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_segment_length_is_checked(value: int) -> None:
+    with pytest.raises(ValueError, match="length"):
+        SegmentConfig(length=value)

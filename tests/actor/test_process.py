@@ -1,0 +1,229 @@
+"""What an evaluating process does with each model; `integration/` runs whole processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from asyncrl.actor.process import ActorSpec, EvaluatorSpec, run_actor, run_evaluator
+from asyncrl.actor.step_processor import OneStep
+from asyncrl.core.agent import Act, Policy
+from asyncrl.core.env import EnvStep
+from asyncrl.core.errors import EnvironmentFault
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, ModelInfo
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array
+from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
+from tests.support.fakes import (
+    COUNTING_SPEC,
+    ConstantAgent,
+    ConstantConfig,
+    CountingBatch,
+    NoProgress,
+)
+from tests.support.sample_messages import PEER, make_model
+
+MODELS = (make_model(3), make_model(7))
+
+
+class Scheduled(ConstantAgent):
+    """Counts its steps in training, as a policy whose exploration follows a schedule does."""
+
+    env_steps = 0
+
+    def act(self, obs: Array) -> Act:
+        self.env_steps += 1000
+        return super().act(obs)
+
+    def sync_model(self, info: ModelInfo) -> None:
+        self.env_steps = max(self.env_steps, info.env_steps)
+
+
+class Link:
+    """Hands two models out, and takes reports."""
+
+    def __init__(self) -> None:
+        self.models = list(MODELS)
+        self.reports: list[EvaluationReport] = []
+        self.hellos = 0
+
+    def connect(self, _: object) -> Link:
+        return self
+
+    def hello(self, message: object, timeout_s: float) -> bool:
+        assert timeout_s > 0
+        self.hellos += 1
+        return self.hellos > 2
+
+    def stopping(self) -> bool:
+        return len(self.reports) == len(MODELS)
+
+    def latest_model(self, *_: object) -> ModelInfo:
+        return self.models.pop(0)
+
+    def send(self, message: EvaluationReport, timeout_s: float) -> bool:
+        self.reports.append(message)
+        return timeout_s > 0
+
+    def close(self) -> None: ...
+
+
+class Acts:
+    """Scores how far the run has come, as far as the policy knows."""
+
+    def __init__(self, policy: Scheduled) -> None:
+        self.policy = policy
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        score = float(self.policy.env_steps)
+        policy.act(COUNTING_SPEC.observation.low[None])  # type: ignore[union-attr]
+        return Evaluation(score, {})
+
+    def close(self) -> None: ...
+
+
+def test_steps_of_evaluations_do_not_count_for_schedules() -> None:
+    policy, link = Scheduled(), Link()
+
+    class Config(ConstantConfig):
+        def build_policy(self, *_: object) -> Any:
+            return policy
+
+    spec = EvaluatorSpec(
+        env_spec=COUNTING_SPEC,
+        make_evaluator=lambda: Acts(policy),
+        agent=Config(),
+        transport=link,  # type: ignore[arg-type]
+        seed=0,
+    )
+    run_evaluator(spec, PEER, NoProgress())
+    assert [report.score for report in link.reports] == [30.0, 70.0]
+    assert [model.env_steps for model in MODELS] == [30, 70]
+
+
+# --- environments that fail ----------------------------------------------------------------------
+
+
+class Breaking(CountingBatch):
+    """Raises at one step of a life, and when it is closed after that."""
+
+    def __init__(self, at_step: int, n_envs: int = 2) -> None:
+        super().__init__(n_envs)
+        self.left = at_step
+        self.seeds: list[int] = []
+
+    def reset(self, seed: int) -> Array:
+        self.seeds.append(seed)
+        return super().reset(seed)
+
+    def step(self, action: Array) -> EnvStep:
+        self.left -= 1
+        if not self.left:
+            raise ValueError("the wheel came off")
+        return super().step(action)
+
+    def close(self) -> None:
+        super().close()
+        if not self.left:
+            raise OSError("no wheel to stop")
+
+
+class ActorsLink:
+    """Lets an actor make so many turns; it has one model, and no end of credit."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+        self.reports: list[ActorReport] = []
+
+    def connect(self, _: object) -> ActorsLink:
+        return self
+
+    def hello(self, *_: object) -> bool:
+        return True
+
+    def stopping(self) -> bool:
+        self.turns -= 1
+        return self.turns < 0
+
+    def latest_model(self, _: object, newer_than: int, *__: object) -> ModelInfo | None:
+        return ConstantAgent().model_info() if newer_than < 0 else None
+
+    def send(self, message: Experience | ActorReport, **_: object) -> bool:
+        if isinstance(message, ActorReport):
+            self.reports.append(message)
+        return True
+
+    def drain(self, *_: object) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+def live(envs: list[Breaking], on_exception: OnException, **restart: Any) -> ActorsLink:
+    made: Iterator[Breaking] = iter(envs)
+    link = ActorsLink(turns=40)
+    spec = ActorSpec(
+        make_env=lambda: next(made),
+        agent=ConstantConfig(),
+        make_processor=OneStep,
+        schema=make_schema(OneStep().columns(COUNTING_SPEC, ()), length=2, lookahead=1),
+        segment=SegmentConfig(length=2),
+        n_actors=1,
+        transport=link,  # type: ignore[arg-type]
+        seed=0,
+        restart=RestartPolicyConfig(on_exception=on_exception, backoff_s=0.0, **restart),
+    )
+    run_actor(spec, PEER, NoProgress())
+    return link
+
+
+@pytest.mark.fault("F4")
+def test_environments_are_made_anew_each_with_a_seed_of_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    envs = [Breaking(5), Breaking(5), Breaking(10**6)]
+    link = live(envs, "restart_env")
+    assert link.reports[-1].policy["env_restarts"] == 2
+    assert [len(env.seeds) for env in envs] == [1, 1, 1]
+    assert len({env.seeds[0] for env in envs}) == 3
+    assert [env.closed for env in envs] == [True] * 3
+    first, second = caplog.messages
+    assert "the environments failed: ValueError: the wheel came off" in first
+    assert "all 2 are made anew in 0.0 s, and the episodes in them are cut" in second
+    assert 'raise ValueError("the wheel came off")' in second, "the traceback"
+
+
+@pytest.mark.fault("F4", "F7")
+def test_environments_that_fail_too_often_end_the_actor_with_the_number() -> None:
+    envs = [Breaking(5), Breaking(5), Breaking(5), Breaking(5)]
+    with pytest.raises(EnvironmentFault, match=r"ValueError: the wheel .* failure 3 of this actor"):
+        live(envs, "restart_env", max_restarts=2)
+    assert [env.closed for env in envs] == [True, True, True, False]
+
+
+@pytest.mark.fault("F4", "F5")
+def test_environments_that_fail_in_their_first_step_end_the_actor_at_once() -> None:
+    with pytest.raises(EnvironmentFault, match="before their first step"):
+        live([Breaking(1)], "restart_env")
+
+
+@pytest.mark.fault("F4", "F25")
+def test_environments_of_another_kind_do_not_take_the_place_of_those_that_failed() -> None:
+    envs = [Breaking(5), Breaking(10**6, n_envs=3)]
+    with pytest.raises(EnvironmentFault, match=r"another kind: 3 with .* before 2 with"):
+        live(envs, "restart_env", max_restarts=1)
+    assert envs[1].closed
+
+
+@pytest.mark.fault("F4")
+@pytest.mark.parametrize("on_exception", ["raise", "restart", "drop_actor"])
+def test_error_of_environments_that_are_not_made_anew_is_the_actors(
+    on_exception: OnException,
+) -> None:
+    env = Breaking(5)
+    with pytest.raises(ValueError, match="the wheel came off"):
+        live([env], on_exception)
+    assert env.closed, "which failed as well, and would have hidden why"

@@ -1,0 +1,270 @@
+"""One step becomes one row for each environment that stepped, and an end becomes one more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.actor.step_processor import OneStep, Rows, Step
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BatchEnv, BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.errors import ConfigError, EnvironmentFault
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, make_schema
+from asyncrl.core.types import ModelVersion
+from asyncrl.envs.vector import VectorBatch
+from tests.support.fake_envs import Plan, telling_makers
+
+BOX = BoxSpec((2,), "float32", np.full(2, -np.inf), np.full(2, np.inf))
+SPEC = EnvSpec(BOX, DiscreteSpec(3))
+
+
+def make_step(
+    terminated: Sequence[int] = (0, 0, 0),
+    truncated: Sequence[int] = (0, 0, 0),
+    stepped: Sequence[int] | None = None,
+) -> Step:
+    """Return a step of three environments: observed 0, 1, 2; next 10, 11, 12; anew 20, 21, 22."""
+    obs, final, first = (
+        np.arange(start, start + 3, dtype=np.float32)[:, None].repeat(2, 1) for start in (0, 10, 20)
+    )
+    ended = np.array(terminated, bool) | np.array(truncated, bool)
+    outcome = EnvStep(
+        np.where(ended[:, None], first, final),
+        np.array([0.5, 1.5, 2.5], np.float32),
+        np.array(terminated, bool),
+        np.array(truncated, bool),
+        final,
+        None if stepped is None else np.array(stepped, bool),
+    )
+    extras = {"log_prob": np.array([-1, -2, -3], np.float32)}
+    return Step(obs, Act(np.array([2, 1, 0]), extras), outcome, ModelVersion(7))
+
+
+def process(step: Step) -> list[Rows]:
+    return list(OneStep().process(step))
+
+
+def test_step_becomes_one_row_for_each_environment() -> None:
+    (rows,) = process(make_step())
+    assert rows.env_ids.tolist() == [0, 1, 2]
+    assert rows.columns["obs"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert rows.columns["action"].tolist() == [2, 1, 0]
+    assert rows.columns["reward"].tolist() == [0.5, 1.5, 2.5]
+    assert rows.columns["flags"].tolist() == [0, 0, 0]
+    assert rows.columns["model_version"].tolist() == [7, 7, 7]
+    assert rows.columns["log_prob"].tolist() == [-1, -2, -3]
+
+
+def test_nothing_is_told_beside_rows() -> None:
+    assert OneStep().record() == {}
+
+
+def test_flags_keep_terminated_and_truncated_apart() -> None:
+    rows, _ = process(make_step(terminated=(1, 0, 1), truncated=(0, 1, 1)))
+    both = TERMINATED | TRUNCATED
+    assert rows.columns["flags"].tolist() == [TERMINATED, TRUNCATED, both]
+    assert rows.columns["flags"].dtype == np.uint8
+
+
+@pytest.mark.parametrize("how", ["terminated", "truncated"])
+def test_end_adds_the_true_last_observation(how: str) -> None:
+    _, end = process(make_step(**{how: (1, 0, 1)}))
+    assert end.env_ids.tolist() == [0, 2]
+    assert set(end.columns) == {"obs", "flags"}
+    assert end.columns["obs"].tolist() == [[10, 10], [12, 12]]
+    assert end.columns["flags"].tolist() == [END, END]
+    assert end.columns["flags"].dtype == np.uint8
+
+
+def test_row_of_an_environment_that_only_reset_does_not_count() -> None:
+    rows, end = process(make_step(truncated=(0, 0, 1), stepped=(1, 0, 1)))
+    assert rows.env_ids.tolist() == [0, 1, 2]
+    assert rows.only is not None
+    assert rows.only.tolist() == [True, False, True]
+    assert rows.columns["flags"].tolist() == [0, 0, TRUNCATED]
+    assert end.env_ids.tolist() == [2]
+    assert end.only is None
+
+
+def test_step_in_which_all_only_reset_gives_no_rows_that_count() -> None:
+    (rows,) = process(make_step(stepped=(0, 0, 0)))
+    assert rows.only is not None
+    assert not rows.only.any()
+
+
+def test_finish_closes_every_stream_where_it_stands() -> None:
+    obs = np.array([[1, 2], [3, 4]], np.float32)
+    (end,) = OneStep().finish(obs)
+    assert end.env_ids.tolist() == [0, 1]
+    assert end.columns["obs"].tolist() == obs.tolist()
+    assert end.columns["flags"].tolist() == [END, END]
+
+
+@pytest.mark.parametrize(
+    ("spec", "action"),
+    [(SPEC, ("int64", ())), (EnvSpec(BOX, BOX), ("float32", (2,)))],
+)
+def test_columns_are_those_of_the_environment_and_the_policy(
+    spec: EnvSpec, action: tuple[str, tuple[int, ...]]
+) -> None:
+    extra = ColumnSpec("log_prob", "float32")
+    columns = {c.name: (c.dtype, c.shape) for c in OneStep().columns(spec, (extra,))}
+    assert columns["obs"] == ("float32", (2,))
+    assert columns["action"] == action
+    assert columns["log_prob"] == ("float32", ())
+    make_schema(OneStep().columns(spec, (extra,)), length=2, lookahead=1)
+
+
+def test_rows_hold_exactly_the_columns_that_were_announced() -> None:
+    announced = {c.name: c.dtype for c in OneStep().columns(SPEC, (ColumnSpec("log_prob", "f4"),))}
+    rows, end = process(make_step(terminated=(0, 1, 0)))
+    assert set(rows.columns) == set(announced)
+    for name, column in [*rows.columns.items(), *end.columns.items()]:
+        assert column.dtype == announced[name]
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["T", "C"])), min_size=1, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(1, 15),
+)
+@settings(max_examples=25, deadline=None)
+def test_next_row_is_always_the_true_successor(
+    mode: AutoresetMode, plans: list[Plan], n_steps: int
+) -> None:
+    """Telling observations say which step of which episode they are."""
+    env = VectorBatch(SyncVectorEnv(telling_makers(plans), autoreset_mode=mode))
+    streams, n_stepped = rows_of(env, n_steps)
+    transitions = 0
+    for stream in streams:
+        assert stream[0][0][1:3] == [0, 0]
+        assert stream[-1][1] == END
+        for (before, flags), (after, after_flags) in pairwise(stream):
+            if flags == END:
+                assert after_flags == END or after[1:3] == [before[1] + 1, 0]
+                continue
+            transitions += 1
+            assert after == [before[0], before[1], before[2] + 1, before[3]]
+            assert after_flags == END or not flags
+    assert transitions == n_stepped
+
+
+def rows_of(env: BatchEnv, n_steps: int) -> tuple[list[list[tuple[list[float], int]]], int]:
+    """Return observation and flags of every row of each environment, and how many steps it were."""
+    streams: list[list[tuple[list[float], int]]] = [[] for _ in range(env.n_envs)]
+    processor, obs, n_stepped = OneStep(), env.reset(0), 0
+
+    def append(rows: Rows) -> None:
+        for k, i in enumerate(rows.env_ids):
+            if rows.only is not None and not rows.only[k]:
+                continue
+            seen = rows.columns["obs"][k].tolist()
+            streams[i].append((seen, int(rows.columns["flags"][k])))
+
+    for _ in range(n_steps):
+        act = Act(np.zeros(env.n_envs, np.int64))
+        outcome = env.step(act.action)
+        n_stepped += env.n_envs if outcome.stepped is None else int(outcome.stepped.sum())
+        for rows in processor.process(Step(obs, act, outcome, ModelVersion(0))):
+            append(rows)
+        obs = outcome.obs
+    for rows in processor.finish(obs):
+        append(rows)
+    return streams, n_stepped
+
+
+# --- frame stacks ---------------------------------------------------------------------------------
+
+
+def stacked(*frames: int) -> np.ndarray:
+    """Return the observation of one environment: a stack of one-pixel frames."""
+    return np.array(frames, np.uint8).reshape(1, len(frames), 1, 1)
+
+
+def stack_step(
+    obs: np.ndarray, final: np.ndarray, *, ended: bool = False, stepped: bool = True
+) -> Step:
+    flags = np.array([ended]), np.zeros(1, bool)
+    outcome = EnvStep(final, np.ones(1, np.float32), *flags, final, np.array([stepped]))
+    return Step(obs, Act(np.zeros(1, np.int64)), outcome, ModelVersion(0))
+
+
+STACKS = EnvSpec(
+    BoxSpec((3, 1, 1), "uint8", np.zeros((3, 1, 1)), np.full((3, 1, 1), 255)), DiscreteSpec(2)
+)
+
+
+def test_rows_hold_the_newest_frame_of_a_stack() -> None:
+    processor = OneStep(frame_stack=3)
+    (obs, *_) = processor.columns(STACKS, ())
+    assert (obs.name, obs.shape) == ("obs", (1, 1))
+    (row,) = processor.process(stack_step(stacked(5, 5, 5), stacked(5, 5, 6)))
+    row_2, end = processor.process(stack_step(stacked(5, 5, 6), stacked(5, 6, 7), ended=True))
+    (last,) = processor.finish(stacked(8, 8, 9))
+    frames = [r.columns["obs"].ravel().tolist() for r in (row, row_2, end, last)]
+    assert frames == [[5], [6], [7], [9]]
+
+
+def test_stack_of_an_episode_that_begins_after_a_reset_step() -> None:
+    processor = OneStep(frame_stack=3)
+    list(processor.process(stack_step(stacked(5, 5, 5), stacked(5, 5, 6), ended=True)))
+    list(processor.process(stack_step(stacked(5, 5, 6), stacked(9, 9, 9), stepped=False)))
+    (row,) = processor.process(stack_step(stacked(9, 9, 9), stacked(9, 9, 1)))
+    assert row.columns["obs"].ravel().tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("obs", "final", "words"),
+    [
+        (stacked(0, 0, 5), stacked(0, 5, 6), "repeat its first frame"),
+        (stacked(5, 5, 5), stacked(6, 5, 5), "newest last"),
+    ],
+)
+def test_what_cannot_be_stacked_again_is_refused(
+    obs: np.ndarray, final: np.ndarray, words: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match=words):
+        list(OneStep(frame_stack=3).process(stack_step(obs, final)))
+
+
+def test_observations_that_are_no_stacks_are_refused() -> None:
+    for spec in (SPEC, EnvSpec(BoxSpec((4, 1), "uint8", *np.zeros((2, 4, 1))), DiscreteSpec(2))):
+        with pytest.raises(ConfigError, match=r"segment\.frame_stack=3 needs"):
+            OneStep(frame_stack=3).columns(spec, ())
+
+
+# --- returns so far -------------------------------------------------------------------------------
+
+
+def test_returns_so_far_are_discounted_and_begin_anew_with_each_episode() -> None:
+    processor = OneStep(return_gamma=0.5)
+    told = []
+    for terminated in ((0, 0, 0), (1, 0, 0), (0, 0, 0)):
+        row, *_ = processor.process(make_step(terminated=terminated))
+        told.append(row.columns["discounted_return"].tolist())
+    assert told == [[0.5, 1.5, 2.5], [0.75, 2.25, 3.75], [0.5, 2.625, 4.375]]
+    assert row.columns["discounted_return"].dtype == np.float32
+
+
+def test_returns_so_far_are_filled_for_an_agent_that_asks() -> None:
+    asked = ColumnSpec("discounted_return", "float32")
+    processor = OneStep()
+    assert asked in processor.columns(SPEC, (asked,))
+    for _ in range(2):
+        row, *_ = processor.process(make_step())
+    assert row.columns["discounted_return"].tolist() == pytest.approx([0.995, 2.985, 4.975])
+
+
+def test_rows_have_no_returns_so_far_unless_asked() -> None:
+    (row,) = process(make_step())
+    assert "discounted_return" not in row.columns

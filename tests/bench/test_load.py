@@ -1,0 +1,88 @@
+"""What is put through the stages: the agent that fits, and a replay that fits into memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.bench import load as load_module
+from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import END
+from tests.bench.workloads import tiny
+
+
+def test_discrete_actions_are_dqns_and_others_sacs() -> None:
+    assert isinstance(Load.of(tiny()).agent, DQNConfig)
+    continuous = Load.of(tiny(env="Pendulum-v1")).agent
+    assert isinstance(continuous, SACConfig)
+    assert continuous.random_env_steps == 0, "it is the policy whose speed is asked for"
+    assert continuous.hidden == (8,)
+
+
+def test_nobody_waits_in_the_run_that_is_measured() -> None:
+    config = Load.of(tiny()).async_config()
+    assert config.limiter.samples_per_insert == 0
+    assert config.evaluation.where == "off"
+    assert (config.actors, config.segment.length, config.replay.capacity) == (1, 8, 2000)
+
+
+def test_rows_hold_the_newest_frame_where_the_environment_stacks_frames() -> None:
+    pytest.importorskip("ale_py")
+    pong = {"env": "ALE/Pong-v5", "envs_per_actor": 1, "capacity": 100}
+    for changes, frames in [
+        ({}, 4),
+        ({"frame_stack": 1}, 1),
+        ({"env_kwargs": {"frame_stack": 2}}, 2),
+        ({"env_kwargs": {"frame_stack": 1}}, 1),
+    ]:
+        load = Load.of(tiny(**pong, **changes))
+        assert load.frame_stack == load.schema.frame_stack == frames
+        assert load.async_config().segment.frame_stack == frames
+        (row,) = (column for column in load.schema.columns if column.name == "obs")
+        assert row.shape == ((84, 84) if frames > 1 else load.spec.observation.shape)
+
+
+def test_stacks_of_envpools_are_found_too() -> None:
+    pytest.importorskip("envpool")
+    for env, frames in [("envpool:Pong-v5", 4), ("envpool:CartPole-v1", 1)]:
+        assert Load.of(tiny(env=env, envs_per_actor=1, capacity=100)).frame_stack == frames
+
+
+def test_observations_that_are_no_stacks_are_kept_whole() -> None:
+    load = Load.of(tiny())
+    assert load.frame_stack == load.schema.frame_stack == 1
+    with pytest.raises(ConfigError, match="frame_stack=4 needs observations of 4 frames"):
+        Load.of(tiny(frame_stack=4))
+
+
+def test_replay_is_as_large_as_memory_holds_it_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    row_bytes = Load.of(tiny()).schema.segment_bytes / 8
+    available = 2 * 700 * row_bytes / load_module._MEMORY_SHARE
+    memory = SimpleNamespace(virtual_memory=lambda: SimpleNamespace(available=available))
+    monkeypatch.setattr(load_module, "psutil", memory)
+    assert Load.of(tiny(capacity=700)).capacity == 700
+    assert Load.of(tiny(capacity=701)).capacity == 500
+
+
+def test_made_up_experience_is_whole_segments_within_the_spaces() -> None:
+    load = Load.of(tiny(env="Pendulum-v1"))
+    columns = made_up_experience(load.schema, load.spec, 5)
+    assert {name: column.shape[:2] for name, column in columns.items()} == dict.fromkeys(
+        columns, (5, load.schema.rows)
+    )
+    assert {c.name: c.dtype for c in load.schema.columns} == {
+        name: column.dtype.name for name, column in columns.items()
+    }
+    assert not (columns["flags"] & END).any()
+    assert 1 < np.abs(columns["action"]).max() <= 2, "of all of the space"
+    assert columns["obs"].std() > 0.5, "all zeros would be quicker to learn from than anything"
+
+
+def test_made_up_experience_knows_the_choices() -> None:
+    load = Load.of(tiny())
+    assert set(made_up_experience(load.schema, load.spec, 5)["action"].flat) == {0, 1}

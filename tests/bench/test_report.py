@@ -1,0 +1,86 @@
+"""The table that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.bench.report import number, render, scaled
+from tests.bench.sample_results import a_result
+
+
+def test_one_line_for_each_measurement_and_columns_aligned() -> None:
+    results = [
+        a_result((95_000.0, 100_000.0), (90_000.0, 100_000.0), stage="env"),
+        a_result((1_250.5, 2_000.0), stage="learner", unit="opt steps/s", limit_is="a batch"),
+    ]
+    assert render(results).splitlines() == [
+        "a processor, 4 of 8 cores, 31.5 GiB, no GPU, Python 3.11, asyncrl 1, torch 2, numpy 3, "
+        "gymnasium 4, pyzmq 5",
+        "actors 2",
+        "medians of 1..2 rounds of value and limit in turns, 1 s each; ratio is value / limit",
+        "",
+        "stage    on            value    limit  unit           ratio  min..max  limit is",
+        "───────  ───────────  ──────  ───────  ─────────────  ─────  ────────  ─────────",
+        "env      CartPole-v1  92,500  100,000  agent steps/s  92.5%  90%..95%  bare loop",
+        "learner  CartPole-v1   1,250    2,000  opt steps/s    62.5%  63%..63%  a batch",
+    ]
+
+
+def test_settings_are_said_once_and_all_that_differ() -> None:
+    results = [
+        a_result(settings={"actors": 2, "env_kwargs": {}, "hidden": [64, 32]}),
+        a_result(settings={"batch_size": 8, "actors": 2}),
+        a_result(settings={"batch_size": 16}),
+    ]
+    assert render(results).splitlines()[1] == "actors 2, hidden 64x32, batch size 8 or 16"
+
+
+def test_long_lines_are_wrapped() -> None:
+    settings = {f"a_setting_with_number_{i}": i for i in range(9)}
+    head = render([a_result(settings=settings)]).partition("\n\n")[0].splitlines()
+    assert len(head) == 5
+    assert max(map(len, head)) <= 110
+
+
+def test_columns_that_nobody_needs_are_left_out() -> None:
+    shown = render([a_result()])
+    assert "one round" in shown
+    assert "min..max" not in shown
+    assert "frames/s" not in shown
+    assert "bytes/s" not in shown
+
+
+def test_frames_are_shown_where_frames_are_skipped() -> None:
+    shown = render([a_result(frame_skip=4), a_result(unit="opt steps/s", stage="train")])
+    heading, _, skipping, learner = (line.split()[-3:] for line in shown.splitlines()[-4:])
+    assert heading == ["frames/s", "limit", "is"]
+    assert skipping == ["320.0", "bare", "loop"]
+    assert learner == ["80.0%", "bare", "loop"]
+
+
+def test_bytes_are_shown_where_bytes_are_moved() -> None:
+    shown = render([a_result((2e6, 4e6), unit_bytes=1200, unit="transitions/s")])
+    assert "2.40 GB" in shown.splitlines()[-1]
+
+
+def test_a_machine_that_was_busy_before_is_said() -> None:
+    busy, later = a_result(load_before=2.54), a_result(load_before=9.0)
+    said = "the load was 2.5 before: something else was running, so speeds are too low"
+    assert said in render([busy, later])
+    assert "load" not in render([a_result(), later])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1234567.8, "1,234,568"), (1000.0, "1,000"), (99.94, "99.9"), (1.234, "1.23")],
+)
+def test_numbers_have_the_digits_worth_reading(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.5e12, "1.50 T"), (2.4e9, "2.40 G"), (452e6, "452 M"), (12_345.0, "12.3 k"), (7.0, "7 ")],
+)
+def test_bytes_have_three_digits_and_a_prefix(value: float, text: str) -> None:
+    assert scaled(value) == text

@@ -1,0 +1,30 @@
+"""Stage `learner`: sampling and learning, and learning alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncrl.bench.load import Load
+from asyncrl.bench.stage_learner import LearnerStage
+from tests.bench.workloads import tiny
+
+
+@pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "DQN"), ("Pendulum-v1", "SAC")])
+def test_value_and_limit_are_measured(env: str, agent: str) -> None:
+    stage = LearnerStage(Load.of(tiny(env=env, device="cpu")))
+    (quantity,) = stage.quantities
+    assert (quantity.stage, quantity.unit) == ("learner", "opt steps/s")
+    assert quantity.settings == {
+        "env_kwargs": {},
+        "agent": agent,
+        "hidden": [8],
+        "device": "cpu",
+        "batch_size": 16,
+        "frame_stack": 1,
+        "batches_per_draw": 32,
+        "capacity": 2000,
+    }
+    assert stage.measure_value()[0] > 0
+    assert stage.measure_limit()[0] > 0
+    stage.close()
+    stage.close()

@@ -1,0 +1,344 @@
+"""Checkpoints are written while learning goes on, and a disk that fails ends no run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.saver import Saver
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.types import Params
+from asyncrl.metrics.metrics import describe
+from tests.support.fakes import ConstantAgent, ThriftyAgent
+from tests.support.helpers import wait_until
+
+GROUPS = {"model": {"weight": np.ones(3)}}
+
+
+class SlowCheckpointer(Checkpointer):
+    """Writes when the test says so, and fails when it says so."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("nowhere"))
+        self.may_write = threading.Event()
+        self.begun: list[str] = []
+        self.written: list[str] = []
+        self.fail: Callable[[], None] = lambda: None
+
+    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+        self.begun.append(name)
+        assert self.may_write.wait(20)
+        self.fail()
+        self.written.append(name)
+        return Path(name)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.checkpointer = SlowCheckpointer()
+        self.interrupter = Interrupter()
+        self.saver = Saver(self.checkpointer, self.interrupter)
+
+    def save(self, *names: str) -> None:
+        for name in names:
+            self.saver.save(name, GROUPS, {})
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = lambda: None
+    stage.saver.close(20)
+
+
+def full_disk() -> None:
+    raise CheckpointError("cannot save: no space left")
+
+
+def test_checkpoint_is_whole_once_the_saver_is_closed(tmp_path: Path) -> None:
+    saver = Saver(Checkpointer(tmp_path), Interrupter())
+    saver.save("7", GROUPS, {"opt_steps": 7})
+    saver.close(20)
+    checkpoint = Checkpointer(tmp_path).load("7")
+    assert checkpoint.meta == {"opt_steps": 7}
+    np.testing.assert_array_equal(checkpoint.groups["model"]["weight"], GROUPS["model"]["weight"])
+
+
+@pytest.mark.fault("F20")
+def test_best_model_is_found_if_it_is_there_and_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saver = Saver(Checkpointer(tmp_path), Interrupter())
+    assert saver.best() is None
+    saver.save("best", GROUPS, {"score": 7.0})
+    saver.close(20)
+    found = saver.best()
+    assert found is not None
+    assert found.meta == {"score": 7.0}
+    (tmp_path / "best" / "manifest.json").write_text("{}")
+    assert saver.best() is None
+    assert "damaged" in caplog.text
+
+
+@pytest.mark.fault("F36")
+def test_others_may_write_there_once_the_saver_is_closed(tmp_path: Path) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    saver = Saver(checkpointer, Interrupter())
+    saver.save("7", GROUPS, {})
+    with pytest.raises(ConfigError, match="in use by another run"):
+        other.lock()
+    saver.close(20)
+    other.lock()
+    other.unlock()
+
+
+@pytest.mark.fault("F13", "F36")
+def test_checkpoint_that_nobody_waits_for_is_written_and_then_others_may_write(
+    tmp_path: Path,
+) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    saver = Saver(checkpointer, Interrupter())
+    saver.save("7", GROUPS, {})
+    saver.leave()
+
+    def taken() -> bool:
+        with suppress(ConfigError):
+            other.lock()
+            return True
+        return False
+
+    wait_until(taken, 20, "the lock")
+    assert other.names() == ["7"]
+    other.unlock()
+
+
+@pytest.mark.fault("F13", "F36")
+def test_saver_that_is_left_without_anything_to_write_lets_others_write_at_once(
+    tmp_path: Path,
+) -> None:
+    checkpointer, other = Checkpointer(tmp_path), Checkpointer(tmp_path)
+    checkpointer.lock()
+    Saver(checkpointer, Interrupter()).leave()
+    other.lock()
+    other.unlock()
+
+
+def test_nobody_waits_for_the_disk_and_the_newest_of_a_kind_is_enough(stage: Stage) -> None:
+    stage.save("1")
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.save("2", "best", "3", "best", "4")  # returns, though nothing can be written
+    assert stage.checkpointer.written == []
+    stage.checkpointer.may_write.set()
+    stage.saver.close(20)
+    assert stage.checkpointer.written[0] == "1"
+    assert sorted(stage.checkpointer.written[1:]) == ["4", "best"]
+
+
+class FakeStream:
+    """Nothing, until it is closed."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+        self.closed = False
+
+    def pieces(self) -> Iterator[tuple[int, Params]]:
+        return iter(())
+
+    def rest(self) -> Params:
+        return {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_streams_are_closed_once_they_are_written_or_overtaken_or_have_failed(
+    stage: Stage,
+) -> None:
+    written, overtaken, failing = (FakeStream() for _ in range(3))
+    stage.saver.save("1", {**GROUPS, "replay": written}, {})
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.saver.save("2", {"replay": overtaken}, {})
+    stage.saver.save("3", {"replay": failing}, {})
+    assert (written.closed, overtaken.closed, failing.closed) == (False, True, False)
+    stage.checkpointer.fail = lambda: full_disk() if stage.checkpointer.begun[1:] else None
+    stage.checkpointer.may_write.set()
+    wait_until(lambda: failing.closed, 20, "the end of the last one")
+    assert written.closed
+    wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    stage.saver._errors.clear()
+
+
+def test_what_was_saved_does_not_stay_in_memory(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    weight = np.ones(3)
+    kept = weakref.ref(weight)
+    stage.saver.save("1", {"model": {"weight": weight}}, {})
+    del weight
+    wait_until(lambda: kept() is None, 20, "the array to be forgotten, with no other to save")
+
+
+def test_memory_of_a_state_is_used_again_once_nobody_reads_it() -> None:
+    agent, checkpointer = ThriftyAgent(), SlowCheckpointer()
+    saver = Saver(checkpointer, Interrupter(), agent)
+    saver.make_room()
+    first, second, third = agent.state(), agent.state(), agent.state()
+    assert agent.spare == {}
+    saver.save("1", {"agent": first}, {})
+    wait_until(lambda: checkpointer.begun == ["1"], 20, "the first to be written")
+    saver.save("best", GROUPS, {})
+    saver.save("2", {"agent": second}, {})
+    assert agent.spare == {}, "one is being written, another waits"
+    saver.save("3", {"agent": third}, {})
+    assert agent.spare is second, "which nobody will write any more"
+    checkpointer.may_write.set()
+    saver.close(20)
+    assert agent.spare is third
+    assert checkpointer.written == ["1", "best", "3"]
+
+
+@pytest.mark.parametrize("agent", [None, ConstantAgent()])
+def test_room_is_made_for_nobody_who_cannot_use_it(agent: ConstantAgent | None) -> None:
+    saver = Saver(SlowCheckpointer(), Interrupter(), agent)
+    saver.make_room()
+    assert not hasattr(agent, "spare")
+
+
+@pytest.mark.fault("F17")
+def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    with caplog.at_level(logging.ERROR):
+        stage.save("1")
+        wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    assert "training goes on without checkpoint 1" in caplog.text
+    assert "no space left" in caplog.text
+    assert not stage.interrupter.is_set
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["2"]
+
+
+@pytest.mark.fault("F17")
+def test_best_model_that_found_no_room_is_written_when_there_is_some(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    for names in (["best"], ["1"], ["best"]):
+        failures = stage.saver.record().get("checkpoint/failures", 0.0)
+        stage.save(*names)
+        wait_until(
+            lambda n=failures: stage.saver.record()["checkpoint/failures"] == n + 1,  # type: ignore[misc]
+            20,
+            "a failure",
+        )
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)  # raises nothing: all is on disk
+    assert stage.checkpointer.written == ["2", "best"], "the newest of them, and once"
+    assert stage.saver.record()["checkpoint/failures"] == 3
+
+
+@pytest.mark.fault("F17")
+def test_model_that_found_no_room_is_forgotten_for_a_newer_one(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # or the log would keep the error, and it the model
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    weight = np.ones(3)
+    kept = weakref.ref(weight)
+    stage.saver.save("best", {"model": {"weight": weight}}, {})
+    del weight
+    wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
+    assert kept() is not None
+    stage.checkpointer.fail = lambda: None
+    stage.save("best")
+    wait_until(lambda: kept() is None, 20, "the older model to be forgotten")
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["best", "2"]
+
+
+@pytest.mark.fault("F17")
+def test_last_checkpoint_that_could_not_be_written_is_the_runs_error(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.save("1")
+    stage.checkpointer.fail = full_disk
+    stage.save("2")
+    with pytest.raises(CheckpointError, match="no space left"):
+        stage.saver.close(20)
+    stage.saver._errors.clear()
+
+
+def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
+    stage.save("1")
+    with pytest.raises(CheckpointError, match=r"not on disk after 0\.05 s"):
+        stage.saver.close(0.05)
+
+
+def mistake() -> None:
+    raise TypeError("a mistake")
+
+
+@pytest.mark.fault("F10")
+def test_mistake_in_the_program_ends_the_run(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    assert stage.interrupter.wait(20)
+    with pytest.raises(TypeError, match="a mistake"):
+        stage.interrupter.raise_if_failed()
+    stage.saver.close(20)  # does not wait for a thread that is gone
+
+
+@pytest.mark.fault("F10")
+def test_mistake_while_the_end_waits_for_the_disk_is_not_waited_for(stage: Stage) -> None:
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    waiting = FakeStream()
+    wait_until(lambda: stage.checkpointer.begun == ["1"], 20, "the first to be written")
+    stage.saver.save("2", {"replay": waiting}, {})
+    end = threading.Thread(target=stage.saver.close, args=(600,), daemon=True)
+    end.start()
+    wait_until(lambda: stage.saver._closing, 20, "the end to wait")
+    stage.checkpointer.may_write.set()
+    end.join(20)
+    assert not end.is_alive()
+    wait_until(lambda: waiting.closed, 20, "what nobody will write to be let go of")
+
+
+@pytest.mark.fault("F10")
+def test_last_checkpoint_after_a_mistake_is_written_all_the_same(stage: Stage) -> None:
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = mistake
+    stage.save("1")
+    assert stage.interrupter.wait(20)
+    stage.checkpointer.fail = lambda: None
+    stage.save("2")
+    stage.saver.close(20)
+    assert stage.checkpointer.written == ["2"]
+
+
+def test_metrics_are_known_and_absent_until_something_was_saved(stage: Stage) -> None:
+    assert stage.saver.record() == {}
+    stage.checkpointer.may_write.set()
+    stage.save("1")
+    stage.saver.close(20)
+    assert all(describe(name) for name in stage.saver.record())
+    assert stage.saver.record()["checkpoint/write_s"] > 0

@@ -1,0 +1,175 @@
+"""`asyncrl doctor`: a report and an exit code, also of what takes its process down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from asyncrl.cli.doctor import DoctorArguments, parse, render, run
+from asyncrl.core.errors import ConfigError
+from asyncrl.doctor.environment import examine
+from asyncrl.doctor.findings import Finding
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.run_config import RunConfig, save_yaml
+from tests.cli import console
+from tests.support.helpers import many_descriptors, wait_until
+from tests.support.leftovers import children
+
+pytestmark = pytest.mark.processes
+
+PATIENT = "tests.envs.patients:make"
+
+
+def arguments(**settings: Any) -> DoctorArguments:
+    return DoctorArguments(**{"env": PATIENT, "seconds": 0.5, "envs_per_actor": 2, **settings})
+
+
+def found(seconds: float = 0.5, patience_s: float = 60.0, **flaws: Any) -> Iterator[Finding]:
+    config = EnvConfig(id=PATIENT, kwargs=flaws, n_envs=2)
+    return examine(config, seconds=seconds, seed=0, patience_s=patience_s)
+
+
+def left() -> list[psutil.Process]:
+    return children(recursive=True)
+
+
+def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(env="CartPole-v1")) == 0
+    out = capsys.readouterr().out
+    assert "CartPole-v1 is fit for training: 0 failures" in out
+    assert "ok    factory        can be sent" in out
+
+
+def test_without_an_environment_the_machine_is_looked_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = run(parse([]))
+    out = capsys.readouterr().out
+    assert code == (1 if "\nfail" in out else 0)
+    assert "this machine is " in out
+    assert all(check in out for check in ("cores", "memory", "descriptors", "actors", "torch"))
+
+
+@pytest.mark.processes
+def test_machine_is_asked_whether_a_run_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    save_yaml(RunConfig(actors=3, replay=UniformReplayConfig(capacity=10**12)), path)
+    assert run(parse(["--config", str(path), "--json"])) == 1
+    told = json.loads(capsys.readouterr().out)
+    (memory,) = (found for found in told["findings"] if found["check"] == "memory")
+    assert memory["level"] == "fail"
+    assert f"the replay of {path} takes " in memory["seen"]
+    assert "its 3 actors" in memory["seen"]
+    assert "replay.capacity" in memory["advice"]
+
+
+@pytest.mark.parametrize(
+    "flags", ["CartPole-v1 --preset dqn", "--preset dqn --config x.yaml", "CartPole-v1 --config x"]
+)
+def test_machine_and_environment_are_not_asked_at_once(
+    flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(flags.split())
+    assert "give one of an environment to play with" in " ".join(capsys.readouterr().err.split())
+
+
+def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments(env_kwargs={"error": "the physics exploded"}, json=True)) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["fit"] is False
+    assert report["env"] == PATIENT
+    (found,) = [f for f in report["findings"] if f["level"] == "fail"]
+    assert re.fullmatch(r"RuntimeError: the physics exploded; at .*\.py:\d+ in step", found["seen"])
+    assert found["advice"]
+
+
+@pytest.mark.parametrize(
+    ("do", "how"),
+    [
+        ("crash", "was killed by SIGSEGV here"),
+        ("fork and crash", "was killed by SIGSEGV here"),
+        ("exit", "exited with 3 here"),
+    ],
+)
+def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
+    *before, last = found(do=do)
+    assert (last.level, last.check) == ("fail", "two copies")
+    assert last.seen == f"the environment's process {how}"
+    assert [f.level for f in before] == ["ok"] * len(before)
+
+
+def test_environment_is_examined_with_any_number_of_open_files() -> None:
+    with many_descriptors():
+        *_, last = found(do="exit")
+    assert last.seen == "the environment's process exited with 3 here"
+
+
+def test_environment_that_hangs_is_ended() -> None:
+    *_, last = found(do="hang", patience_s=4.0)
+    assert (last.level, last.check) == ("fail", "two copies")
+    assert "nothing has come for 4.5 s" in last.seen
+    assert left() == []
+
+
+def test_nothing_is_left_when_nobody_listens_any_more() -> None:
+    findings = found(do="start a process", seconds=60.0)
+    assert next(findings).check == "make"
+    findings.close()  # type: ignore[attr-defined]
+    wait_until(lambda: not left(), 10.0, "the process's end")
+
+
+def test_words_of_the_environment_are_no_part_of_the_report(tmp_path: Path) -> None:
+    code = "import gymnasium\ndef make():\n print('loud')\n return gymnasium.make('CartPole-v1')\n"
+    (tmp_path / "mine.py").write_text(code)
+    done = console.run("doctor", "mine:make", "--seconds", "0.5", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fit"] is True
+    assert "loud" in done.stderr
+
+
+def test_command_line_is_read() -> None:
+    line = f"{PATIENT} --env-kwargs reward 2.0 --envs-per-actor 4 --vectorization native --seed 3"
+    read = parse(line.split())
+    assert read.env_config().kwargs == {"reward": 2.0}
+    assert (read.env_config().n_envs, read.env_config().vectorization, read.seed) == (
+        4,
+        "native",
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seconds": 0.0}, "--seconds must be positive, got 0"),
+        ({"seconds": float("nan")}, "--seconds must be positive, got nan"),
+        ({"seed": -1}, "--seed must be 0 or more, got -1"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        arguments(**settings)
+
+
+def test_what_no_environment_can_be_made_from_is_refused() -> None:
+    with pytest.raises(ConfigError, match="n_envs must be at least 1, got 0"):
+        parse(["CartPole-v1", "--envs-per-actor", "0"])
+
+
+def test_long_findings_are_wrapped_and_advice_stands_below() -> None:
+    finding = Finding(level="warn", check="speed", seen="slow " * 30, advice="be quick")
+    lines = render(finding).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("warn  speed          slow")
+    assert lines[1].startswith(" " * 21 + "slow")
+    assert lines[-1] == " " * 21 + "-> be quick"

@@ -1,0 +1,196 @@
+"""`asyncrl eval`: the score of a model that a run has saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.training.run_config import RunConfig, save_yaml
+from tests.cli.conftest import Trained
+from tests.cli.console import run
+from tests.support.fakes import ConstantConfig
+
+pytestmark = pytest.mark.processes
+
+
+def evaluated(trained: Trained, capsys: pytest.CaptureFixture[str], *flags: str) -> Any:
+    assert main(["eval", str(trained.directory), "--json", *flags]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_one_line_of_json_tells_the_score(trained: Trained) -> None:
+    directory = trained.directory
+    done = run("eval", directory.name, "--episodes", "3", "--json", cwd=directory.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    shown = json.loads(line)
+    assert shown["episodes"] == 3
+    assert (
+        shown["opt_steps"] == Checkpointer(directory / "checkpoints").load("best").meta["opt_steps"]
+    )
+    assert 1.0 <= shown["eval/return_min"] <= shown["score"] <= shown["eval/return_max"] <= 500.0
+
+
+def test_model_that_plays_is_the_one_that_was_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three steps pay 10 times the action and 1, 2, 3; the model's one parameter is the action."""
+    env = "tests.support.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    for name, action in (("best", 4), ("20", 1)):
+        checkpoints = Checkpointer(tmp_path / "checkpoints")
+        checkpoints.save(
+            name, {"model": {"action": np.array(action)}}, {"opt_steps": 20, "env_steps": 0}
+        )
+        assert main(["eval", str(tmp_path), "--checkpoint", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
+
+
+def test_seed_that_is_none_is_refused(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(trained.directory), "--seed", "-1"]) == 2
+    assert "--seed must be 0 or more, got -1" in capsys.readouterr().err
+
+
+def test_same_model_and_seed_give_the_same_score(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = evaluated(trained, capsys)
+    assert first["episodes"] == 10
+    assert evaluated(trained, capsys) == first
+    assert evaluated(trained, capsys, "--seed", "1234") != first
+
+
+def test_best_model_scores_what_the_run_says_it_did(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = json.loads((trained.directory / "summary.json").read_text())
+    assert evaluated(trained, capsys, "--episodes", "3")["score"] == summary["best_score"]
+
+
+def test_any_checkpoint_can_be_evaluated(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluated(trained, capsys, "--checkpoint", "300")["opt_steps"] == 300
+
+
+def test_the_environment_may_be_made_with_other_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The arguments of training, those of its evaluations over them, and the command's over all."""
+    env = "tests.cli.test_eval:make_long"
+    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs={"length": 4, "bonus": 100.0})
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints.save("best", {"model": {"action": np.array(0)}}, {"opt_steps": 1, "env_steps": 0})
+    for own, flags, score in (
+        ({}, [], 4 + 100),
+        ({"length": 7}, [], 7 + 100),
+        ({"length": 7}, ["--env-kwargs", "length", "9"], 9 + 100),
+        ({"length": 7}, ["--env-kwargs", "bonus", "0.5"], 7 + 0.5),
+    ):
+        saved = dataclasses.replace(config, eval_env_kwargs=own)
+        save_yaml(saved, tmp_path / "config.yaml")
+        assert main(["eval", str(tmp_path), "--json", *flags]) == 0
+        assert json.loads(capsys.readouterr().out)["score"] == score
+
+
+class Long(gymnasium.Env[Any, Any]):
+    """Pays 1 a step, and a bonus at the end."""
+
+    def __init__(self, length: int, bonus: float) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = gymnasium.spaces.Discrete(10)
+        self.length, self.bonus, self.steps = length, bonus, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        over = self.steps == self.length
+        return np.zeros(1, np.float32), 1.0 + self.bonus * over, over, False, {}
+
+
+def make_long(length: int, bonus: float) -> Long:
+    return Long(length, bonus)
+
+
+def test_policy_may_act_as_in_training(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One environment alone explores in 4 of 10 steps, and the pole falls."""
+    greedy = evaluated(trained, capsys)
+    exploring = evaluated(trained, capsys, "--stochastic")
+    assert exploring["eval/length_mean"] != greedy["eval/length_mean"]
+    assert evaluated(trained, capsys, "--stochastic") == exploring
+
+
+def test_people_read_a_sentence(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    score = evaluated(trained, capsys)["score"]
+    assert main(["eval", str(trained.directory)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{score:.1f} mean return over 10 episodes (min ")
+
+
+def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
+    trained: Trained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(trained.directory), "--checkpoint", "77"]) == 1
+    assert "has no checkpoint 77; choose one of 300, best" in capsys.readouterr().err
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize(
+    ("group", "meta", "agent", "said"),
+    [
+        ("model", {"opt_steps": 1}, ConstantConfig(), "env_steps, a count, and does not"),
+        ("model", {"opt_steps": "x", "env_steps": 1}, ConstantConfig(), "opt_steps, a count"),
+        ("agent", {"opt_steps": 1, "env_steps": 1}, ConstantConfig(), "should hold model"),
+        ("model", {"opt_steps": 1, "env_steps": 1}, DQNConfig(), "does not fit"),
+        ("model", {"opt_steps": 1, "env_steps": 1}, SACConfig(), "discrete"),
+    ],
+    ids=["no counter", "text", "no model", "other networks", "other actions"],
+)
+def test_checkpoint_that_cannot_be_used_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    group: str,
+    meta: dict[str, Any],
+    agent: Any,
+    said: str,
+) -> None:
+    config = RunConfig(agent=agent, env="tests.support.fake_envs:TellingEnv")
+    save_yaml(config, tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints.save("best", {group: {"action": np.array(1)}}, meta)
+    for command in ("eval", "export"):
+        assert main([command, str(tmp_path)]) == 1
+        text = capsys.readouterr().err
+        assert said in text
+        assert f"cannot use checkpoint {tmp_path}/checkpoints/best: " in text
+        assert f"in {tmp_path}/config.yaml must be those that it was trained with" in text
+
+
+@pytest.mark.fault("F20")
+def test_checkpoint_that_was_cut_off_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RunConfig(agent=ConstantConfig(), env="tests.support.fake_envs:TellingEnv")
+    save_yaml(config, tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    path = checkpoints.save("best", {"model": {"action": np.array(1)}}, {}) / "manifest.json"
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(["eval", str(tmp_path)]) == 1
+    text = capsys.readouterr().err
+    assert f"cannot load checkpoint {tmp_path}/checkpoints/best: manifest.json is damaged" in text

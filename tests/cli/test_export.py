@@ -1,0 +1,177 @@
+"""`asyncrl export`: a file that acts as the run's policy does, and what reads it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, ModelVersion
+from asyncrl.export import policy_numpy
+from asyncrl.export.policy_numpy import Policy
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from tests.cli.conftest import Trained
+from tests.support.fakes import ConstantConfig
+
+pytestmark = pytest.mark.processes
+
+OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
+
+
+def actions_of(run_dir: Path, checkpoint: str) -> Array:
+    """Return what a saved model does, as torch computes it."""
+    config = load_yaml(RunConfig, run_dir / "config.yaml")
+    env = config.env_config().build()
+    spec: EnvSpec = env.spec
+    env.close()
+    assert isinstance(config.agent, DQNConfig)
+    policy = config.agent.build_policy(spec, PolicyContext(seed=0)).train(False)
+    params = Checkpointer(run_dir / "checkpoints").load(checkpoint).groups["model"]
+    policy.sync_model(ModelInfo(version=ModelVersion(1), params=params))
+    return policy.act(OBS).action
+
+
+def test_the_best_model_is_exported_with_what_reads_it(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "there/policy.npz"
+    assert main(["export", str(trained.directory), "--to", str(to)]) == 0
+    assert f"{to} holds the model after " in capsys.readouterr().out
+    loader = to.with_name("policy_numpy.py")
+    assert loader.read_text() == Path(policy_numpy.__file__).read_text()
+    np.save(to.with_name("obs.npy"), OBS)
+    acts = "print(*p.Policy('policy.npz').act(np.load('obs.npy')))"
+    code = f"import numpy as np, policy_numpy as p; {acts}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=to.parent, capture_output=True, text=True, check=True)
+    assert [*map(int, done.stdout.split())] == actions_of(trained.directory, "best").tolist()
+
+
+def test_a_checkpoint_is_named_by_a_flag_or_by_its_directory(
+    trained: Trained, tmp_path: Path
+) -> None:
+    expected = actions_of(trained.directory, "300")
+    by_flag, by_path = tmp_path / "a.npz", tmp_path / "b.npz"
+    run_dir = str(trained.directory)
+    assert main(["export", run_dir, "--checkpoint", "300", "--to", str(by_flag)]) == 0
+    assert main(["export", f"{run_dir}/checkpoints/300", "--to", str(by_path)]) == 0
+    for path in (by_flag, by_path):
+        assert np.array_equal(Policy(path).act(OBS), expected)
+
+
+def test_a_checkpoint_is_exported_from_within_but_not_into_it(
+    trained: Trained,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    to = tmp_path / "policy.npz"
+    monkeypatch.chdir(trained.directory / "checkpoints/300")
+    assert main(["export", ".", "--to", str(to)]) == 0
+    assert np.array_equal(Policy(to).act(OBS), actions_of(trained.directory, "300"))
+    files = sorted(Path().iterdir())
+    assert main(["export", "."]) == 2
+    assert "policy.npz would be in checkpoint 300 itself" in capsys.readouterr().err
+    assert sorted(Path().iterdir()) == files
+    monkeypatch.chdir(trained.directory / "checkpoints")
+    assert main(["export", "300", "--to", str(to)]) == 0
+
+
+def test_two_checkpoints_at_once_are_refused(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "policy.npz"
+    path = f"{trained.directory}/checkpoints/300"
+    assert main(["export", path, "--checkpoint", "200", "--to", str(to)]) == 2
+    assert "is one checkpoint and 200 another" in capsys.readouterr().err
+    assert not to.exists()
+
+
+@pytest.mark.parametrize(("place", "code"), [("file/policy.npz", 1), ("directory.npz", 2)])
+def test_where_nothing_can_be_written_is_said(
+    place: str, code: int, trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "directory.npz").mkdir()
+    assert main(["export", str(trained.directory), "--to", str(tmp_path / place)]) == code
+    err = capsys.readouterr().err
+    assert err.startswith("asyncrl: error: ")
+    assert "name a file" in err
+
+
+def test_an_onnx_model_stands_alone(
+    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = tmp_path / "policy.onnx"
+    assert main(["export", str(trained.directory), "--to", str(to)]) == 0
+    assert re.fullmatch(
+        rf"{to} holds the model after \d+ optimisation steps\n", capsys.readouterr().out
+    )
+    assert [*tmp_path.iterdir()] == [to]
+    (action,) = ReferenceEvaluator(str(to)).run(None, {"obs": OBS})
+    assert np.array_equal(action, actions_of(trained.directory, "best"))
+
+
+def test_what_remembers_is_exported_and_said_to_be_reset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = RunConfig(agent=R2D2Config(memory_units=8), env="CartPole-v1")
+    save_yaml(config, tmp_path / "config.yaml")
+    env = config.env_config().build()
+    policy = config.agent.build_policy(env.spec, PolicyContext(seed=3)).train(False)
+    env.close()
+    saved = {"model": policy.model_info().params}
+    Checkpointer(tmp_path / "checkpoints").save("best", saved, {"opt_steps": 20, "env_steps": 0})
+    to = tmp_path / "policy.npz"
+    assert main(["export", str(tmp_path), "--to", str(to)]) == 0
+    advice = (
+        'policy = Policy("policy.npz"); policy.reset() where an episode begins; policy.act(obs)'
+    )
+    assert advice in capsys.readouterr().out
+    exported = Policy(to)
+    for _ in range(4):
+        assert np.array_equal(exported.act(OBS), policy.act(OBS).action)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["nowhere"], "nowhere is not a run directory"),
+        ([".", "--to", "policy.pt"], "--to must name a file that ends in .npz or .onnx"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    flags: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_yaml(RunConfig(), tmp_path / "config.yaml")
+    assert main(["export", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_policies_of_something_else_than_torch_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = "tests.support.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    saved = {"model": {"action": np.array(1)}}
+    meta = {"opt_steps": 20, "env_steps": 0}
+    Checkpointer(tmp_path / "checkpoints").save("best", saved, meta)
+    assert main(["export", str(tmp_path), "--to", str(tmp_path / "p.npz")]) == 1
+    assert "ConstantAgent is not made of torch modules" in capsys.readouterr().err

@@ -1,0 +1,217 @@
+"""`asyncrl resume` goes on where a run was, however it ended."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.cli.resume import parse
+from asyncrl.core.errors import ConfigError
+from tests.cli.conftest import Trained
+from tests.cli.console import TINY, run, started
+from tests.support.helpers import wait_until
+
+
+def metrics(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def run_dir(trained: Trained, tmp_path: Path) -> Path:
+    """A copy of a run that has ended."""
+    return Path(shutil.copytree(trained.directory, tmp_path / "run", symlinks=True))
+
+
+@pytest.mark.processes
+def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
+    before = json.loads((run_dir / "summary.json").read_text())
+    limit = before["opt_steps"] + 200
+    done = run("resume", "run", "--max-opt-steps", str(limit), "--quiet", cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    assert "resumed with other settings than before: max_opt_steps" in done.stderr
+    assert parse([str(run_dir)]).agent == "dqn", "the name that train knows"
+    after = json.loads((run_dir / "summary.json").read_text())
+    assert after["opt_steps"] == limit
+    assert after["env_steps"] > before["env_steps"]
+    assert after["wall_s"] > before["wall_s"]
+    ledger = after["ledger"]
+    assert ledger["produced"] > before["ledger"]["produced"]
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    # Seconds between the last checkpoint and the last record are in none, so they may come again.
+    for name in ("opt_steps", "env_steps", "ledger/stored", "episodes"):
+        values = [record[name] for record in metrics(run_dir) if name in record]
+        assert values == sorted(values), f"{name} goes on in the same file"
+    assert Checkpointer(run_dir / "checkpoints").latest() == str(limit)
+
+
+@pytest.mark.processes
+def test_run_that_has_reached_its_limit_says_so_and_stays_as_it_is(run_dir: Path) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in sorted(run_dir.rglob("*")) if p.is_file()}
+
+    before = files()
+    done = run("resume", "run", cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"nothing is left to train: \d+ optimisation steps are done", done.stderr)
+    assert files() == before
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.processes
+@pytest.mark.parametrize("left", [None, "", '{"opt_steps": 100}'])
+def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: str | None) -> None:
+    before = json.loads((run_dir / "summary.json").read_text())
+    (run_dir / "summary.json").unlink()
+    if left is not None:
+        (run_dir / "summary.json").write_text(left)
+    done = run("resume", "run", cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is left to train" in done.stderr
+    assert f"run ended: {before['stop_reason']}" in done.stdout
+    after = json.loads((run_dir / "summary.json").read_text())
+    same = ("stop_reason", "env_steps", "opt_steps", "best_score", "best_opt_steps", "ledger")
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert 0 < after["resumed_at_s"] <= before["wall_s"]
+    assert after["resumed_at_s"] < after["wall_s"], "the time of both"
+    assert after["env_steps_per_s"] > 0
+    assert after["verdict"]["kind"] == "unmeasured"
+    assert "none: nothing was left to train when the run was resumed" in done.stdout
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.processes
+def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+    args = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "100"]
+    checkpoints = Checkpointer(tmp_path / "x/checkpoints")
+    with started("train", "dqn", *args, cwd=tmp_path) as process:
+        wait_until(lambda: len(checkpoints.names()) > 2, 40, "checkpoints")
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=20)
+    saved = checkpoints.load_latest().meta
+    at = {name: saved[name] for name in ("opt_steps", "env_steps", "wall_s")}
+    with (tmp_path / "x/metrics.jsonl").open("a") as file:  # at least one record is of later
+        file.write(json.dumps({**at, "opt_steps": at["opt_steps"] + 1, "late": 1}) + "\n")
+    limit = saved["opt_steps"] + 100
+    done = run("resume", "x", "--max-opt-steps", str(limit), "--quiet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "x/summary.json").read_text())
+    assert summary["opt_steps"] == limit
+    assert summary["env_steps"] >= saved["env_steps"]
+    ledger = summary["ledger"]
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    records = metrics(tmp_path / "x")
+    assert not any("late" in record for record in records), (
+        "the run that goes on has not been there"
+    )
+    for name in ("opt_steps", "env_steps"):
+        values = [record[name] for record in records]
+        assert values == sorted(values), f"{name} goes on in the same file"
+    assert records[-1]["opt_steps"] == limit
+
+
+def without(meta: dict[str, Any], name: str) -> None:
+    *parts, last = name.split(".")
+    for part in parts:
+        meta = meta[part]
+    del meta[last]
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize(
+    ("lacks", "flags", "said"),
+    [
+        ("env_steps", [], "should say env_steps, a count, and does not"),
+        ("best_score", [], "should say best_score, a number, and does not"),
+        ("run.ledger.lost", [], "should say run.ledger.lost, a count, and does not"),
+        ("run.limiter.sampled", [], "should say run.limiter.sampled"),
+        ("run.limiter.samples_per_insert", [], "should say run.limiter.samples_per_insert"),
+        ("run.incarnation", [], "should say run.incarnation"),
+        ("agent", [], "should hold agent, and holds model, replay"),
+        ("", ["--agent.hidden", "32"], r"has shape \(16, 4\), expected \(32, 4\)"),
+        ("", ["--env", "Acrobot-v1"], r"has shape \(16, 4\), expected \(16, 6\)"),
+        ("", ["--replay.capacity", "64"], "set replay.capacity to at least"),
+    ],
+)
+def test_checkpoint_that_nothing_can_go_on_from_is_named(
+    run_dir: Path, lacks: str, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpointer(run_dir / "checkpoints")
+    name = str(checkpoints.latest())
+    saved = checkpoints.load(name)
+    groups, meta = dict(saved.groups), copy.deepcopy(dict(saved.meta))
+    if lacks in groups:
+        del groups[lacks]
+    elif lacks:
+        without(meta, lacks)
+    checkpoints.save(name, groups, meta)
+    assert main(["resume", str(run_dir), "--max-opt-steps", "9999", "--quiet", *flags]) == 1
+    text = capsys.readouterr().err
+    assert re.search(said, text), text
+    assert f"cannot go on from checkpoint {run_dir}/checkpoints/{name}: " in text
+    assert text.endswith("that saved it, or begin a new run\n"), text
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file", "an empty directory"])
+def test_run_without_checkpoints_says_so(
+    run_dir: Path, left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = run_dir / "checkpoints"
+    shutil.rmtree(checkpoints)
+    if left == "a file":
+        checkpoints.touch()
+    elif left == "an empty directory":
+        checkpoints.mkdir()
+    assert main(["resume", str(run_dir), "--quiet"]) == 1
+    assert f"{checkpoints} holds no whole numbered checkpoint" in capsys.readouterr().err
+    for command in ("eval", "export"):
+        assert main([command, str(run_dir)]) == 1
+        assert f"{run_dir} holds no checkpoint: its run has saved none" in capsys.readouterr().err
+
+
+def test_settings_are_those_of_the_run(run_dir: Path) -> None:
+    arguments = parse([str(run_dir), "--trainer.batch-size", "32"])
+    assert arguments.output.run_dir == run_dir
+    assert arguments.config.trainer.batch_size == 32
+    assert arguments.config.segment.length == 4, "as the run was started"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "name a run"),
+        (["--quiet"], "name a run"),
+        (["nowhere"], "nowhere is not a run directory: there is no such directory"),
+        ([__file__], "it is a file; name what asyncrl train has written"),
+        (["RUN/checkpoints"], "it has no config.yaml; name what asyncrl train has written"),
+        (["RUN", "--run-dir", "other"], "--run-dir has no meaning here"),
+        (["RUN", "--run_dir", "other"], "--run-dir has no meaning here"),
+        (["RUN", "--config=other.yaml"], "--config has no meaning here"),
+        (["RUN", "--actors", "auto"], "--actors auto has no meaning here"),
+    ],
+)
+def test_arguments_are_checked(argv: list[str], words: str, run_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse([word.replace("RUN", str(run_dir)) for word in argv])
+
+
+@pytest.mark.fault("F19")
+def test_settings_that_were_lost_are_not_taken_for_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"is not a run directory: its config\.yaml is empty"):
+        parse([str(tmp_path)])
+
+
+def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert not ended.value.code
+    assert "asyncrl resume RUN_DIR" in capsys.readouterr().out

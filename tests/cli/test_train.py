@@ -1,0 +1,601 @@
+"""`asyncrl train` from end to end: what it takes, what it leaves in the run directory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import re
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.exploration import Softmax
+from asyncrl.bench.cost_model import Plan, Task
+from asyncrl.bench.tuner import Freedom, Tuning
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli import run_directory as _run_directory
+from asyncrl.cli import train as train_command
+from asyncrl.cli.main import main
+from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_replay, train_in
+from asyncrl.core.errors import ConfigError
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from tests.cli.conftest import Trained
+from tests.cli.console import TINY, run
+from tests.support.fakes import ConstantConfig
+from tests.test_readme import README
+
+SUMMARY = """
+    stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
+    best_opt_steps last_score seconds_to_stop_bar learner_shares actor_shares ledger actors setup
+    resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent verdict
+""".split()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_help_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name}: {line}" in shown for name, line in preset_lines().items())
+
+
+def readme_memories() -> list[str]:
+    """Return the flags for memories that the README names in the row of `ppo`."""
+    (row,) = re.findall(r"^\| `ppo` \|.*$", README, re.MULTILINE)
+    found = re.search(r"`(--agent\.memory) (\w+)` or `(\w+)`", row)
+    assert found, row
+    flag, *kinds = found.groups()
+    return [f"{flag} {kind}" for kind in kinds]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["ppo", "impala"])
+@pytest.mark.parametrize("flags", readme_memories())
+def test_memory_is_one_flag(name: str, flags: str, tmp_path: Path) -> None:
+    done = run("train", name, *flags.split(), *TINY, "--max-opt-steps", "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert read_json(run_dir / "summary.json")["opt_steps"] >= 3
+
+
+# --- a run, and what it leaves -------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_run_directory_holds_all_of_the_run(trained: Trained) -> None:
+    names = {path.name for path in trained.directory.iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+
+
+@pytest.mark.processes
+def test_run_directory_is_for_its_user_alone(trained: Trained) -> None:
+    assert trained.directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.processes
+def test_memory_of_the_replay_is_told_before_training(trained: Trained) -> None:
+    lines = trained.done.stdout.splitlines()
+    (at,) = (i for i, line in enumerate(lines) if line.startswith("replay of 5000 transitions"))
+    assert lines[at - 1].startswith("training dqn on CartPole-v1")
+    assert "MiB of memory" in lines[at]
+    assert trained.done.stdout.count("MiB") == 1, "on this line alone, for nothing is in a file"
+
+
+@pytest.mark.parametrize(
+    ("flags", "times"), [([], 1), (["--max-opt-steps", "5"], 0), (["--quiet"], 0)]
+)
+def test_run_without_a_limit_says_how_it_ends(
+    flags: list[str],
+    times: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 1
+    assert capsys.readouterr().out.count("it goes on until Ctrl-C") == times
+
+
+def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("asyncrl.replay.uniform")
+    for quiet in (False, True):
+        with telling_of_replay(quiet=quiet):
+            logger.info("takes %d GiB", 3)
+            logger.debug("nothing")
+        logger.info("after")
+    assert capsys.readouterr().out == "takes 3 GiB\n"
+
+
+@pytest.mark.processes
+def test_summary_says_how_the_run_went(trained: Trained) -> None:
+    summary = read_json(trained.directory / "summary.json")
+    assert sorted(summary) == sorted(SUMMARY)
+    assert summary["opt_steps"] == 300
+    assert summary["stop_reason"] == "300 optimisation steps are done"
+    assert summary["seconds_to_stop_bar"] is None
+    assert 1.0 <= summary["last_score"] <= summary["best_score"] <= 500.0
+    assert summary["opt_steps_per_s"] == pytest.approx(300 / summary["wall_s"])
+    assert summary["env_steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
+    assert sum(summary["learner_shares"].values()) == pytest.approx(1.0)
+    assert sum(summary["actor_shares"].values()) == pytest.approx(1.0)
+    ledger = summary["ledger"]
+    assert ledger["produced"] == ledger["stored"] == summary["env_steps"] >= 64
+
+
+@pytest.mark.processes
+def test_metrics_are_one_object_a_line_in_the_order_of_time(trained: Trained) -> None:
+    lines = (trained.directory / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert all({"env_steps", "opt_steps", "wall_s"} <= set(record) for record in records)
+    assert [r["opt_steps"] for r in records] == sorted(r["opt_steps"] for r in records)
+    assert any("eval_reward" in record for record in records)
+    assert any("agent/loss" in record for record in records)
+    assert records[-1]["opt_steps"] == 300
+
+
+@pytest.mark.processes
+def test_checkpoints_are_the_best_model_and_the_last_state(trained: Trained) -> None:
+    checkpoints = Checkpointer(trained.directory / "checkpoints")
+    summary = read_json(trained.directory / "summary.json")
+    best = checkpoints.load("best")
+    assert best.meta["score"] == summary["best_score"]
+    assert best.meta["opt_steps"] == summary["best_opt_steps"]
+    last = checkpoints.load("300")
+    assert set(last.groups) == {"agent", "model", "replay"}
+    assert set(last.groups["model"]) == set(best.groups["model"])
+
+
+@pytest.mark.processes
+def test_user_reads_where_results_are_then_progress_then_the_summary(trained: Trained) -> None:
+    lines = trained.done.stdout.splitlines()
+    assert lines[0] == "training dqn on CartPole-v1, results in runs/x"
+    assert any("| env " in line and "| opt 300" in line for line in lines)
+    summary = lines[lines.index("run ended: 300 optimisation steps are done") :]
+    shown = dict(line.split(maxsplit=1) for line in summary)
+    assert shown["results"] == "runs/x"
+    assert shown["verdict"] == read_json(trained.directory / "summary.json")["verdict"]["sentence"]
+    assert trained.done.stderr == ""
+
+
+@pytest.mark.processes
+def test_saved_config_is_taken_back_and_flags_change_it(trained: Trained, tmp_path: Path) -> None:
+    saved = trained.directory / "config.yaml"
+    flags = ["--max-opt-steps", "20", "--run-dir", "again", "--quiet"]
+    done = run("train", "dqn", f"--config={saved}", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("run ended: 20 optimisation steps are done")
+    expected = saved.read_text().replace("max_opt_steps: 300", "max_opt_steps: 20")
+    assert expected != saved.read_text()
+    assert (tmp_path / "again/config.yaml").read_text() == expected
+
+
+OF_ONES_OWN = """
+import dataclasses
+
+import gymnasium
+
+from asyncrl.agents.dqn import DQNConfig
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MyConfig(DQNConfig):
+    favourite_number: int = 3
+
+    def build(self, spec, context):
+        assert self.favourite_number == 8
+        return DQNConfig.build(self, spec, context)
+
+def make(gravity=9.8):
+    env = gymnasium.make("CartPole-v1")
+    env.unwrapped.gravity = gravity
+    return env
+"""
+
+
+@pytest.mark.processes
+def test_agent_and_environment_come_from_the_users_directory(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OF_ONES_OWN)
+    args = ["--env", "mine:make", "--env-kwargs", "gravity", "1.6", "--max-opt-steps", "20"]
+    args += ["--agent.favourite-number", "8", "--seed", "5"]
+    done = run("train", "mine:MyConfig", *TINY, *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert run_dir.name.startswith("MyConfig-make-5-")
+    assert read_json(run_dir / "summary.json")["opt_steps"] == 20
+    saved = (run_dir / "config.yaml").read_text()
+    assert "type: mine:MyConfig" in saved
+    assert "gravity: 1.6" in saved
+    evaluated = run("eval", str(run_dir), "--json", cwd=tmp_path)
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
+FAILS_LATER = """
+import gymnasium
+
+class FailsLater(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 50:
+            raise RuntimeError("the robot fell off the table")
+        return super().step(action)
+
+def make():
+    return FailsLater(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("debug", [False, True])
+def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILS_LATER)
+    args = ["--env", "mine:make", "--evaluation.where", "off", "--run-dir", "x"]
+    done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) is debug
+    sentence = "actor 0 failed: RuntimeError: the robot fell off the table"
+    if debug:
+        assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
+    else:
+        hint = "x/error.txt holds the traceback"
+        assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Mend what ")
+        assert done.stderr.endswith(f" ({hint})\n")
+        assert done.stderr.count("\n") == 1
+    written = (tmp_path / "x/error.txt").read_text()
+    assert 'mine.py", line 10, in step' in written
+    assert not (tmp_path / "x/summary.json").exists()
+
+
+# --- reading the command line --------------------------------------------------------------------
+
+
+def config_of(*argv: str) -> RunConfig:
+    return parse([*argv]).config
+
+
+def test_no_flags_give_the_preset() -> None:
+    assert config_of("dqn") == preset("dqn")
+    assert config_of("sac") == preset("sac")
+    assert config_of(
+        "tests.support.fakes:ConstantConfig", "--agent.action", "2"
+    ).agent == ConstantConfig(action=2)
+
+
+def test_flags_reach_every_level() -> None:
+    flags = "--actors 3 --replay.n-step 5 --supervision.restart.max-restarts 1 --agent.no-double"
+    config = config_of("dqn", *flags.split())
+    assert config.actors == 3
+    assert config.replay.lookahead == 5
+    assert config.supervision.restart.max_restarts == 1
+    assert config.agent == DQNConfig(double=False)
+
+
+def test_kind_of_exploration_can_be_chosen_with_flags_before_and_after() -> None:
+    flags = "--actors 3 agent.exploration:softmax --agent.exploration.temperature 2 --seed 7"
+    config = config_of("dqn", *flags.split())
+    assert config.agent == DQNConfig(exploration=Softmax(temperature=2.0))
+    assert (config.actors, config.seed) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "--replay-kind=prioritized",
+        "--replay-kind prioritized",
+        "--replay_kind prioritized",
+        "--replay-kind uniform --replay_kind=prioritized",
+    ],
+)
+def test_kind_of_replay_is_chosen_and_then_has_its_own_flags(write: str, tmp_path: Path) -> None:
+    flags = [*write.split(), "--replay.alpha", "0.9", "--replay.capacity", "5000"]
+    config = parse(["dqn", *flags]).config
+    assert config.replay == PrioritizedReplayConfig(capacity=5000, n_step=5, alpha=0.9)
+    save_yaml(config, tmp_path / "config.yaml")
+    again = parse(["dqn", "--config", str(tmp_path / "config.yaml"), "--replay.beta", "0.5"])
+    assert again.config.replay == PrioritizedReplayConfig(
+        capacity=5000, n_step=5, alpha=0.9, beta=0.5
+    )
+
+
+def test_kind_of_replay_is_one_of_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["dqn", "--replay-kind", "sorted"])
+    assert "prioritized" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse(["dqn", "--replay.alpha", "0.9"])
+    assert "--replay.alpha" in capsys.readouterr().err, "uniform replay has no such setting"
+
+
+def test_arguments_of_the_environment_keep_their_types() -> None:
+    words = "yes True size 3 speed 0.5 name tall".split()
+    config = config_of("dqn", "--env-kwargs", *words)
+    assert config.env_kwargs == {"yes": True, "size": 3, "speed": 0.5, "name": "tall"}
+    assert config_of("dqn", "--eval-env-kwargs", "size", "4").eval_env_kwargs == {"size": 4}
+
+
+@pytest.mark.parametrize("write", ["--config {}", "--config={}", "--config nothing --config {}"])
+def test_file_gives_the_defaults_of_flags(write: str, tmp_path: Path) -> None:
+    config = RunConfig(
+        agent=DQNConfig(hidden=(5, 6), exploration=Softmax()),
+        env_kwargs={"maps": ["a", "b"]},
+        actors=4,
+        stop_at_return=100.0,
+    )
+    path = tmp_path / "config.yaml"
+    save_yaml(config, path)
+    argv = ["dqn", *write.format(path).split()]
+    assert config_of(*argv) == config == load_yaml(RunConfig, path)
+    changed = config_of(*argv, "--actors", "1", "--agent.hidden", "9")
+    assert changed.agent == DQNConfig(hidden=(9,), exploration=Softmax())
+    assert (changed.actors, changed.stop_at_return) == (1, 100.0)
+
+
+PART = """
+max_env_steps: 1000
+trainer:
+  batch_size: 48
+agent:
+  hidden: [32]
+env_kwargs:
+  frame_skip: 2
+"""
+
+
+def test_file_that_says_a_part_leaves_the_rest_to_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "part.yaml"
+    path.write_text(PART)
+    start = preset("dqn-atari")
+    assert isinstance(start.agent, DQNConfig)
+    assert config_of("dqn-atari", "--config", str(path)) == replace(
+        start,
+        max_env_steps=1000,
+        trainer=replace(start.trainer, batch_size=48),
+        agent=replace(start.agent, hidden=(32,)),
+        env_kwargs={"frame_skip": 2},
+    )
+    path.write_text("max_env_steps: 1000\n")
+    for name in ("rainbow", "sac"):
+        config = config_of(name, "--config", str(path))
+        assert config == replace(preset(name), max_env_steps=1000)
+
+
+def test_file_that_names_a_class_says_all_about_that_part(tmp_path: Path) -> None:
+    path = tmp_path / "part.yaml"
+    path.write_text("replay: {type: asyncrl.replay.uniform:UniformReplayConfig, gamma: 1}")
+    config = config_of("rainbow", "--config", str(path))
+    assert config.replay == UniformReplayConfig(gamma=1.0), "not n_step of the preset's other one"
+    assert config_of("dqn", "--config", str(path)).replay == UniformReplayConfig(
+        gamma=1.0, n_step=5
+    )
+    path.write_text("replay: {type: nowhere:Replay}")
+    with pytest.raises(ConfigError, match=r"part.yaml: replay.type: 'nowhere:Replay'"):
+        config_of("dqn", "--config", str(path))
+
+
+def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
+    save_yaml(preset("dqn"), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
+        parse(["sac", "--config", str(tmp_path / "config.yaml")])
+
+
+@pytest.mark.processes
+def test_steps_are_profiled_if_asked(tmp_path: Path) -> None:
+    flags = ["--run-dir", "it", "--max-opt-steps", "60", "--profile-opt-steps", "5"]
+    done = run("train", "dqn", *TINY, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_json(tmp_path / "it" / "profile.json")["traceEvents"]
+
+
+def test_count_of_steps_to_profile_is_checked() -> None:
+    with pytest.raises(ConfigError, match="--profile-opt-steps must be 0"):
+        parse(["dqn", "--profile-opt-steps", "-1"])
+
+
+def test_run_directory_is_never_used_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 1
+    text = f"{tmp_path} already holds a run; give another --run-dir, or go on with it: "
+    assert capsys.readouterr().err == f"asyncrl: error: {text}asyncrl resume {tmp_path}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_directory_is_gone_after_an_early_error_unless_it_was_there(
+    was_there: bool, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "mine"
+    if was_there:
+        run_dir.mkdir()
+    assert main(["train", "dqn", "--env", "Nope-v0", "--run-dir", str(run_dir)]) == 1
+    assert run_dir.exists() == was_there
+
+
+def test_place_where_nothing_can_be_made_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["train", "dqn", "--run-dir", str(tmp_path / "file/x")]) == 1
+    assert f"cannot make the run directory {tmp_path / 'file/x'}" in capsys.readouterr().err
+
+
+# --- actors as many as are best ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [["--actors", "auto"], ["--actors=auto"]])
+def test_actors_may_be_left_to_the_machine(flags: list[str]) -> None:
+    arguments = parse(["dqn", *flags])
+    assert arguments.auto == Freedom()
+    assert arguments.config == preset("dqn")
+    assert parse(["dqn", "--actors", "3"]).auto is None
+
+
+def test_what_flags_give_is_not_chosen() -> None:
+    flags = ["--actors", "auto", "--envs-per-actor", "4", "--segment.length=8"]
+    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    flags = ["--actors", "auto", "--envs_per_actor", "4", "--segment.length=8"]
+    assert parse(["dqn", *flags]).auto == Freedom(envs=False, length=False)
+    flags = ["--actors", "auto", "--agent.threads", "1"]
+    assert parse(["dqn", *flags]).auto == Freedom(threads=False)
+
+
+def test_file_may_leave_actors_to_the_machine(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("actors: auto\nenvs_per_actor: 3\n")
+    arguments = parse(["dqn", "--config", str(path)])
+    assert arguments.auto == Freedom()
+    assert (arguments.config.actors, arguments.config.envs_per_actor) == (2, 3)
+    assert parse(["dqn", "--config", str(path), "--actors", "5"]).config.actors == 5
+
+
+def test_any_other_word_is_no_number_of_actors(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("actors: many\n")
+    with pytest.raises(ConfigError, match="actors"):
+        parse(["dqn", "--config", str(path)])
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RunConfig, Freedom]]:
+    """Search without runs: it chooses one actor of 3 environments."""
+    asked: list[tuple[RunConfig, Freedom]] = []
+    chosen = Plan(actors=1, envs_per_actor=3, segment_length=8)
+
+    def tune(config: RunConfig, *, seconds: float, freedom: Freedom) -> tuple[RunConfig, Tuning]:
+        assert seconds <= 60.0
+        asked.append((config, freedom))
+        task = Task(cores=2, batch_size=256, samples_per_insert=4.0)
+        tuning = Tuning(task=task, start=chosen, chosen=chosen, tried=(), took_s=0.0)
+        return replace(config, actors=1, envs_per_actor=3), tuning
+
+    monkeypatch.setattr(train_command, "tune", tune)
+    return asked
+
+
+@pytest.mark.processes
+def test_choice_is_told_trained_with_and_saved(
+    search: list[tuple[RunConfig, Freedom]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = tmp_path / "it"
+    flags = [*TINY, "--max-opt-steps", "20", "--run-dir", str(run_dir), "--actors", "auto"]
+    assert main(["train", "dqn", *flags]) == 0
+    assert search[0][1].actors
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "choosing actors by short runs, 60 s at the most"
+    assert lines[1].startswith("chose 1 actor of 3 environments (segments of 8)")
+    saved = load_yaml(RunConfig, run_dir / "config.yaml")
+    assert (saved.actors, saved.envs_per_actor) == (1, 3)
+    assert read_json(run_dir / "summary.json")["setup"]["actors"] == 1
+
+
+def test_search_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*_: object, **__: object) -> None:
+        raise ConfigError("no such environment")
+
+    monkeypatch.setattr(train_command, "tune", tune)
+    run_dir = tmp_path / "it"
+    assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 1
+    assert "no such environment" in capsys.readouterr().err
+    assert not run_dir.exists()
+
+
+class NoTrainer:
+    """Has been closed, or not."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.books = SimpleNamespace(has_ended=lambda _: False)
+        self.proxy = SimpleNamespace(record=dict)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.fault("F19")
+def test_settings_are_on_disk_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A power cut would else leave an empty file, which would stand for the defaults.
+    synced: list[tuple[int, bool]] = []
+    path, fsync = tmp_path / "config.yaml", os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    _run_directory.save_config(RunConfig(), tmp_path)
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+@pytest.mark.fault("F17")
+def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills_up(_: RunConfig, path: Path) -> None:
+        path.write_text("")  # an empty file would stand for the defaults
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save_yaml(RunConfig(actors=7), tmp_path / "config.yaml")
+    trainer = NoTrainer()
+    monkeypatch.setattr(train_command, "_build", lambda *_, **__: trainer)
+    monkeypatch.setattr(_run_directory, "save_yaml", fills_up)
+    arguments = TrainArguments(agent="dqn", output=Output(quiet=True), config=RunConfig(actors=8))
+    with pytest.raises(OSError, match="No space left"):
+        train_in(tmp_path, arguments, resume=True)
+    assert trainer.closed
+    assert load_yaml(RunConfig, tmp_path / "config.yaml").actors == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.fault("F14")
+def test_start_that_outlasts_the_grace_ends_with_the_code_of_its_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(*_: object, **__: object) -> NoReturn:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        raise AssertionError("is still being built")
+
+    monkeypatch.setattr(train_command, "_build", build)
+    run_dir = tmp_path / "x"
+    assert main(["train", "dqn", "--quiet", "--run-dir", str(run_dir)]) == 128 + signal.SIGTERM
+    assert "interrupted twice; ended without a summary" in capsys.readouterr().err
+    assert not run_dir.exists()
+
+
+def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
+    result = TrainResult(
+        stop_reason="the loop ended",
+        wall_s=1.0,
+        env_steps=1,
+        opt_steps=1,
+        best_score=None,
+        best_opt_steps=None,
+        last_score=math.nan,
+        seconds_to_stop_bar=None,
+        learner_shares={},
+        actors={"0": {"env_steps": 3.0, "env_restarts": math.inf}},
+    )
+    _run_directory.save_summary(result, tmp_path)
+
+    summary = read_json(tmp_path / "summary.json")
+    assert summary["last_score"] is None
+    assert summary["actors"] == {"0": {"env_steps": 3.0, "env_restarts": None}}

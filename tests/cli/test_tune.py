@@ -1,0 +1,236 @@
+"""`asyncrl bench tune`: what it starts from, what it tells; the runs it makes are made up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.bench.cost_model import Plan
+from asyncrl.bench.trial import Trial
+from asyncrl.bench.tuner import Freedom
+from asyncrl.cli import train as train_command
+from asyncrl.cli import tune as tune_command
+from asyncrl.cli.tune import TuneOptions, parse, run, tune
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.training.presets import preset, preset_lines
+from asyncrl.training.run_config import RunConfig, save_yaml
+from tests.bench.worlds import World, actor_cost
+from tests.support.fakes import ConstantConfig
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
+    """Make no runs; return the settings of those that would have been made."""
+    world = World(samples_per_insert=0.1, cost_of=actor_cost(call_s=2e-3, message_s=2e-2))
+    configs: list[RunConfig] = []
+
+    def run_trial(
+        agent: Any, _make_env: Any, config: RunConfig, *, limited: bool, **_: Any
+    ) -> Trial:
+        configs.append(config)
+        plan = Plan(
+            actors=config.actors,
+            envs_per_actor=config.envs_per_actor,
+            segment_length=config.segment.length,
+            threads=getattr(agent, "threads", 1),
+        )
+        return world.try_plan(plan, limited=limited)
+
+    monkeypatch.setattr(tune_command, "run_trial", run_trial)
+    return configs
+
+
+def test_flags_are_read() -> None:
+    arguments = parse(["--agent", "sac", "--env", "Mine-v0", "--seconds", "5", "--json"])
+    assert (arguments.options.seconds, arguments.options.json) == (5.0, True)
+    assert arguments.agent == "sac"
+    assert arguments.config == replace(preset("sac"), env="Mine-v0")
+
+
+def test_no_time_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--seconds must be positive, got 0"):
+        TuneOptions(seconds=0.0)
+
+
+def test_chosen_plan_is_in_the_settings_and_nothing_else_changes(tried: list[RunConfig]) -> None:
+    start = preset("dqn")
+    config, tuning = tune(start, seconds=60.0)
+    assert config == tuning_applied(start, tuning.chosen)
+    assert config.envs_per_actor > start.envs_per_actor
+    assert config.segment.length > start.segment.length
+    assert config in tried
+    assert start in tried
+
+
+def tuning_applied(start: RunConfig, plan: Plan) -> RunConfig:
+    return replace(
+        start,
+        actors=plan.actors,
+        envs_per_actor=plan.envs_per_actor,
+        segment=replace(start.segment, length=plan.segment_length),
+    )
+
+
+@pytest.mark.usefixtures("tried")
+def test_given_settings_stay() -> None:
+    freedom = Freedom(envs=False, length=False)
+    config, _ = tune(preset("dqn"), seconds=60.0, freedom=freedom)
+    assert (config.envs_per_actor, config.segment.length) == (16, 16)
+
+
+@pytest.mark.usefixtures("tried")
+def test_sequences_keep_their_length() -> None:
+    start = RunConfig(
+        replay=SequenceReplayConfig(), segment=SegmentConfig(length=16), envs_per_actor=4
+    )
+    config, _ = tune(start, seconds=60.0)
+    assert config.segment.length == 16
+    assert config.envs_per_actor > 4
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize("name", ["ppo", "appo", "impala"])
+def test_trajectories_keep_their_length_and_messages_stay_below_a_batch(name: str) -> None:
+    start = preset(name)
+    config, tuning = tune(start, seconds=60.0)
+    assert config.segment.length == start.segment.length
+    assert config.envs_per_actor * config.segment.length <= config.trainer.batch_size
+    assert {tried.plan.segment_length for tried in tuning.tried} == {start.segment.length}
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize("name", preset_lines())
+def test_every_preset_can_be_tuned(name: str) -> None:
+    arguments = parse(["--agent", name])
+    config, tuning = tune(arguments.config, seconds=60.0)
+    assert type(config.replay) is type(preset(name).replay)
+    assert tuning.sentence.startswith("chose ")
+
+
+@pytest.mark.usefixtures("tried")
+def test_environment_is_the_one_that_was_described(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--env", "tests.support.fake_envs:make_env", "--env-kwargs", "who", "5"]
+    arguments = parse([*flags, "--vectorization", "batch", "--json"])
+    assert arguments.config.env_kwargs == {"who": 5}
+    run(arguments)
+    words = json.loads(capsys.readouterr().out)["command"].split()
+    config = train_command.parse(words[2:]).config
+    assert (config.env, config.env_kwargs) == (flags[1], {"who": 5})
+    assert config.vectorization == "batch"
+
+
+@pytest.mark.usefixtures("tried")
+def test_file_of_any_preset_is_known_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    save_yaml(preset("appo"), path)
+    assert parse(["--config", str(path)]).agent == "appo"
+    assert parse(["--config", str(path), "--agent", "ppo"]).agent == "ppo"
+    assert parse(["--config", str(path), "--agent", "appo"]).agent == "appo"
+
+
+@pytest.mark.usefixtures("tried")
+def test_agents_without_threads_are_left_as_they_are() -> None:
+    agent = ConstantConfig()
+    config, _ = tune(RunConfig(agent=agent), seconds=60.0)
+    assert config.agent is agent
+
+
+@pytest.mark.usefixtures("tried")
+def test_short_runs_get_few_environments() -> None:
+    config, _ = tune(RunConfig(max_env_steps=40_000, envs_per_actor=8), seconds=60.0)
+    assert config.envs_per_actor <= 20
+
+
+def test_people_read_a_table_a_sentence_and_a_command(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parse(["--agent", "dqn"])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dqn on CartPole-v1, 60 s at the most"
+    assert lines[1].split()[:4] == ["actors", "envs", "rows", "threads"]
+    end = lines.index("")
+    assert end - 2 == len(tried), "a line for each run"
+    assert len({len(line.rsplit(maxsplit=1)[0].rstrip()) for line in lines[2:end]}) == 1, "aligned"
+    assert lines[end + 1].startswith("chose ")
+    command = lines[end + 2].split()
+    assert command[:3] == ["asyncrl", "train", "dqn"]
+    assert "--envs-per-actor" in command
+    assert "explore differently" in lines[-1]
+
+
+@pytest.mark.usefixtures("tried")
+def test_plan_that_cannot_be_run_has_a_line_of_the_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_trial = tune_command.run_trial
+
+    def runs_out(agent: Any, make_env: Any, config: RunConfig, **how: Any) -> Trial:
+        if config.envs_per_actor > preset("dqn").envs_per_actor:
+            raise ActorFailed("actor 0 was killed by SIGKILL\n\nits traceback")
+        return run_trial(agent, make_env, config, **how)
+
+    monkeypatch.setattr(tune_command, "run_trial", runs_out)
+    assert run(parse(["--agent", "dqn"])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (failed,) = (line for line in lines if "cannot be run" in line)
+    assert failed.split()[:4] == ["1", "64", "16", "1"]
+    assert failed.endswith("cannot be run: actor 0 was killed by SIGKILL")
+
+
+def test_command_of_the_choice_gives_the_chosen_settings(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(parse(["--agent", "dqn", "--json"]))
+    told = json.loads(capsys.readouterr().out)
+    words = told["command"].split()
+    assert words[:2] == ["asyncrl", "train"]
+    config = train_command.parse(words[2:]).config
+    assert (config.actors, config.envs_per_actor) == (told["actors"], told["envs_per_actor"])
+    assert config.segment.length == told["segment_length"]
+    assert config in tried
+
+
+def test_json_is_one_line_with_every_trial(
+    tried: list[RunConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(parse(["--agent", "dqn", "--json"]))
+    out = capsys.readouterr().out
+    told = json.loads(out)
+    assert len(out.splitlines()) == 1
+    assert len(told["tried"]) == len(tried)
+    assert told["sentence"].startswith("chose ")
+    assert {"plan", "limited", "trial", "predicted"} <= set(told["tried"][0])
+
+
+@pytest.mark.usefixtures("tried")
+@pytest.mark.parametrize(
+    ("env", "agent"), [(None, "dqn"), ("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")]
+)
+def test_agent_is_the_one_that_fits_the_actions(
+    env: str | None, agent: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(parse([*(["--env", env] if env else []), "--json"]))
+    assert json.loads(capsys.readouterr().out)["agent"] == agent
+
+
+def test_file_gives_the_settings(
+    tried: list[RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    config = RunConfig(
+        agent=DQNConfig(hidden=(7,)), limiter=RateLimiterConfig(samples_per_insert=3.0)
+    )
+    save_yaml(config, path)
+    run(parse(["--config", str(path), "--json"]))
+    assert f"--config {path}" in json.loads(capsys.readouterr().out)["command"]
+    assert {trying.agent for trying in tried} == {config.agent}
+    with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
+        parse(["--config", str(path), "--agent", "sac"])

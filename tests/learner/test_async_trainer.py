@@ -1,0 +1,813 @@
+"""The learner's turn, and the order in which a run begins and ends. Nothing here is a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import first_incarnation
+from asyncrl.core.errors import (
+    ActorFailed,
+    CheckpointError,
+    ConfigError,
+    NonFiniteModel,
+    TransportError,
+)
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import Hello, ModelInfo
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import Array, Columns, IntArray
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.evaluation import Scored
+from asyncrl.learner.progress import Counts
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.transport.local import LocalLearnerLink, LocalTransport
+from tests.support.fakes import ConstantAgent, DirectSaver
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import make_report
+from tests.support.streams import PEER, make_outbox, play, schema
+
+BATCH_SIZE = 8
+LENGTH = 4
+SCHEMA = schema(LENGTH, 1)
+FED = 28  # transitions that 32 steps send; the last segment is still open
+
+Log = list[str]
+
+
+class Link(LocalLearnerLink):
+    """A learner's end that tells what it is asked to do."""
+
+    def __init__(self, transport: LocalTransport, log: Log) -> None:
+        super().__init__(transport._shared, transport)
+        self.log = log
+        self.published: list[tuple[int, Topic]] = []
+        self.at_stop_actors: Callable[[], object] = lambda: None
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        super().publish(model, topic)
+        self.published.append((int(model.version), topic))
+        self.log.append(f"publish {model.version}")
+
+    def stop_actors(self) -> None:
+        super().stop_actors()
+        self.log.append("stop actors")
+        self.at_stop_actors()
+
+    def close(self) -> None:
+        super().close()
+        self.log.append("close link")
+
+
+class Proxy(ReplayBufferProxy):
+    """A receiving thread that tells when it is started, told to drain, and ended."""
+
+    log: Log
+    drawn: list[int]
+
+    def start(self) -> None:
+        self.log.append("start proxy")
+        super().start()
+
+    def sample(self, batch_size: int) -> Columns:
+        self.drawn.append(batch_size)
+        return super().sample(batch_size)
+
+    def drain(self) -> None:
+        self.log.append("drain")
+        super().drain()
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        super().close(timeout_s)
+        self.log.append("close proxy")
+
+
+class FakeManager:
+    """Stands for the actors: does at their start, and at their end, what a test says."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.at_start: Callable[[], object] = lambda: None
+        self.at_stop: Callable[[], object] = lambda: None
+        self.waited_s: float | None = None
+
+    next_incarnation = 1
+
+    def start(self) -> None:
+        self.log.append("start actors")
+        self.at_start()
+
+    def expect_ends(self) -> None:
+        self.log.append("expect ends")
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        self.log.append("wait for actors")
+        self.waited_s = timeout_s
+        self.at_stop()
+
+
+class Recorder(MemoryRecorder):
+    log: Log
+
+    def start(self, config: Mapping[str, object]) -> None:
+        self.log.append("start recorder")
+        super().start(config)
+
+    def close(self, *, failed: bool) -> None:
+        self.log.append("close recorder")
+        super().close(failed=failed)
+
+
+class Saves(Checkpointer):
+    """Tells what is saved, and keeps nothing."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(Path("nowhere"))
+        self.log = log
+
+    def save(self, name: str, groups: Mapping[str, Any], meta: Mapping[str, Any]) -> Path:
+        self.log.append(f"save {name}")
+        return Path(name)
+
+
+class Site:
+    """Scores every model at once, with the number of its version."""
+
+    busy = False
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.scored: list[Scored] = []
+        self.closed = 0
+
+    def request(self, model: ModelInfo) -> None:
+        self.log.append(f"evaluate {model.version}")
+        self.scored.append(Scored(model, float(model.version), {}))
+
+    def take(self) -> list[Scored]:
+        scored, self.scored = self.scored, []
+        return scored
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Steps:
+    """A training loop of a test's own: so many turns that learn, or none at all."""
+
+    def __init__(self, count: int, after: Callable[[], object] = lambda: None) -> None:
+        self.count = count
+        self.after = after
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        done = 0
+        while done < self.count and not trainer.should_stop:
+            done += trainer.run_step()
+        self.after()
+
+
+class Stage:
+    """A trainer with all its parts; `feed` is its actor."""
+
+    def __init__(self, *, agent: ConstantAgent | None = None, **parts: Any) -> None:
+        self.log: Log = []
+        self.agent = agent or ConstantAgent()
+        self.interrupter = Interrupter()
+        transport = LocalTransport(SCHEMA)
+        self.link = Link(transport, self.log)
+        self.actor_link = transport.connect(PEER)
+        self._outbox = make_outbox(1, LENGTH, 1)
+        self.manager = FakeManager(self.log)
+        self.manager.at_start = self.say_hello
+        self.recorder = Recorder()
+        self.recorder.log = self.log
+        samples_per_insert = parts.pop("samples_per_insert", 0.0)
+        limiter = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=16)
+        replay = parts.pop("replay", UniformReplayConfig(capacity=500))
+        self.proxy = Proxy(
+            self.link,
+            replay.build(SCHEMA, seed=0),
+            limiter.build(max_insert=LENGTH, batch_size=BATCH_SIZE),
+            self.interrupter,
+        )
+        self.proxy.log = self.log
+        self.proxy.drawn = []
+        books = {"record_interval_s": 0.0, "eval_interval_opt_steps": 0, **parts.pop("books", {})}
+        config = AsyncTrainerConfig(
+            batch_size=BATCH_SIZE,
+            sync_interval_opt_steps=5,
+            max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
+            books=BookkeepingConfig(**books),
+        )
+        self.site = Site(self.log)
+        self.trainer = AsyncTrainer(
+            self.agent,
+            self.link,
+            self.proxy,
+            config,
+            manager=self.manager,  # type: ignore[arg-type]
+            interrupter=self.interrupter,
+            evaluation=self.site,
+            recorder=self.recorder,
+            checkpointer=Saves(self.log),
+            **parts,
+        )
+        self.saves = Saves(self.log)
+        self.trainer.books._saver = DirectSaver(self.saves, self.interrupter)
+
+    def say_hello(self) -> None:
+        self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
+
+    def feed(self, steps: int = 32) -> None:
+        """Send so many steps of an environment, as an actor does."""
+        for message in play([[""] * steps], self._outbox, finish=False)[1]:
+            assert self.actor_link.send(message, timeout_s=10.0)
+
+    def train(self) -> Any:
+        """Run with an actor that says hello and feeds the trainer."""
+        self.manager.at_start = lambda: (self.say_hello(), self.feed())
+        return self.trainer.train()
+
+
+# --- the end of what is evaluated in -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_models_are_evaluated_in_is_released_at_the_end(fails: bool) -> None:
+    def fail() -> None:
+        raise ArithmeticError("no")
+
+    stage = Stage(strategy=Steps(1, after=fail if fails else lambda: None))
+    with pytest.raises(ArithmeticError) if fails else nullcontext():
+        stage.train()
+    assert stage.site.closed == 1
+    stage.trainer.close()
+    assert stage.site.closed == 1
+
+
+def test_trainer_that_is_not_to_train_releases_what_it_would_evaluate_in() -> None:
+    stage = Stage()
+    stage.trainer.close()
+    assert stage.site.closed == 1
+
+
+def test_trainer_that_is_not_to_train_releases_all_of_it_whatever_fails() -> None:
+    def hang() -> None:
+        raise ActorFailed("its launcher hangs")
+
+    def fail(_: float) -> None:
+        raise ArithmeticError("no")
+
+    stage = Stage()
+    saver = stage.trainer.books._saver
+    stage.manager.at_stop, saver.close = hang, fail  # type: ignore[union-attr, method-assign]
+    with pytest.raises(ActorFailed, match="its launcher hangs") as caught:
+        stage.trainer.close()
+    assert "ArithmeticError: no" in caught.value.__notes__[0]
+    assert stage.log == ["wait for actors", "close link"]
+    assert stage.site.closed == 1
+    stage.trainer.close()
+    assert stage.site.closed == 1
+
+
+# --- priorities ----------------------------------------------------------------------------------
+
+
+class Wrong(ConstantAgent):
+    def priorities(self) -> Array:
+        return np.arange(BATCH_SIZE, dtype=np.float32)
+
+
+def test_replay_is_told_how_wrong_the_agent_was() -> None:
+    agent = Wrong()
+    stage = Stage(agent=agent, strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
+    told: list[tuple[int, int]] = []
+
+    def note(index: IntArray, td_error: Array) -> None:
+        assert td_error.tolist() == list(range(BATCH_SIZE))
+        np.testing.assert_array_equal(index, agent.batches[-1]["index"])
+        told.append((agent.opt_steps, stage.trainer.books.counts.opt_steps))
+
+    stage.proxy.buffer.update_priorities = note  # type: ignore[attr-defined]
+    stage.train()
+    assert told == [(1, 0), (2, 1), (3, 2)], "right after each step"
+
+
+def test_prioritized_replay_needs_an_agent_that_tells_priorities() -> None:
+    with pytest.raises(ConfigError, match="ConstantAgent has none"):
+        Stage(replay=PrioritizedReplayConfig(capacity=500))
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+def test_turn_without_data_waits_a_little_and_learns_nothing() -> None:
+    turns: list[bool] = []
+
+    class OneTurn:
+        def run(self, trainer: AsyncTrainer) -> None:
+            turns.append(trainer.run_step())
+
+    stage = Stage(strategy=OneTurn())
+    result = stage.trainer.train()
+    assert turns == [False]
+    assert (result.opt_steps, stage.agent.batches) == (0, [])
+    assert result.learner_shares["wait"] > 0.5
+    assert "save 0" not in stage.log, "there is nothing to save"
+
+
+def test_turn_with_data_is_one_optimisation_step_on_one_batch() -> None:
+    stage = Stage(strategy=Steps(3))
+    result = stage.train()
+    assert result.opt_steps == stage.agent.opt_steps == 3
+    assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
+    assert (result.env_steps, result.ledger["stored"]) == (32, FED)
+
+
+def test_batches_are_drawn_together_and_learned_from_one_by_one() -> None:
+    stage = Stage(strategy=Steps(6))
+    stage.train()
+    assert stage.proxy.drawn == [BATCH_SIZE, 32 * BATCH_SIZE], "the first tells how large they are"
+    batches = [batch["obs"] for batch in stage.agent.batches]
+    assert [len(obs) for obs in batches] == [BATCH_SIZE] * 6
+    assert not np.array_equal(batches[0], batches[1])
+    assert len({obs.tobytes() for obs in batches}) == 6, "no batch is there twice"
+
+
+def test_no_more_batches_are_drawn_together_than_turns_are_to_come() -> None:
+    class Rounds:
+        def run(self, trainer: AsyncTrainer) -> None:
+            for _ in range(3):
+                for left in (5, 4, 3, 2, 1):
+                    assert trainer.run_step(turns_left=left)
+
+    stage = Stage(strategy=Rounds())
+    stage.train()
+    assert [drawn // BATCH_SIZE for drawn in stage.proxy.drawn] == [1, 4, 5, 5]
+
+
+def test_no_more_batches_are_drawn_together_than_the_limiter_allows() -> None:
+    # 28 stored transitions, 16 of them before the first sample, allow 12 samples and a band of 12.
+    stage = Stage(strategy=Steps(3), samples_per_insert=1.0)
+    stage.train()
+    assert sum(stage.proxy.drawn) == 3 * BATCH_SIZE
+
+
+def test_fewer_batches_are_drawn_together_where_the_limiter_allows_no_more() -> None:
+    # 28 stored transitions allow 12 * 8 samples, and a band of 4 * 8 + 8 more: 17 batches in all,
+    # of which 16 stored ones allow the first 5.
+    stage = Stage(strategy=Steps(17), samples_per_insert=8.0)
+    stage.train()
+    counts = [drawn // BATCH_SIZE for drawn in stage.proxy.drawn]
+    assert (counts[0], sum(counts)) == (1, 17)
+    assert 4 <= max(counts) < AsyncTrainerConfig().batches_per_draw
+
+
+def test_batches_with_priorities_are_drawn_one_by_one() -> None:
+    stage = Stage(agent=Wrong(), strategy=Steps(3), replay=PrioritizedReplayConfig(capacity=500))
+    stage.train()
+    assert stage.proxy.drawn == [BATCH_SIZE] * 3
+
+
+def test_what_is_handed_out_once_is_drawn_batch_by_batch() -> None:
+    stage = Stage(strategy=Steps(2), replay=TrajectoryQueueConfig())
+    stage.train()
+    assert stage.proxy.drawn == [BATCH_SIZE] * 2
+    assert [batch["mask"].sum() for batch in stage.agent.batches] == [BATCH_SIZE] * 2
+
+
+def test_large_batches_are_drawn_one_by_one() -> None:
+    config = AsyncTrainerConfig()
+    counts = [config.draw_at_once({"obs": np.zeros(n, np.uint8)}) for n in (1, 1 << 16, 1 << 20)]
+    assert counts == [config.batches_per_draw, 8, 1]
+
+
+class TimedSteps(Steps):
+    """Notes, around its turns, what the phases add up to and what the clock says."""
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        watch, clock = trainer.books.watch, time.perf_counter
+        outer = clock()
+        watch.lap("other")
+        inner, before = clock(), sum(watch.totals().values())
+        super().run(trainer)
+        self.least_s = clock() - inner
+        watch.lap("other")
+        self.most_s = clock() - outer
+        self.phases_s = sum(watch.totals().values()) - before
+
+
+def test_phases_of_the_learner_add_up_to_the_time_of_its_loop() -> None:
+    loop = TimedSteps(6)
+    intervals = ("eval_interval_opt_steps", "record_interval_opt_steps", "save_interval_opt_steps")
+    stage = Stage(strategy=loop, books=dict.fromkeys(intervals, 2))
+    result = stage.train()
+    assert loop.least_s <= loop.phases_s <= loop.most_s
+    phases = {"wait", "sample", "opt", "publish", "eval", "record", "save", "other"}
+    assert set(result.learner_shares) == phases
+    means = {name for record in stage.recorder.records for name in record if name[:3] == "ms/"}
+    assert means == {
+        *("ms/recv", "ms/push", "ms/sample", "ms/opt"),
+        *("ms/publish", "ms/eval", "ms/record", "ms/save"),
+    }
+
+
+def test_phase_that_did_not_take_place_has_no_mean_time() -> None:
+    stage = Stage(strategy=Steps(4), books={"record_interval_opt_steps": 2})
+    stage.train()
+    assert all("ms/eval" not in record for record in stage.recorder.records)
+    assert any("ms/opt" in record for record in stage.recorder.records)
+
+
+def test_time_until_data_is_there_is_waiting() -> None:
+    stage = Stage(strategy=Steps(1))
+    late = threading.Timer(0.03, stage.feed)
+    stage.manager.at_start = lambda: (stage.say_hello(), late.start())
+    stage.trainer.train()
+    late.join()
+    seconds = stage.trainer.books.watch.totals()
+    assert seconds["wait"] > seconds["sample"] + seconds["opt"]
+
+
+@pytest.mark.fault("F21")
+def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
+    stage = Stage(strategy=Steps(4))
+    stage.manager.next_incarnation = 7
+    stage.trainer.books._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
+    stage.manager.at_stop = lambda: stage.feed(64)  # what comes at the end counts, too
+    before = stage.train()
+    assert before.env_steps == 64
+    saved = Checkpointer(tmp_path).load("4")
+    assert first_incarnation(saved) == 7, "lives that nobody has lived"
+    resumed = Stage(strategy=Steps(3), checkpoint=saved)
+    assert resumed.trainer.books.counts == Counts(env_steps=before.env_steps, opt_steps=4)
+    assert resumed.agent.opt_steps == 4
+    assert len(resumed.proxy.buffer) == len(stage.proxy.buffer) > 0
+    after = resumed.train()
+    assert after.opt_steps == 7
+    assert after.env_steps == before.env_steps + 32
+    assert after.ledger["stored"] == before.ledger["stored"] + 28
+    incomplete = Checkpoint({"model": {}}, saved.meta, Path("saved"))
+    with pytest.raises(CheckpointError, match=r"cannot go on from checkpoint saved: .* hold agent"):
+        Stage(checkpoint=incomplete)
+
+
+def test_result_tells_what_actors_have_reported() -> None:
+    report = replace(make_report(PEER), env_steps=40)
+    stage = Stage(strategy=Steps(1))
+    stage.manager.at_stop = lambda: stage.actor_link.send(report, timeout_s=10.0)
+    result = stage.train()
+    assert result.actors["0"]["env_steps"] == report.env_steps
+    assert result.actor_shares["env"] > 0
+
+
+def test_models_are_published_at_the_start_and_at_intervals() -> None:
+    stage = Stage(strategy=Steps(12))
+    stage.train()
+    assert stage.link.published == [(0, "act"), (5, "act"), (10, "act")]
+    newest = stage.actor_link.latest_model("act", newer_than=-1)
+    assert newest
+    assert (newest.version, int(newest.params["action"])) == (10, 0)
+    assert newest.env_steps == 32
+
+
+def test_numbers_of_a_step_are_the_agents_and_the_age_of_its_batch() -> None:
+    stage = Stage(strategy=Steps(7), run_config={"seed": 3})
+    stage.train()
+    assert stage.recorder.config == {"seed": 3}
+    assert stage.recorder.last("agent/loss") == 1 / 7
+    versions = stage.agent.batches[-1]["model_version"]
+    assert stage.recorder.last("lag/versions_max") == 7 - versions.min()
+    assert stage.recorder.last("lag/seconds_max") > 0.0
+    assert stage.recorder.last("ledger/stored") == stage.proxy.ledger.balance().stored
+
+
+@pytest.mark.fault("F31")
+@pytest.mark.parametrize(("limit", "warned"), [(0, False), (9, True), (10, False)])
+def test_experience_of_too_old_a_model_is_warned_of_at_once(
+    limit: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = Steps(12)
+    stage = Stage(strategy=strategy, max_lag_opt_steps=limit)
+
+    def send_old_experience() -> None:  # model 10 has been published, and the actor acts with 0
+        before = stage.proxy.ledger.balance().stored
+        stage.feed(steps=8)
+        wait_until(lambda: stage.proxy.ledger.balance().stored > before, 10.0, "it is stored")
+
+    strategy.after = send_old_experience
+    stage.train()
+    words = "actor 0 is of a model that is"
+    assert any(words in record.message for record in caplog.records) is warned
+
+
+def test_stop_condition_ends_the_usual_loop() -> None:
+    stage = Stage(stop=MaxOptSteps(9))
+    result = stage.train()
+    assert result.opt_steps == 9
+    assert stage.trainer.should_stop
+    assert result.stop_reason == "9 optimisation steps are done"
+
+
+# --- the beginning and the end -------------------------------------------------------------------
+
+
+def test_actors_start_when_all_that_they_need_is_there_and_end_so_that_nothing_is_lost() -> None:
+    stage = Stage(strategy=Steps(3))
+    stage.train()
+    assert stage.log == [
+        "start recorder",
+        "start proxy",
+        "publish 0",
+        "start actors",
+        "expect ends",
+        "drain",
+        "stop actors",
+        "wait for actors",
+        "close proxy",
+        "save 3",
+        "close link",
+        "close recorder",
+    ]
+
+
+def test_what_actors_send_at_their_very_end_is_stored() -> None:
+    stage = Stage(strategy=Steps(3))
+    stage.manager.at_stop = lambda: stage.feed(64)
+    result = stage.train()
+    last = stage.recorder.records[-1]
+    assert result.ledger["stored"] == last["ledger/stored"] == FED + 64
+    assert result.env_steps == last["env_steps"] == 64
+
+
+def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
+    stage = Stage(strategy=Steps(3), books={"eval_interval_opt_steps": 100})
+    result = stage.train()
+    assert (result.last_score, result.best_opt_steps) == (3.0, 3)
+    assert stage.log.index("evaluate 3") < stage.log.index("expect ends")
+
+
+ENDING = ["expect ends", "drain", "stop actors", "wait for actors", "close proxy", "save 2"]
+ENDING += ["close link", "close recorder"]
+
+
+class Tripwire(Log):
+    """A log that raises when a certain word is written into it."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.word = word
+        self.tripped = False
+
+    def append(self, word: str) -> None:
+        super().append(word)
+        if word == self.word and not self.tripped:
+            self.tripped = True
+            raise OSError(f"at {word}")
+
+
+def trip(stage: Stage, word: str) -> None:
+    wire = Tripwire(word)
+    books = stage.trainer.books
+    for part in (stage, stage.link, stage.proxy, stage.manager, stage.recorder):
+        part.log = wire  # type: ignore[attr-defined]
+    for part in (stage.saves, books._evaluation):
+        part.log = wire  # type: ignore[union-attr]
+
+
+@pytest.mark.fault("F10")
+@pytest.mark.parametrize("word", ENDING)
+def test_step_of_the_end_that_fails_does_not_keep_the_others_from_happening(word: str) -> None:
+    stage = Stage(strategy=Steps(2))
+    trip(stage, word)
+    with pytest.raises(OSError, match=f"at {word}"):
+        stage.train()
+    assert stage.log[-len(ENDING) :] == ENDING
+
+
+@pytest.mark.fault("F10")
+def test_link_is_not_closed_under_a_thread_that_hangs() -> None:
+    stage = Stage(strategy=Steps(2))
+    close = stage.proxy.close
+
+    def hangs(timeout_s: float = 30.0) -> None:
+        close(timeout_s)
+        stage.proxy.hangs = True
+        raise TransportError("it hangs")
+
+    stage.proxy.close = hangs  # type: ignore[method-assign]
+    with pytest.raises(TransportError, match="it hangs"):
+        stage.train()
+    assert stage.log[-len(ENDING) + 1 :] == [step for step in ENDING if step != "close link"]
+
+
+@pytest.mark.parametrize("word", ["start recorder", "start proxy", "publish 0", "start actors"])
+def test_beginning_that_fails_is_an_end_too(word: str) -> None:
+    stage = Stage(strategy=Steps(2))
+    trip(stage, word)
+    with pytest.raises(OSError, match=f"at {word}"):
+        stage.train()
+    ending = [step for step in ENDING if not step.startswith("save")]
+    assert stage.log[-len(ending) :] == ending
+    assert stage.agent.opt_steps == 0
+
+
+@pytest.mark.fault("F10")
+def test_first_error_is_raised_and_later_ones_are_its_notes() -> None:
+    def fail() -> None:
+        raise ArithmeticError("in the loop")
+
+    stage = Stage(strategy=Steps(2, after=fail))
+    trip(stage, "close link")
+    with pytest.raises(ArithmeticError, match="in the loop") as raised:
+        stage.train()
+    assert "OSError: at close link" in "".join(raised.value.__notes__)
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F10")
+def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
+    class Failing(ConstantAgent):
+        def opt(self, batch: Columns) -> Mapping[str, float]:
+            if self.opt_steps == 4:
+                raise ArithmeticError("no")
+            return super().opt(batch)
+
+    stage = Stage(agent=Failing(), books={"eval_interval_opt_steps": 100})
+    with pytest.raises(ArithmeticError):
+        stage.train()
+    assert "save 4" in stage.log
+    assert not [word for word in stage.log if word.startswith("evaluate")]
+    assert stage.recorder.failed is True
+
+
+@pytest.mark.fault("F10")
+def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
+    error = ActorFailed("actor 0 failed: ValueError: no such joint")
+    stage = Stage()
+    stage.manager.at_start = lambda: (
+        stage.say_hello(),
+        stage.feed(),
+        stage.interrupter.fail(error),
+    )
+    with pytest.raises(ActorFailed) as raised:
+        stage.trainer.train()
+    assert raised.value is error
+    assert stage.recorder.failed is True
+
+
+@pytest.mark.fault("F12")
+def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
+    stage = Stage(
+        strategy=Steps(3, after=lambda: stage.interrupter.stop("a signal", urgent=True)),
+        books={"eval_interval_opt_steps": 100},
+    )
+    result = stage.train()
+    assert result.stop_reason == "a signal"
+    assert stage.log.index("save 3") < stage.log.index("wait for actors"), "there may be no time"
+    assert "evaluate 3" not in stage.log
+    assert stage.recorder.failed is False
+
+
+class Diverging(ConstantAgent):
+    """Its second parameter is not a number from some step on."""
+
+    def __init__(self, from_opt_steps: int, value: float) -> None:
+        super().__init__()
+        self.from_opt_steps = from_opt_steps
+        self.value = value
+
+    def model_info(self) -> ModelInfo:
+        info = super().model_info()
+        bad = self.opt_steps >= self.from_opt_steps
+        weights = np.array([0.0, self.value if bad else 1.0])
+        return ModelInfo(version=info.version, params={**info.params, "weights": weights})
+
+
+@pytest.mark.fault("F9")
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -> None:
+    stage = Stage(agent=Diverging(8, value), strategy=Steps(30))
+    with pytest.raises(NonFiniteModel, match="'weights' is not finite after 10 optim") as raised:
+        stage.train()
+    assert not hasattr(raised.value, "__notes__"), "it is said once"
+    assert stage.link.published == [(0, "act"), (5, "act")]
+    assert stage.agent.opt_steps == 10
+    assert not [word for word in stage.log if word.startswith("save")]
+    assert stage.log[-1] == "close recorder"
+
+
+def test_model_that_stopped_being_finite_since_the_last_publication_is_not_saved_either() -> None:
+    stage = Stage(agent=Diverging(6, np.nan), strategy=Steps(7))
+    with pytest.raises(NonFiniteModel, match="after 7 optimisation steps"):
+        stage.train()
+    assert not [word for word in stage.log if word.startswith("save")]
+    assert stage.log[-1] == "close recorder"
+
+
+# --- an own loop ---------------------------------------------------------------------------------
+
+
+def test_own_loop_may_use_the_parts_by_hand() -> None:
+    class ByHand:
+        def run(self, trainer: AsyncTrainer) -> None:
+            while trainer.books.counts.opt_steps < 3:
+                batch = trainer.sample()
+                if batch is not None:
+                    trainer.learn(batch)
+                    trainer.publish()
+                trainer.keep_books()
+
+    stage = Stage(strategy=ByHand())
+    result = stage.train()
+    assert [len(batch["obs"]) for batch in stage.agent.batches] == [BATCH_SIZE] * 3
+    assert stage.link.published == [(0, "act"), (1, "act"), (2, "act"), (3, "act")]
+    assert result.stop_reason == "the loop ended"
+    assert result.opt_steps == 3
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+class Disk(DirectSaver):
+    """Tells whether it is waited for."""
+
+    waited: bool | None = None
+
+    def close(self, timeout_s: float) -> None:
+        self.waited = True
+
+    def leave(self) -> None:
+        self.waited = False
+
+
+@pytest.mark.fault("F12")
+def test_first_ctrl_c_where_nobody_handles_it_ends_the_run_as_well() -> None:
+    stage = Stage(strategy=Steps(3, after=interrupt))
+    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
+    with pytest.raises(KeyboardInterrupt):
+        stage.train()
+    assert "save 3" in stage.log
+    assert disk.waited
+    assert stage.manager.waited_s is None, "actors have the time that they always have"
+
+
+@pytest.mark.fault("F13")
+def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None:
+    stage = Stage(strategy=Steps(1))
+    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
+    stage.link.at_stop_actors = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stage.train()
+    assert stage.manager.waited_s == 0.0
+    assert disk.waited is False
+    assert "close link" in stage.log
+
+
+def test_own_loop_that_never_asks_ends_with_the_error_of_another_part() -> None:
+    class Stubborn:
+        def run(self, trainer: AsyncTrainer) -> None:
+            trainer.interrupter.fail(ValueError("of an actor"))
+            while True:
+                trainer.run_step()
+
+    with pytest.raises(ValueError, match="of an actor"):
+        Stage(strategy=Stubborn()).train()
+
+
+def test_trainer_trains_once() -> None:
+    class Nothing:
+        def run(self, trainer: AsyncTrainer) -> None: ...
+
+    stage = Stage(strategy=Nothing())
+    stage.train()
+    with pytest.raises(ConfigError, match="has trained already"):
+        stage.trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("batch_size", "at least 1, got 0"), ("sync_interval_opt_steps", "never get a new model")],
+)
+def test_settings_are_checked(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{name} must be .*{words}"):
+        AsyncTrainerConfig(**{name: 0})

@@ -1,0 +1,147 @@
+"""Rounds of collecting and training in asynchronous runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, TrajectoryConfig
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.types import Columns
+from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from tests.support.fakes import ConstantConfig, CountingBatch
+
+SETTINGS = AsyncConfig(
+    actors=2,
+    segment=SegmentConfig(length=4, flush_interval_s=0.05),
+    replay=UniformReplayConfig(capacity=4000),
+    limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=20),
+    trainer=AsyncTrainerConfig(
+        batch_size=16,
+        sync_interval_opt_steps=1000,
+        books=BookkeepingConfig(eval_interval_opt_steps=0, record_interval_s=0.05),
+    ),
+    evaluation=EvaluationConfig(where="off"),
+)
+
+
+@dataclass
+class Watched:
+    """`CollectThenTrain`, and where a run was when its phases began and ended."""
+
+    inner: CollectThenTrain
+
+    def __post_init__(self) -> None:
+        self.collected: list[tuple[int, int]] = []
+        self.trained: list[tuple[int, int]] = []
+        self.drawn: list[int] = []
+
+    def run(self, trainer: AsyncTrainer) -> None:
+        sample = trainer.proxy.sample
+
+        def watched_sample(batch_size: int) -> Columns:
+            self.drawn[-1] += batch_size
+            return sample(batch_size)
+
+        trainer.proxy.sample = watched_sample  # type: ignore[method-assign]
+        while not trainer.should_stop:
+            self.drawn.append(0)
+            begin = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
+            self.inner.collect(trainer)
+            middle = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
+            self.inner.train(trainer)
+            self.collected.append((middle[0] - begin[0], middle[1] - begin[1]))
+            self.trained.append((middle[1], trainer.books.counts.opt_steps))
+
+
+@pytest.mark.processes
+def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
+    watched = Watched(CollectThenTrain(env_steps=300, opt_steps=7))
+    trainer = build_async_trainer(
+        ConstantConfig(),
+        CountingBatch,
+        SETTINGS,
+        strategy=watched,
+        stop=MaxOptSteps(21) | MaxSeconds(60),
+    )
+    published: list[int] = []
+    publish = trainer.publish
+
+    def watched_publish() -> None:
+        published.append(trainer.books.counts.opt_steps)
+        publish()
+
+    trainer.publish = watched_publish  # type: ignore[method-assign]
+    result = trainer.train()
+    assert result.opt_steps == 21
+    assert watched.trained == [(0, 7), (7, 14), (14, 21)]
+    assert watched.drawn == [7 * SETTINGS.trainer.batch_size] * 3, "in their own rounds"
+    assert published == [0, 7, 14, 21]
+    assert all(env_steps >= 300 and not opts for env_steps, opts in watched.collected)
+    assert result.env_steps >= 900
+
+
+@pytest.mark.processes
+def test_returns_of_whole_trajectories_are_in_the_batches() -> None:
+    seen: list[Columns] = []
+    trainer = build_async_trainer(
+        ConstantConfig(),
+        CountingBatch,
+        SETTINGS,
+        strategy=CollectThenTrain(env_steps=100, opt_steps=5),
+        make_processor=make_trajectories,
+        stop=MaxOptSteps(10) | MaxSeconds(60),
+    )
+    opt = trainer.agent.opt
+
+    def watched_opt(batch: Columns) -> object:
+        seen.append(batch)
+        return opt(batch)
+
+    trainer.agent.opt = watched_opt  # type: ignore[method-assign, assignment]
+    result = trainer.train()
+    assert result.opt_steps == 10
+    terminal = [batch["return_to_go"][batch["discount"] == 0] for batch in seen]
+    own = [batch["reward"][batch["discount"] == 0] for batch in seen]
+    assert sum(map(len, own)) > 0
+    for returns, rewards in zip(terminal, own, strict=True):
+        assert returns.tolist() == rewards.tolist()
+    assert any((batch["return_to_go"] > batch["reward"]).any() for batch in seen)
+
+
+def make_trajectories() -> Trajectories:
+    return Trajectories(TrajectoryConfig(max_length=50), post_process=ReturnToGo(gamma=1.0))
+
+
+@pytest.mark.processes
+def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None:
+    limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=40)
+    trainer = build_async_trainer(
+        ConstantConfig(),
+        CountingBatch,
+        AsyncConfig(
+            actors=1,
+            segment=SETTINGS.segment,
+            replay=SETTINGS.replay,
+            limiter=limiter,
+            trainer=SETTINGS.trainer,
+            evaluation=SETTINGS.evaluation,
+        ),
+        strategy=CollectThenTrain(env_steps=10**9, opt_steps=10),
+        stop=MaxOptSteps(50) | MaxSeconds(60),
+    )
+    assert trainer.train().opt_steps == 50
+
+
+@pytest.mark.parametrize("name", ["env_steps", "opt_steps"])
+def test_rounds_of_nothing_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"strategy\.{name} must be at least 1, got 0"):
+        CollectThenTrain(**{"env_steps": 1, "opt_steps": 1, name: 0})

@@ -1,0 +1,154 @@
+"""Each model that was asked for gets its own score, whether it takes a moment or a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.core.agent import Policy
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.messages import EvaluationReport, ModelInfo
+from asyncrl.core.transport import LearnerLink, Topic
+from asyncrl.core.types import ModelVersion
+from asyncrl.learner.evaluation import BackgroundEvaluation, InlineEvaluation, Scored
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from tests.support.fakes import ConstantAgent, CountingBatch
+from tests.support.sample_messages import PEER, make_model
+
+
+class CountingEvaluator:
+    """Scores what the policy would do, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.closed = False
+
+    def evaluate(self, policy: Policy) -> Evaluation:
+        self.count += 1
+        score = float(policy.model_info().params["action"])
+        return Evaluation(score, {"eval/length_mean": float(self.count)})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeLink:
+    """Keeps what was published."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[int, Topic]] = []
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None:
+        self.published.append((int(model.version), topic))
+
+
+class FakeProxy:
+    """Gives out the reports that a test has put in."""
+
+    def __init__(self) -> None:
+        self.reports: list[EvaluationReport] = []
+
+    def put(self, version: int, score: float, record: Mapping[str, float] | None = None) -> None:
+        self.reports.append(
+            EvaluationReport(
+                peer=PEER, model_version=ModelVersion(version), score=score, record=record or {}
+            )
+        )
+
+    def take_evaluations(self) -> list[EvaluationReport]:
+        reports, self.reports = self.reports, []
+        return reports
+
+
+def background() -> tuple[BackgroundEvaluation, FakeLink, FakeProxy]:
+    link, proxy = FakeLink(), FakeProxy()
+    site = BackgroundEvaluation(cast(LearnerLink, link), cast(ReplayBufferProxy, proxy))
+    return site, link, proxy
+
+
+def test_inline_answers_at_once_with_the_agent_as_it_is() -> None:
+    agent, evaluator = ConstantAgent(7), CountingEvaluator()
+    site = InlineEvaluation(evaluator, agent)
+    assert site.take() == []
+    assert evaluator.count == 0
+    model = agent.model_info()
+    site.request(model)
+    assert not site.busy
+    assert site.take() == [Scored(model, 7.0, {"eval/length_mean": 1.0})]
+    assert site.take() == [], "an answer is given once"
+
+
+def test_inline_releases_what_it_evaluates_in() -> None:
+    evaluator = CountingEvaluator()
+    InlineEvaluation(evaluator, ConstantAgent()).close()
+    assert evaluator.closed
+
+
+def test_inline_keeps_answers_in_order() -> None:
+    agent = ConstantAgent(1)
+    site = InlineEvaluation(CountingEvaluator(), agent)
+    site.request(agent.model_info())
+    agent.opt({})
+    site.request(agent.model_info())
+    answers = [(int(scored.model.version), scored.score) for scored in site.take()]
+    assert answers == [(0, 1.0), (1, 2.0)]
+
+
+def test_background_publishes_for_the_evaluating_process_only() -> None:
+    site, link, _ = background()
+    assert not site.busy
+    site.request(make_model(5))
+    assert link.published == [(5, "evaluate")]
+    assert site.busy
+    assert site.take() == []
+    assert site.busy
+
+
+def test_background_answers_with_the_model_that_was_scored() -> None:
+    site, _, proxy = background()
+    model = make_model(5, value=0.5)
+    site.request(model)
+    proxy.put(5, 12.0, {"eval/length_mean": 3.0})
+    (scored,) = site.take()
+    assert scored.model is model
+    assert (scored.score, scored.record) == (12.0, {"eval/length_mean": 3.0})
+    assert not site.busy
+    assert site.take() == []
+
+
+def test_answer_for_another_model_is_no_answer() -> None:
+    """A restarted evaluator may score once more what it had scored before."""
+    site, _, proxy = background()
+    proxy.put(3, 1.0)
+    assert site.take() == [], "nothing was asked"
+    site.request(make_model(5))
+    proxy.put(3, 1.0)
+    assert site.take() == []
+    assert site.busy
+    proxy.put(3, 1.0)
+    proxy.put(5, 2.0)
+    proxy.put(5, 2.0)
+    assert [scored.score for scored in site.take()] == [2.0], "and the same one counts once"
+    assert not site.busy
+
+
+def test_evaluator_of_ones_own_need_not_speak_of_exploring() -> None:
+    class Shortest:
+        def evaluate(self, policy: Policy) -> Evaluation:
+            return Evaluation(3.0, {})
+
+        def close(self) -> None: ...
+
+    site = InlineEvaluation(Shortest(), ConstantAgent())
+    site.request(make_model(5))
+    assert [scored.score for scored in site.take()] == [3.0]
+
+
+def test_policy_in_training_is_not_to_explore_in_between() -> None:
+    evaluator = EpisodeEvaluator(CountingBatch(), EpisodeEvaluatorConfig(stochastic=True), seed=0)
+    with pytest.raises(ConfigError, match="evaluate in the background, or after training"):
+        InlineEvaluation(evaluator, ConstantAgent())

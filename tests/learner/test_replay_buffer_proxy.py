@@ -1,0 +1,647 @@
+"""The receiving thread: stores what the limiter lets in, acknowledges what is stored, no sooner."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.core.errors import CheckpointError, TransportError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import EvaluationReport, Message, ModelInfo, Peer
+from asyncrl.core.transport import Topic
+from asyncrl.core.types import Array, Columns, IntArray, ModelVersion, Params
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy, ReplayBufferProxyConfig
+from asyncrl.metrics.metrics import describe
+from asyncrl.metrics.stopwatch import Stopwatch
+from asyncrl.transport.local import LocalTransport
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_peer,
+    make_report,
+)
+
+SOON_S = 10.0
+PER_MESSAGE = 2 * SCHEMA.length  # transitions
+
+
+class FakeLink:
+    """A learner's end into which a test puts messages; polls for as long as nobody wakes it."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[list[Message]] = queue.SimpleQueue()
+        self.acknowledged: list[tuple[Peer, int]] = []
+        self.woken = 0
+        self.counters = {"malformed": 0}
+
+    def put(self, *messages: Message) -> None:
+        self.inbox.put(list(messages))
+
+    def poll(self, timeout_s: float, waited: Callable[[], object]) -> list[Message]:
+        try:
+            return self.inbox.get(timeout=6 * SOON_S) if timeout_s else self.inbox.get_nowait()
+        except queue.Empty:
+            return []
+
+    def wake(self) -> None:
+        self.woken += 1
+        self.inbox.put([])
+
+    def acknowledge(self, peer: Peer, seq: int) -> None:
+        self.acknowledged.append((peer, seq))
+
+    def refuse(self, peer: Peer, reason: str) -> None: ...
+
+    def publish(self, model: ModelInfo, topic: Topic) -> None: ...
+
+    def stop_actors(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ListBuffer:
+    """Keeps the numbers of the messages whose segments it was given."""
+
+    capacity = 10**9
+
+    def __init__(self) -> None:
+        self.pushed: list[int] = []
+        self.error: Exception | None = None
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        if self.error is not None:
+            raise self.error
+        self.pushed.append(int(columns["action"][0, 0]))
+        return len(rows) * SCHEMA.length
+
+    def sample(self, batch_size: int) -> Columns:
+        return {"action": np.zeros(batch_size)}
+
+    def __len__(self) -> int:
+        return len(self.pushed) * PER_MESSAGE
+
+
+class Station:
+    """A proxy between a fake link and a fake buffer, with a limiter of its own."""
+
+    def __init__(
+        self,
+        samples_per_insert: float = 0.0,
+        min_size: int = PER_MESSAGE,
+        *,
+        overflow: Literal["block", "drop"] = "block",
+        buffer: ListBuffer | None = None,
+    ) -> None:
+        self.link = FakeLink()
+        self.buffer = ListBuffer() if buffer is None else buffer
+        self.interrupter = Interrupter()
+        config = RateLimiterConfig(samples_per_insert=samples_per_insert, min_size=min_size)
+        limiter = config.build(max_insert=PER_MESSAGE, batch_size=4)
+        self.proxy = ReplayBufferProxy(
+            self.link,
+            self.buffer,
+            limiter,
+            self.interrupter,
+            ReplayBufferProxyConfig(overflow=overflow),
+        )
+
+    def stored(self, *seqs: int) -> None:
+        """Wait until exactly these messages are stored and acknowledged."""
+        wait_until(lambda: len(self.link.acknowledged) >= len(seqs), SOON_S, f"{seqs} stored")
+        assert self.buffer.pushed == list(seqs)
+        assert [seq for _, seq in self.link.acknowledged] == list(seqs)
+
+    def handled(self) -> None:
+        """Wait until the proxy has dealt with all that was put in."""
+        self.link.put(evaluation(-1.0))
+        wait_until(self.proxy.take_evaluations, SOON_S, "the messages to be handled")
+
+
+@pytest.fixture
+def open_station() -> Iterator[Station]:
+    """A station whose limiter lets everything in."""
+    station = Station()
+    station.proxy.start()
+    yield station
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+@pytest.fixture
+def slow_station() -> Iterator[Station]:
+    """A station that lets two messages in, and one more for each batch of 8 * PER_MESSAGE."""
+    station = Station(samples_per_insert=8.0)
+    station.proxy.start()
+    yield station
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+def evaluation(score: float) -> EvaluationReport:
+    return EvaluationReport(peer=PEER, model_version=ModelVersion(1), score=score, record={})
+
+
+def test_experience_is_stored_then_acknowledged(open_station: Station) -> None:
+    open_station.link.put(make_experience(1), make_experience(2))
+    open_station.link.put(make_experience(3))
+    open_station.stored(1, 2, 3)
+    balance = open_station.proxy.ledger.balance()
+    assert balance.stored == balance.produced == 3 * PER_MESSAGE
+    assert open_station.proxy.ledger.env_steps == 3 * PER_MESSAGE
+
+
+def test_each_life_of_each_actor_counts_its_messages_on_its_own(open_station: Station) -> None:
+    peers = [make_peer(0), make_peer(1), make_peer(1, incarnation=1)]
+    open_station.link.put(*(make_experience(1, peer) for peer in peers))
+    open_station.stored(1, 1, 1)
+    assert open_station.link.acknowledged == [(peer, 1) for peer in peers]
+
+
+def test_limiter_holds_back_what_would_come_too_early(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    station.stored(1, 2)
+    balance = station.proxy.ledger.balance()
+    assert (balance.stored, balance.in_flight) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
+    assert station.proxy.wait_may_sample(8 * PER_MESSAGE, timeout_s=SOON_S)
+    station.proxy.sample(8 * PER_MESSAGE)  # its poll ends only because it is woken
+    station.stored(1, 2, 3)
+
+
+def test_sampling_wakes_the_thread_only_for_a_message_that_waits(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(make_experience(1), make_experience(2))
+    station.handled()
+    station.proxy.sample(4)
+    assert station.link.woken == 0, "nothing waits"
+    station.link.put(make_experience(3))
+    station.handled()
+    station.proxy.sample(4)
+    assert station.link.woken == 0, "it may not go in yet"
+    station.proxy.sample(8 * PER_MESSAGE)
+    station.stored(1, 2, 3)
+    station.proxy.sample(8 * PER_MESSAGE)
+    assert station.link.woken == 1, "it is in, and nothing else waits"
+
+
+def test_draining_stores_whatever_the_limiter_says(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    station.proxy.drain()
+    station.stored(1, 2, 3, 4, 5)
+    station.link.put(make_experience(6))
+    station.stored(1, 2, 3, 4, 5, 6)
+
+
+@pytest.mark.fault("F30")
+def test_what_may_not_be_inserted_is_dropped_if_asked_for() -> None:
+    station = Station(samples_per_insert=8.0, overflow="drop")
+    station.proxy.start()
+    station.link.put(*(make_experience(seq) for seq in range(1, 6)))
+    station.handled()
+    assert station.buffer.pushed == [1, 2]
+    assert [seq for _, seq in station.link.acknowledged] == [1, 2, 3, 4, 5], "nobody waits"
+    balance = station.proxy.ledger.balance()
+    assert (balance.stored, balance.dropped) == (2 * PER_MESSAGE, 3 * PER_MESSAGE)
+    assert balance.produced == 5 * PER_MESSAGE
+    assert balance.in_flight == 0
+    assert station.proxy.ledger.dropped == {"overflow": 3 * PER_MESSAGE}
+    station.proxy.sample(8 * PER_MESSAGE)
+    station.link.put(make_experience(6), make_experience(7))
+    station.handled()
+    assert station.buffer.pushed == [1, 2, 6]
+    station.proxy.drain()
+    station.link.put(make_experience(8))
+    station.handled()
+    assert station.buffer.pushed == [1, 2, 6, 8]
+    assert station.proxy.record()["ledger/dropped"] == 4 * PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+class SlowBuffer(ListBuffer):
+    """Waits in its first push until it is told to go on; notes what happens in which order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.done: list[str] = []
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        self.entered.set()
+        assert self.go_on.wait(SOON_S)
+        self.done.append("push")
+        return super().push(columns, rows)
+
+    def sample(self, batch_size: int) -> Columns:
+        self.done.append("sample")
+        return super().sample(batch_size)
+
+
+def done_between_parts(station: Station, act: Callable[[], object]) -> None:
+    """Have a message stored in parts, and somebody act who comes while the first one is stored."""
+    assert isinstance(station.buffer, SlowBuffer)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert station.buffer.entered.wait(SOON_S)
+    other = threading.Thread(target=act)
+    other.start()
+    wait_until(station.proxy._turnstile.locked, SOON_S, "the other to stand in line")
+    station.buffer.go_on.set()
+    other.join(SOON_S)
+
+
+def test_sampling_waits_for_no_more_than_a_part_of_a_long_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
+    buffer = SlowBuffer()
+    station = Station(buffer=buffer)
+    done_between_parts(station, lambda: station.proxy.sample(4))
+    wait_until(lambda: station.link.acknowledged, SOON_S, "the whole message to be stored")
+    assert buffer.done == ["push", "sample", "push"]
+    assert station.proxy.ledger.balance().stored == PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+@pytest.mark.fault("F21")
+def test_checkpoint_in_the_middle_of_a_message_counts_what_its_replay_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._PART_BYTES", 1)
+    buffer = SlowBuffer()
+    station = Station(buffer=buffer)
+    states: list[tuple[int, Mapping[str, Any]]] = []
+
+    def save() -> None:
+        _, numbers = station.proxy.state(save_replay=True)
+        states.append((len(buffer.done), numbers["ledger"]))
+
+    done_between_parts(station, save)
+    ((pushed, ledger),) = states
+    assert pushed == 1, "of two parts"
+    assert ledger["stored"] == PER_MESSAGE // 2
+    assert ledger["produced"] == PER_MESSAGE
+    station.proxy.close()
+    station.interrupter.raise_if_failed()
+
+
+class PriorityBuffer(ListBuffer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[IntArray, Array]] = []
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.told.append((index, td_error))
+
+
+def test_priorities_are_passed_on() -> None:
+    buffer = PriorityBuffer()
+    station = Station(buffer=buffer)
+    index, td_error = np.arange(3), np.ones(3)
+    station.proxy.update_priorities(index, td_error)
+    assert buffer.told == [(index, td_error)]
+
+
+def test_nothing_may_be_sampled_from_a_buffer_without_anything_to_sample() -> None:
+    class NoStarts(ListBuffer):
+        def __len__(self) -> int:
+            return 0
+
+    station = Station(buffer=NoStarts())
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    station.stored(1)
+    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
+    station.proxy.close()
+
+
+def test_sample_waits_for_the_warm_up() -> None:
+    station = Station(min_size=2 * PER_MESSAGE)
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    station.stored(1)
+    assert station.proxy.wait_may_sample(4, timeout_s=0.0) is False
+    assert station.proxy.wait_may_sample(4, timeout_s=0.05) is False
+    threading.Timer(0.05, station.link.put, [make_experience(2)]).start()
+    assert station.proxy.wait_may_sample(4, timeout_s=SOON_S) is True
+    assert len(station.proxy.sample(4)["action"]) == 4
+    station.proxy.close()
+
+
+def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
+    slow_station.interrupter.stop("enough")
+    assert slow_station.proxy.wait_may_sample(4, timeout_s=SOON_S) is False
+
+
+def test_it_says_what_the_limiter_keeps_out(slow_station: Station) -> None:
+    slow_station.link.put(make_experience(1), make_experience(2))
+    slow_station.handled()
+    assert slow_station.proxy.blocked == 0
+    slow_station.link.put(make_experience(3))
+    slow_station.handled()
+    assert slow_station.proxy.blocked == PER_MESSAGE
+
+
+def test_learner_cannot_run_ahead_of_the_actors(slow_station: Station) -> None:
+    station = slow_station
+    station.link.put(make_experience(1))
+    station.stored(1)
+    batches = 0
+    while station.proxy.wait_may_sample(4, timeout_s=0.0):
+        station.proxy.sample(4)
+        batches += 1
+        assert batches < 1000
+    assert batches > 0
+    record = station.proxy.record()
+    assert record["samples_per_insert"] == batches * 4 / PER_MESSAGE
+
+
+def test_reports_reach_ledger_and_table(open_station: Station) -> None:
+    open_station.link.put(make_hello(), make_report(produced=5))
+    open_station.handled()
+    assert open_station.proxy.ledger.balance().in_flight == 5
+    assert open_station.proxy.actors.rows()[PEER.actor_id].episodes == 2
+
+
+def test_evaluations_are_given_out_once_in_order(open_station: Station) -> None:
+    open_station.link.put(evaluation(1.0), evaluation(2.0))
+    wait_until(lambda: len(open_station.proxy._evaluations) == 2, SOON_S, "two evaluations")
+    assert [report.score for report in open_station.proxy.take_evaluations()] == [1.0, 2.0]
+    assert open_station.proxy.take_evaluations() == []
+
+
+@pytest.mark.fault("F22", "F32")
+def test_record_tells_what_the_link_did_not_accept(open_station: Station) -> None:
+    assert "link/malformed" not in open_station.proxy.record(), "absent until there is one"
+    open_station.link.counters |= {"malformed": 3, "duplicate": 1}
+    record = open_station.proxy.record()
+    assert (record["link/malformed"], record["link/duplicate"]) == (3.0, 1.0)
+
+
+def test_record_adds_up_and_knows_its_names(slow_station: Station) -> None:
+    slow_station.link.put(*(make_experience(seq) for seq in range(1, 5)))
+    slow_station.handled()
+    record = slow_station.proxy.record()
+    for name, value in record.items():
+        assert describe(name) is not None, name
+        assert type(value) is float
+    assert record["samples_total"] == record["ledger/stored"] == 2 * PER_MESSAGE
+    assert record["replay/size"] == 2 * PER_MESSAGE
+    parts = ("stored", "dropped", "lost", "in_flight")
+    assert record["ledger/produced"] == sum(record[f"ledger/{part}"] for part in parts)
+    assert {"ms/recv", "ms/push"} <= set(record)
+    assert not {"ms/recv", "ms/push"} & set(slow_station.proxy.record()), "nothing since then"
+
+
+def test_waiting_for_messages_is_no_part_of_receiving_them() -> None:
+    now_s = [0.0]
+
+    class SlowLink(FakeLink):
+        def poll(self, timeout_s: float, waited: Callable[[], object]) -> list[Message]:
+            messages = super().poll(timeout_s, waited)
+            if messages:
+                now_s[0] += 9.0
+                waited()
+                now_s[0] += 0.25
+            station.proxy._closing.set()
+            return messages
+
+    station = Station()
+    station.proxy._link = link = SlowLink()
+    station.proxy._watch = Stopwatch(clock=lambda: now_s[0])
+    link.put(make_report())
+    station.proxy._run()
+    assert station.proxy.record()["ms/recv"] == 250.0
+    assert station.proxy._watch.totals()["idle"] == 9.0
+
+
+@pytest.mark.fault("F10")
+def test_failure_of_the_buffer_ends_the_run() -> None:
+    station = Station()
+    station.buffer.error = MemoryError("no room for the ring")
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    assert station.interrupter.wait(SOON_S)
+    with pytest.raises(MemoryError, match="no room"):
+        station.interrupter.raise_if_failed()
+    assert station.link.acknowledged == [], "what is not stored is not acknowledged"
+    station.proxy.close()
+
+
+def test_close_takes_in_what_has_arrived() -> None:
+    station = Station()
+    station.link.put(make_experience(1))
+    station.link.put(make_experience(2))
+    station.proxy.close()  # before it starts, so that all of it has arrived by then
+    station.proxy.start()
+    station.proxy.close()
+    station.stored(1, 2)
+    station.proxy.close()
+    assert not station.proxy._thread.is_alive()
+
+
+def test_close_without_start_is_harmless() -> None:
+    Station().proxy.close()
+
+
+class Hangs(ListBuffer):
+    """Takes nothing in until the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def push(self, columns: Columns, rows: IntArray) -> int:
+        assert self.let_go.wait(SOON_S)
+        return super().push(columns, rows)
+
+
+@pytest.mark.fault("F10")
+def test_thread_that_does_not_end_is_told_and_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    station = Station()
+    station.proxy.buffer = buffer = Hangs()
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    with pytest.raises(TransportError, match=r"did not end within 0\.05 s.* stands in \w+.*:\d+$"):
+        station.proxy.close(0.05)
+    assert station.proxy.hangs
+    monkeypatch.setattr("asyncrl.learner.replay_buffer_proxy._HELD_S", 0.05)
+    with pytest.raises(CheckpointError, match="given up"):
+        station.proxy.state(save_replay=True)
+    buffer.let_go.set()
+    station.proxy.close()
+    assert not station.proxy.hangs
+    assert buffer.pushed == [1]
+    assert station.proxy.state(save_replay=True)[1]["ledger"]["stored"] == PER_MESSAGE
+
+
+@pytest.mark.fault("F13")
+def test_thread_is_known_to_live_though_waiting_for_it_was_interrupted() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def close() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        station.proxy.close()
+
+    station = Station()
+    station.proxy.buffer = buffer = Hangs()
+    station.proxy.start()
+    station.link.put(make_experience(1))
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert station.proxy.hangs
+    buffer.let_go.set()
+    station.proxy.close()
+    assert not station.proxy.hangs
+    assert buffer.pushed == [1]
+
+
+@pytest.mark.fault("F30")
+def test_actor_is_held_by_its_credit_alone() -> None:
+    """Over a real link: the actor may send as much as its window, and all of it once draining."""
+    transport = LocalTransport(SCHEMA, window=3)
+    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
+    limiter = RateLimiterConfig(samples_per_insert=8.0, min_size=1).build(
+        max_insert=PER_MESSAGE, batch_size=4
+    )
+    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
+    proxy.start()
+    actor = transport.connect(PEER)
+    actor.hello(make_hello())
+    sent = 0
+    while actor.send(make_experience(sent + 1), timeout_s=0.2):
+        sent += 1
+        assert sent < 100
+    wait_until(lambda: len(buffer.pushed) == sent - 3, SOON_S, "all but the window to be stored")
+    proxy.drain()
+    assert actor.drain(SOON_S)
+    assert buffer.pushed == list(range(1, sent + 1))
+    proxy.close()
+    interrupter.raise_if_failed()
+
+
+def test_message_that_comes_twice_is_stored_once() -> None:
+    """Over a real link, which is what leaves out those that come again."""
+    transport = LocalTransport(SCHEMA, window=8)
+    link, buffer, interrupter = transport.listen(), ListBuffer(), Interrupter()
+    limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=PER_MESSAGE, batch_size=4)
+    proxy = ReplayBufferProxy(link, buffer, limiter, interrupter)
+    proxy.start()
+    actor = transport.connect(PEER)
+    actor.hello(make_hello())
+    for seq in (1, 2, 1, 2, 2, 3):
+        assert actor.send(make_experience(seq), timeout_s=SOON_S)
+    wait_until(lambda: 3 in buffer.pushed, SOON_S, "the last message")
+    assert buffer.pushed == [1, 2, 3]
+    assert proxy.ledger.balance().stored == 3 * PER_MESSAGE
+    proxy.close()
+    interrupter.raise_if_failed()
+
+
+def test_storing_and_sampling_at_once_lose_nothing() -> None:
+    station = Station(samples_per_insert=1.0)
+    n_messages, total = 3000, 0
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        station.proxy.start()
+        for seq in range(1, n_messages + 1):
+            station.link.put(make_experience(seq))
+        while len(station.buffer.pushed) < n_messages:
+            assert station.proxy.wait_may_sample(4, SOON_S)
+            total += len(station.proxy.sample(4)["action"])
+    finally:
+        sys.setswitchinterval(interval)
+        station.proxy.close()
+    station.interrupter.raise_if_failed()
+    assert station.buffer.pushed == [seq % 256 for seq in range(1, n_messages + 1)]
+    assert [seq for _, seq in station.link.acknowledged] == list(range(1, n_messages + 1))
+    assert station.proxy.ledger.balance().stored == n_messages * PER_MESSAGE
+    assert total > n_messages
+
+
+class KeptBuffer(ListBuffer):
+    """One that a checkpoint can keep."""
+
+    def state(self) -> Params:
+        return {"pushed": np.array(self.pushed)}
+
+    def load_state(self, state: Params) -> None:
+        self.pushed = state["pushed"].tolist()
+
+
+class StreamingBuffer(KeptBuffer):
+    """One that is too large to be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room_bytes: list[int | None] = []
+
+    def state(self) -> Params:
+        raise MemoryError("it is copied")
+
+    def stream(self, room_bytes: int | None = None) -> Any:
+        self.room_bytes.append(room_bytes)
+        return self
+
+
+@pytest.mark.fault("F30")
+def test_large_replay_is_not_copied_while_others_wait() -> None:
+    station = Station(buffer=StreamingBuffer())
+    groups, _ = station.proxy.state(save_replay=True)
+    assert isinstance(station.buffer, StreamingBuffer)
+    assert list(groups.values()) == [station.buffer]
+    assert station.buffer.room_bytes == [32 << 20], "what is kept has an end"
+    assert station.proxy.state(save_replay=False)[0] == {}
+
+
+@pytest.mark.fault("F21")
+@pytest.mark.parametrize("save_replay", [True, False])
+def test_resumed_run_goes_on_with_replay_ledger_and_limiter(save_replay: bool) -> None:
+    first = Station(samples_per_insert=0.5, buffer=KeptBuffer())
+    first.proxy.start()
+    first.link.put(*(make_experience(seq) for seq in (1, 2, 3)))
+    first.stored(1, 2, 3)
+    first.link.put(make_report(produced=5 * PER_MESSAGE))
+    first.handled()
+    first.proxy.sample(4)
+    first.proxy.close()
+    groups, numbers = first.proxy.state(save_replay=save_replay)
+    stored, produced = 3 * PER_MESSAGE, 5 * PER_MESSAGE
+    counts = {"inserted": stored, "sampled": 4, "samples_per_insert": 0.5}
+    assert numbers["limiter"] == (counts if save_replay else {})
+    assert numbers["env_steps"] == stored
+
+    second = Station(samples_per_insert=0.5, buffer=KeptBuffer())
+    copies = {name: group for name, group in groups.items() if isinstance(group, Mapping)}
+    second.proxy.restore(Checkpoint(copies, {"run": numbers}))
+    assert second.buffer.pushed == (first.buffer.pushed if save_replay else [])
+    _, after = second.proxy.state(save_replay=True)
+    assert after["limiter"] == (counts if save_replay else {**counts, "inserted": 0, "sampled": 0})
+    lost = produced - stored  # it was on its way when the checkpoint was taken
+    assert after["ledger"] == {"produced": produced, "stored": stored, "dropped": 0, "lost": lost}
+    assert after["env_steps"] == stored
+    assert (numbers["episodes"], after["episodes"]) == (2, 2)

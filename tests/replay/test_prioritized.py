@@ -1,0 +1,367 @@
+"""Prioritized replay draws in proportion, weighs what it draws, and forgets with its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.actor.step_processor import OneStep
+from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.segment import END, TERMINATED, TRUNCATED, make_schema
+from asyncrl.core.types import Array, IntArray
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.replay.priorities import Heap, SumTree
+from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.training.offline import train_offline
+from asyncrl.training.synchronous import Trainer, TrainerConfig
+from tests.replay.segments import segment, with_columns
+from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.streams import make_outbox, play, schema
+
+LENGTH = 4
+
+
+def build(capacity: int = 1000, seed: int = 0, **settings_: object) -> PrioritizedReplay:
+    config = PrioritizedReplayConfig(capacity=capacity, gamma=0.5, **settings_)  # type: ignore[arg-type]
+    return config.build(schema(LENGTH, config.lookahead), seed)
+
+
+def fill(buffer: PrioritizedReplay, steps: int) -> None:
+    for message in play([[""] * steps], make_outbox(1, LENGTH, 1))[1]:
+        buffer.push(message.columns, message.rows)
+
+
+def shares(buffer: PrioritizedReplay, draws: int = 400, batch_size: int = 100) -> dict[int, float]:
+    """Draw often; return how large a part of the draws each index was."""
+    drawn = np.concatenate([buffer.sample(batch_size)["index"] for _ in range(draws)])
+    index, counts = np.unique(drawn, return_counts=True)
+    return dict(zip(index.tolist(), (counts / len(drawn)).tolist(), strict=True))
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[int, list[list[tuple[int, float]]]]:
+    n_leaves = draw(st.one_of(st.integers(1, 9), st.integers(1000, 3000)))
+    change = st.tuples(st.integers(0, n_leaves - 1), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+    return n_leaves, draw(st.lists(st.lists(change, max_size=30), min_size=1, max_size=4))
+
+
+@given(changes(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_tree_finds_what_a_running_sum_finds(
+    made: tuple[int, list[list[tuple[int, float]]]], fractions: list[float]
+) -> None:
+    n_leaves, batches = made
+    tree, naive = SumTree(n_leaves), np.zeros(n_leaves)
+    for batch in batches:
+        tree.set(np.array([i for i, _ in batch], np.int64), np.array([v for _, v in batch]))
+        for i, value in batch:
+            naive[i] = value
+    np.testing.assert_array_equal(tree.take(np.arange(n_leaves)), naive)
+    assert tree.top.sum() == pytest.approx(naive.sum())
+    if naive.sum():
+        found = tree.find(np.array(fractions))
+        expected = np.searchsorted(naive.cumsum(), np.array(fractions) * naive.sum(), "right")
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_minimum_of_all_leaves_stands_at_the_top() -> None:
+    tree = Heap(2000, np.minimum, np.inf)
+    tree.set(np.arange(0, 2000, 7), np.arange(0, 2000, 7) + 5.0)
+    assert tree.top.min() == 5.0
+    tree.set(np.array([0, 1400]), np.array([np.inf, 2.0]))
+    assert tree.top.min() == 2.0
+
+
+# --- who is drawn ---------------------------------------------------------------------------------
+
+
+def test_draws_are_in_proportion() -> None:
+    buffer = build(alpha=0.7, epsilon=0.01)
+    fill(buffer, 12)
+    errors = np.linspace(-3, 8, len(buffer))
+    buffer.update_priorities(np.arange(len(buffer)), errors)
+    wanted = (np.abs(errors) + 0.01) ** 0.7
+    wanted /= wanted.sum()
+    found = shares(buffer)
+    assert [found.get(i, 0.0) for i in range(len(buffer))] == pytest.approx(wanted, abs=0.003)
+
+
+def test_no_alpha_draws_uniformly() -> None:
+    buffer = build(alpha=0.0)
+    fill(buffer, 10)
+    buffer.update_priorities(np.arange(10), np.linspace(0, 100, 10))
+    assert list(shares(buffer).values()) == pytest.approx([0.1] * 10, abs=0.003)
+
+
+def test_new_transitions_are_drawn_like_the_most_wrong_one() -> None:
+    buffer = build(alpha=1.0)
+    fill(buffer, 4)
+    buffer.update_priorities(np.arange(4), np.array([1.0, 9.0, 2.0, 1.0]))
+    buffer.update_priorities(np.array([1]), np.array([1.0]))
+    fill(buffer, 4)
+    assert [shares(buffer)[i] for i in range(8)] == pytest.approx(
+        np.array([1, 1, 2, 1, 9, 9, 9, 9]) / 41, abs=0.003
+    )
+
+
+@pytest.mark.parametrize("batch_size", [7, 64, 100])
+def test_every_piece_of_a_batch_is_drawn_from_all_of_replay(batch_size: int) -> None:
+    buffer = build()
+    fill(buffer, 400)
+    index = buffer.sample(4 * batch_size)["index"]
+    for first in range(0, 4 * batch_size, batch_size):
+        piece = index[first : first + batch_size]
+        assert piece.mean() == pytest.approx(200, abs=40)
+        assert np.histogram(piece, bins=4, range=(0, 400))[0].min() >= batch_size // 8
+
+
+def test_of_an_index_that_is_told_twice_the_last_error_counts() -> None:
+    buffer = build(alpha=1.0)
+    fill(buffer, 4)
+    buffer.update_priorities(np.array([0, 1, 2, 3, 1, 1]), np.array([1.0, 5, 1, 1, 7, 2]))
+    assert shares(buffer)[1] == pytest.approx(2 / 5, abs=0.003)
+
+
+# --- what is overwritten --------------------------------------------------------------------------
+
+
+def test_late_errors_of_overwritten_transitions_change_nothing() -> None:
+    buffer = build(capacity=8)
+    fill(buffer, 8)
+    early = buffer.sample(64)["index"]
+    assert set(early.tolist()) == set(range(8))
+    fill(buffer, 4)
+    before = shares(buffer)
+    assert set(before) == set(range(4, 12)), "the first four have made room"
+    buffer.update_priorities(np.arange(4), np.full(4, 1e6))
+    assert shares(buffer) == pytest.approx(before, abs=0.003)
+    buffer.update_priorities(np.array([0, 4]), np.array([1e6, 0.0]))
+    assert shares(buffer).get(4, 0.0) < 0.01, "that one is still there"
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_drawn_is_what_its_index_says(steps: list[int], seed: int) -> None:
+    buffer, random = build(capacity=16, seed=seed), np.random.default_rng(seed)
+    arrived: list[float] = []
+    for n in steps:
+        for message in play([[""] * n], make_outbox(1, LENGTH, 1))[1]:
+            shifted = {**message.columns, "obs": message.columns["obs"] + 1000 * len(arrived)}
+            buffer.push(shifted, message.rows)
+            real = np.arange(LENGTH) < message.rows[:, None] - 1 * (message.rows[:, None] <= LENGTH)
+            arrived += shifted["obs"][:, :LENGTH, 0][real].tolist()
+        batch = buffer.sample(32)
+        assert batch["obs"][:, 0].tolist() == [arrived[i] for i in batch["index"]]
+        assert batch["index"].min() >= len(arrived) - len(buffer)
+        buffer.update_priorities(batch["index"], random.random(32))
+
+
+# --- weights --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("normaliser", ["batch", "buffer"])
+def test_weights_take_the_bias_back(normaliser: str) -> None:
+    buffer = build(alpha=1.0, beta=0.3, beta_end=0.3, epsilon=1e-9, normaliser=normaliser)
+    fill(buffer, 12)
+    errors = np.arange(12) % 5 + 1.0
+    errors[3] = 0.01  # hardly ever drawn
+    buffer.update_priorities(np.arange(12), errors)
+    batch = buffer.sample(6)
+    chance = errors / errors.sum()
+    weight = (12 * chance) ** -0.3
+    largest = weight.max() if normaliser == "buffer" else weight[batch["index"]].max()
+    assert 3 not in batch["index"]
+    assert batch["weight"] == pytest.approx(weight[batch["index"]] / largest, rel=1e-5)
+    assert (batch["weight"].dtype, batch["index"].dtype) == (np.float32, np.int64)
+
+
+def test_overwritten_transitions_do_not_count_for_the_largest_weight() -> None:
+    buffer = build(capacity=8, alpha=1.0, normaliser="buffer")
+    fill(buffer, 8)
+    buffer.update_priorities(np.array([0]), np.array([1e-3]))
+    assert buffer.sample(64)["weight"].max() < 0.1
+    fill(buffer, 4)
+    assert buffer.sample(64)["weight"] == pytest.approx(1.0)
+
+
+def test_places_that_nothing_has_taken_do_not_count_for_the_largest_weight() -> None:
+    buffer = build(capacity=8, normaliser="buffer")
+    fill(buffer, 8)
+    for message in play([["T"] * 4], make_outbox(1, LENGTH, 1), finish=False)[1]:
+        buffer.push(message.columns, message.rows)
+    assert len(buffer) < buffer.capacity, "every other row ends an episode"
+    assert buffer.sample(64)["weight"] == pytest.approx(1.0)
+
+
+def test_beta_grows_with_the_batches() -> None:
+    buffer = build(beta=0.2, beta_end=0.6, beta_samples=16)
+    fill(buffer, 12)
+    betas = []
+    for _ in range(6):
+        betas.append(buffer._priorities.beta)
+        buffer.sample(4)
+    assert betas == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.6, 0.6])
+
+
+# --- what the actor knows -------------------------------------------------------------------------
+
+
+def first_priorities(buffer: PrioritizedReplay) -> Array:
+    numbers = np.arange(buffer._ring.oldest, buffer._ring.newest)
+    return buffer._priorities._sums.take(numbers % buffer.capacity)
+
+
+def test_actor_may_say_how_wrong_it_was() -> None:
+    columns = with_columns("priority", length=3, lookahead=1)
+    buffer = PrioritizedReplayConfig(alpha=1.0, epsilon=0.5).build(columns, 0)
+    buffer.push(*segment(columns, priority=[4.0, -2.0, np.nan]))
+    assert first_priorities(buffer) == pytest.approx([4.5, 2.5, 4.5])
+
+
+def test_first_errors_follow_from_what_the_acting_model_saw() -> None:
+    columns = with_columns("q_taken", "q_best", length=6, lookahead=2)
+    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, n_step=2, gamma=0.5)
+    buffer = config.build(columns, 0)
+    reward = [1.0, 2, 4, 0, 8, 16, 32]
+    q_taken = [0.5, 3, 1, 99, 2, 0.25]
+    q_best = [9.0, 8, 7, 99, 6, 5, 4, 3]
+    flags = [0, 0, int(TERMINATED), int(END), 0, 0, 0, 0]
+    buffer.push(*segment(columns, reward=reward, q_taken=q_taken, q_best=q_best, flags=flags))
+    expected = [
+        1 + 0.5 * 2 + 0.25 * 7 - 0.5,
+        2 + 0.5 * 4 + 0 - 3,
+        4 + 0 - 1,
+        8 + 0.5 * 16 + 0.25 * 4 - 2,
+        16 + 0.5 * 32 + 0.25 * 3 - 0.25,
+    ]
+    assert first_priorities(buffer) == pytest.approx(np.abs(expected))
+
+
+def test_first_errors_are_in_the_unit_of_values() -> None:
+    columns = with_columns("q_taken", "q_best", "reward_scale", length=3, lookahead=2)
+    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, n_step=2, gamma=0.5)
+    buffer = config.build(columns, 0)
+    values = {"q_taken": [0.5, 3, 1], "q_best": [9.0, 8, 7, 6, 5]}
+    scale = [0.1, 0.1, 0.2, 0.2, 0.2]
+    buffer.push(*segment(columns, reward=[100.0, 200, 400, 0, 80], reward_scale=scale, **values))
+    expected = [20 + 0.25 * 7 - 0.5, 40 + 0.25 * 6 - 3, 80 + 0.25 * 5 - 1]
+    assert first_priorities(buffer) == pytest.approx(expected)
+
+
+def test_nobody_knows_the_value_after_a_truncated_episode() -> None:
+    columns = with_columns("q_taken", "q_best", length=4, lookahead=1)
+    config = PrioritizedReplayConfig(alpha=1.0, epsilon=1e-9, gamma=0.5)
+    buffer = config.build(columns, 0)
+    flags = [0, int(TRUNCATED), int(END), 0]
+    q_best = [0.0, 4, 77, 0, 2]
+    buffer.push(*segment(columns, q_best=q_best, flags=flags, q_taken=[-3.0, 1, 77, 0.5]))
+    assert first_priorities(buffer) == pytest.approx([5.0, 5.0, 0.5])
+
+
+# --- what trainers do -----------------------------------------------------------------------------
+
+
+class Wrong(ConstantAgent):
+    """Tells how wrong it was: 100 times its count of steps for the first row, 1 for the others."""
+
+    def priorities(self) -> Array:
+        error = np.ones(len(self.batches[-1]["index"]))
+        error[0] = 100.0 * self.opt_steps
+        return error
+
+
+class Notes(PrioritizedReplay):
+    """Keeps what it is told."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.told: list[tuple[list[int], list[float]]] = []
+
+    def update_priorities(self, index: IntArray, td_error: Array) -> None:
+        self.told.append((index.tolist(), td_error.tolist()))
+        super().update_priorities(index, td_error)
+
+
+def expected_of(agent: Wrong) -> list[tuple[list[int], list[float]]]:
+    return [
+        (batch["index"].tolist(), [100.0 * (i + 1)] + [1.0] * (len(batch["index"]) - 1))
+        for i, batch in enumerate(agent.batches)
+    ]
+
+
+def test_offline_training_tells_priorities() -> None:
+    buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
+    fill(buffer, 12)
+    train_offline(agent, buffer, batch_size=4, stop=MaxOptSteps(3))
+    assert len(buffer.told) == 3
+    assert buffer.told == expected_of(agent)
+
+
+def make_trainer(agent: ConstantAgent) -> tuple[Trainer, Notes]:
+    columns = OneStep().columns(COUNTING_SPEC, ())
+    segments = make_schema(columns, length=1, lookahead=1)
+    buffer = Notes(PrioritizedReplayConfig(), segments, 0)
+    config = TrainerConfig(batch_size=4, warmup_env_steps=8)
+    parts = {"schema": segments, "processor": OneStep(), "seed": 0, "stop": MaxOptSteps(5)}
+    return Trainer(agent, CountingBatch(), buffer, config, **parts), buffer
+
+
+def test_synchronous_training_tells_priorities() -> None:
+    agent = Wrong()
+    trainer, buffer = make_trainer(agent)
+    trainer.train()
+    assert len(buffer.told) == 5
+    assert buffer.told == expected_of(agent)
+
+
+def test_agent_that_tells_no_priorities_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"Notes needs .*`priorities\(\)`.*ConstantAgent has none"
+    ):
+        make_trainer(ConstantAgent())
+    buffer = build()
+    fill(buffer, 12)
+    with pytest.raises(ConfigError, match="ConstantAgent has none, so use uniform replay"):
+        train_offline(ConstantAgent(), buffer)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [np.nan, np.inf, -np.inf])
+def test_error_that_is_no_number_is_refused_and_changes_nothing(error: float) -> None:
+    buffer = build()
+    fill(buffer, 4)
+    before = first_priorities(buffer)
+    with pytest.raises(NonFiniteModel, match="TD error"):
+        buffer.update_priorities(np.array([0, 1]), np.array([1.0, error]))
+    np.testing.assert_array_equal(first_priorities(buffer), before)
+
+
+@pytest.mark.parametrize(
+    "settings_",
+    [{"alpha": -0.1}, {"beta": 1.1}, {"beta_end": -1.0}, {"beta_samples": 0}, {"epsilon": 0.0}],
+)
+def test_settings_are_checked(settings_: dict[str, float]) -> None:
+    name, value = next(iter(settings_.items()))
+    with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
+        PrioritizedReplayConfig(**settings_)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"replay\.capacity"):
+        PrioritizedReplayConfig(capacity=0)
+
+
+@pytest.mark.parametrize("normaliser", ["batch", "buffer"])
+def test_bytes_are_known_before(normaliser: str) -> None:
+    config = PrioritizedReplayConfig(capacity=1000, normaliser=normaliser)  # type: ignore[arg-type]
+    segments = schema(LENGTH, 1)
+    buffer = config.build(segments, 0)
+    trees = [buffer._priorities._sums, buffer._priorities._minima]
+    taken = buffer._ring.nbytes + sum(tree._nodes.nbytes for tree in trees if tree is not None)
+    assert config.nbytes(segments) == taken

@@ -1,0 +1,256 @@
+"""A queue of trajectories: each transition once, in order, and sums that need no episodes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncrl.actor.step_processor import OneStep
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.messages import Experience
+from asyncrl.core.segment import END, ColumnSpec, make_schema
+from asyncrl.core.types import Columns, IntArray
+from asyncrl.replay.trajectories import TrajectoryQueue, TrajectoryQueueConfig
+from tests.support.streams import SPEC, Transition, make_outbox, play, schema
+
+GAMMA = 0.5
+LENGTH = 4
+
+KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[list[str]]:
+    n_steps = draw(st.integers(1, 20))
+    one = st.lists(KINDS, min_size=n_steps, max_size=n_steps)
+    return draw(st.lists(one, min_size=1, max_size=3))
+
+
+def queue(
+    *, capacity: int = 1000, start_columns: tuple[str, ...] = (), frame_stack: int = 1
+) -> TrajectoryQueue:
+    config = TrajectoryQueueConfig(capacity=capacity, gamma=GAMMA, start_columns=start_columns)
+    return config.build(schema(LENGTH, config.lookahead, frame_stack), 0)
+
+
+def played(
+    ends: list[list[str]], *, frame_stack: int = 1
+) -> tuple[list[list[Transition]], list[Experience]]:
+    return play(ends, make_outbox(len(ends), LENGTH, 1, frame_stack))
+
+
+def pushed(buffer: TrajectoryQueue, messages: list[Experience]) -> int:
+    return sum(buffer.push(message.columns, message.rows) for message in messages)
+
+
+@given(streams(), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_each_transition_is_handed_out_once_with_its_successor(
+    ends: list[list[str]], batch_size: int
+) -> None:
+    told, messages = played(ends)
+    buffer = queue()
+    assert pushed(buffer, messages) == len(buffer) == len(ends) * len(ends[0])
+    by_obs = {t.obs: t for env in told for t in env}
+    seen = []
+    while len(buffer):
+        batch = buffer.sample(batch_size)
+        assert batch["obs"].shape[1] == LENGTH + 1
+        for b, t in np.argwhere(batch["mask"]):
+            transition = by_obs[float(batch["obs"][b, t, 0])]
+            seen.append(transition.obs)
+            assert batch["obs"][b, t + 1, 0] == transition.next_obs, "also where an episode ended"
+            assert batch["action"][b, t] == transition.action
+            assert batch["reward"][b, t] == transition.reward
+            assert batch["discount"][b, t] == (0.0 if transition.terminated else GAMMA)
+    assert sorted(seen) == sorted(by_obs)
+
+
+@given(streams())
+@settings(max_examples=60, deadline=None)
+def test_sums_run_backwards_without_knowing_episodes(ends: list[list[str]]) -> None:
+    told, messages = played(ends)
+    buffer = queue()
+    pushed(buffer, messages)
+    batch = buffer.sample(1000)
+    mask, values = batch["mask"], np.sin(batch["obs"][..., 0])
+    delta = batch["reward"] + batch["discount"] * values[:, 1:] - values[:, :-1]
+    sums = np.zeros((len(mask), LENGTH + 1))
+    for t in reversed(range(LENGTH)):
+        sums[:, t] = mask[:, t] * (delta[:, t] + batch["discount"][:, t] * 0.9 * sums[:, t + 1])
+    where = {t.obs: (env, i) for env in told for i, t in enumerate(env)}
+    for b, t in np.argwhere(mask):
+        env, i = where[float(batch["obs"][b, t, 0])]
+        naive, factor = 0.0, 1.0
+        for step in env[i : i + int(mask[b, t:].sum())]:
+            bootstrap = 0.0 if step.terminated else GAMMA * np.sin(step.next_obs)
+            naive += factor * (step.reward + bootstrap - np.sin(step.obs))
+            if step.terminated or step.truncated:
+                break
+            factor *= GAMMA * 0.9
+        assert sums[b, t] == pytest.approx(naive, rel=1e-4, abs=1e-4)
+
+
+def test_oldest_come_first_and_batches_even_out() -> None:
+    told, messages = played([["", "", "T"] * 20])
+    buffer = queue()
+    total = pushed(buffer, messages)
+    handed, order = 0, []
+    for round_ in range(1, 11):
+        batch = buffer.sample(5)
+        handed += int(batch["mask"].sum())
+        order += batch["obs"][:, :-1][batch["mask"]][:, 0].tolist()
+        assert abs(handed - 5 * round_) < LENGTH, "never a segment away from what was asked for"
+        assert len(buffer) == total - handed
+    assert order == [t.obs for t in told[0]][:handed]
+
+
+def test_last_batch_holds_what_is_left() -> None:
+    buffer = queue()
+    pushed(buffer, played([[""] * 6])[1])
+    assert buffer.sample(100)["mask"].sum() == 6
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+
+
+def test_oldest_make_room_beyond_the_capacity() -> None:
+    told, messages = played([[""] * 40])
+    buffer = queue(capacity=10)
+    pushed(buffer, messages)
+    assert 10 - LENGTH < len(buffer) <= buffer.capacity == 10
+    batch = buffer.sample(100)
+    newest = [t.obs for t in told[0]][-len(batch["obs"]) * LENGTH :]
+    assert set(batch["obs"][:, :-1][batch["mask"]][:, 0]) <= set(newest)
+
+
+def test_rows_that_are_no_transitions_repeat_one_that_is() -> None:
+    buffer = queue()
+    pushed(buffer, played([["", "T", "", "", ""]])[1])
+    batch = buffer.sample(1000)
+    actions = {int(a) for a in batch["action"][batch["mask"]]}
+    assert not batch["mask"].all()
+    assert {int(a) for a in batch["action"][~batch["mask"]]} <= actions
+    assert not batch["reward"][~batch["mask"]].any()
+    assert not batch["discount"][~batch["mask"]].any()
+
+
+def test_segment_without_a_transition_is_no_trajectory() -> None:
+    buffer = queue()
+    (message,) = played([["", ""]])[1]
+    nothing = {name: column.copy() for name, column in message.columns.items()}
+    nothing["flags"][:] = END
+    assert buffer.push(nothing, message.rows) == len(buffer) == 0
+    with pytest.raises(ValueError, match="empty"):
+        buffer.sample(1)
+    buffer.push(message.columns, message.rows)
+    assert len(buffer.sample(1)["mask"]) == 1
+
+
+def test_start_columns_are_those_of_the_first_row() -> None:
+    buffer, rows = queue(start_columns=("model_version",)), queue()
+    messages = played([[""] * 13])[1]
+    pushed(buffer, messages)
+    pushed(rows, messages)
+    starts, everything = buffer.sample(100), rows.sample(100)
+    np.testing.assert_array_equal(starts["model_version"], everything["model_version"][:, 0])
+    with pytest.raises(ConfigError, match="memory"):
+        queue(start_columns=("memory",))
+
+
+def stream_of(flags: list[int], memory: list[float]) -> tuple[Columns, IntArray]:
+    """Return one segment, whose observations are the numbers of its rows."""
+    columns = {
+        "obs": np.arange(len(flags), dtype=np.float32)[None, :, None],
+        "action": np.zeros((1, len(flags)), np.int64),
+        "reward": np.ones((1, len(flags)), np.float32),
+        "flags": np.array([flags], np.uint8),
+        "memory": np.array([memory], np.float32)[..., None],
+    }
+    return columns, np.array([len(flags)])
+
+
+@pytest.mark.parametrize(
+    ("flags", "memory", "expected"),
+    [
+        # An episode that begins behind another one remembers nothing: its trajectory goes on.
+        ([0, 0, 1, 4, 0, 0, 0], [5, 6, 7, 0, 0, 1, 2], [(5, [0, 1, 2, 4, 5])]),
+        # One that goes on behind a cut does.
+        ([0, 0, 0, 4, 0, 0, 0], [5, 6, 7, 0, 8, 9, 2], [(5, [0, 1, 2]), (8, [4, 5])]),
+        ([4, 0, 4, 0, 4, 0, 0], [0, 8, 0, 9, 0, 3, 4], [(8, [1]), (9, [3]), (3, [5])]),
+        ([4, 0, 4, 0, 2, 4, 4], [0, 8, 0, 0, 2, 0, 0], [(8, [1, 3, 4])]),
+        # What lies beyond the trajectory begins the next one anyhow.
+        ([0, 0, 0, 0, 0, 4, 0], [5, 6, 7, 8, 9, 0, 4], [(5, [0, 1, 2, 3, 4])]),
+    ],
+)
+def test_trajectory_begins_anew_where_more_is_remembered_than_at_an_episodes_beginning(
+    flags: list[int], memory: list[float], expected: list[tuple[float, list[int]]]
+) -> None:
+    config = TrajectoryQueueConfig(start_columns=("memory",), gamma=GAMMA)
+    own = (ColumnSpec("memory", "float32", (1,)),)
+    columns = [c for c in OneStep().columns(SPEC, own) if c.name != "model_version"]
+    buffer = config.build(make_schema(columns, length=6, lookahead=1), 0)
+    count = sum(len(rows) for _, rows in expected)
+    assert buffer.push(*stream_of(flags, memory)) == len(buffer) == count
+    restored = config.build(make_schema(columns, length=6, lookahead=1), 0)
+    restored.load_state(buffer.state())
+    for one in (buffer, restored):
+        batch = one.sample(count)
+        told = [
+            obs[:-1][mask] for obs, mask in zip(batch["obs"][..., 0], batch["mask"], strict=True)
+        ]
+        starts = batch["memory"][:, 0].tolist()
+        assert list(zip(starts, [t.tolist() for t in told], strict=True)) == expected
+        for k, t in np.argwhere(batch["mask"]):
+            assert batch["obs"][k, t + 1, 0] == batch["obs"][k, t, 0] + 1, "what followed"
+
+
+def test_stacks_of_frames_are_whole_again() -> None:
+    told, messages = played([["", "", "T", "", "C", "", "", ""]], frame_stack=3)
+    buffer = queue(frame_stack=3)
+    pushed(buffer, messages)
+    batch = buffer.sample(100)
+    history: dict[float, list[float]] = {}
+    before: list[float] = []
+    for t in told[0]:
+        before.append(t.obs)
+        history[t.obs] = ([before[0]] * 2 + before)[-3:]
+        if t.terminated or t.truncated:
+            history[t.next_obs] = ([before[0]] * 2 + [*before, t.next_obs])[-3:]
+            before = []
+    for b, t in np.argwhere(batch["mask"]):
+        assert batch["obs"][b, t, :, 0].tolist() == history[float(batch["obs"][b, t, -1, 0])]
+        after = float(batch["obs"][b, t + 1, -1, 0])
+        if after in history:
+            assert batch["obs"][b, t + 1, :, 0].tolist() == history[after]
+
+
+def test_pushed_arrays_and_batches_are_the_callers() -> None:
+    messages = played([[""] * 12])[1]
+    untouched, buffer = queue(), queue()
+    for message in messages:
+        untouched.push({n: c.copy() for n, c in message.columns.items()}, message.rows.copy())
+        buffer.push(message.columns, message.rows)
+        for column in message.columns.values():
+            column[:] = 99
+    expected: Columns = untouched.sample(100)
+    for name, column in buffer.sample(100).items():
+        np.testing.assert_array_equal(column, expected[name])
+
+
+@pytest.mark.parametrize(
+    ("settings_", "words"),
+    [({"capacity": 0}, "capacity"), ({"gamma": 1.5}, "gamma"), ({"gamma": -0.1}, "gamma")],
+)
+def test_settings_are_checked(settings_: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        dataclasses.replace(TrajectoryQueueConfig(), **settings_)  # type: ignore[arg-type]
+
+
+def test_segments_must_look_ahead() -> None:
+    columns = [ColumnSpec("obs", "float32", (1,)), ColumnSpec("flags", "uint8")]
+    with pytest.raises(ConfigError, match="lookahead"):
+        TrajectoryQueueConfig().build(make_schema(columns, length=4, lookahead=0), 0)

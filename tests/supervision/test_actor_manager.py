@@ -1,0 +1,748 @@
+"""Supervision with a launcher and a clock of the test's own: no process, no waiting."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.launcher import ActorBody, ActorExit, Progress, ProgressReport
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
+from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
+from tests.support.helpers import wait_until
+
+DEADLINE_S = 5.0
+KILLED, TERMINATED, RAISED = -9, -15, 1
+
+
+class FakeLauncher:
+    """Does at once what it is told to, and lets the test end actors.
+
+    The manager's thread calls the contract's methods, the test the others.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.left_s = 0.0
+        self.launched: list[Peer] = []
+        self.alive: list[Peer] = []
+        self.killed: list[tuple[Peer, bool]] = []
+        self.stopped: set[Peer] = set()
+        self.memory: dict[Peer, int] = {}
+        self.closed = 0
+        self.rounds = 0
+        self.dies_of_kill = True
+        self.error: Exception | None = None
+        self._changed = threading.Condition()
+        self._ended: list[ActorExit] = []
+        self._reports: dict[Peer, ProgressReport] = {}
+
+    def launch(self, peer: Peer, body: ActorBody) -> None:
+        body(_NoProgress())
+        self.launched.append(peer)
+        self._reports[peer] = ProgressReport(0, 0, waiting=False)
+        self.alive.append(peer)
+
+    def exits(self, timeout_s: float) -> list[ActorExit]:
+        step_s = min(1.0, self.left_s)
+        self.clock.now += step_s
+        self.left_s -= step_s
+        with self._changed:
+            self.rounds += 1
+            self._changed.wait_for(lambda: self._ended or self.error, min(timeout_s, 0.001))
+            if self.error:
+                raise self.error
+            ended, self._ended = self._ended, []
+        return ended
+
+    def progress(self, peer: Peer) -> ProgressReport:
+        assert peer in self.alive, "a launcher knows the progress of living actors only"
+        report = self._reports[peer]
+        says_so = report.waiting and peer not in self.stopped
+        return replace(report, waits=self.rounds) if says_so else report
+
+    def memory_bytes(self, peer: Peer) -> int:
+        assert peer in self.alive, "a launcher knows the memory of living actors only"
+        return self.memory.get(peer, 0)
+
+    def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
+        self.killed.append((peer, with_stacks))
+        if self.dies_of_kill:
+            self.end(peer, KILLED, text="its stacks" if with_stacks else "")
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def end(self, *peers: Peer | int, text: str = "", error: str = "") -> None:
+        """Let actors end at the same moment; a number among them is their exit code."""
+        code = next((given for given in peers if isinstance(given, int)), 0)
+        with self._changed:
+            for peer in peers:
+                if isinstance(peer, Peer):
+                    self.alive.remove(peer)
+                    last = self._reports[peer]
+                    self._ended.append(
+                        ActorExit(peer=peer, code=code, text=text, error=error, last=last)
+                    )
+            self._changed.notify_all()
+
+    def works(
+        self, peer: Peer, turns: int, *, waiting: bool = False, produced: int | None = None
+    ) -> None:
+        """Let an actor leave word of its progress."""
+        made = 10 * turns if produced is None else produced
+        self._reports[peer] = ProgressReport(turns, made, waiting=waiting)
+
+    def watch_for(self, seconds: float) -> None:
+        """Let the manager see so much time pass."""
+        self.left_s = seconds
+        wait_until(lambda: not self.left_s, DEADLINE_S, "the time to pass")
+        self.wait_rounds()
+
+    def wait_rounds(self, count: int = 3) -> None:
+        """Return when the manager has seen everything that is there now."""
+        target = self.rounds + count
+        wait_until(lambda: self.rounds >= target, DEADLINE_S, "the manager to look again")
+
+
+class _NoProgress:
+    def turn(self, produced: int) -> None: ...
+
+    def waiting(self, waiting: bool) -> None: ...
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stage:
+    """A manager with all that it was given, and what it has told."""
+
+    def __init__(
+        self,
+        n_actors: int,
+        config: ActorManagerConfig,
+        names: dict[ActorId, str] | None = None,
+    ) -> None:
+        self.clock = Clock()
+        self.launcher = FakeLauncher(self.clock)
+        self.interrupter = Interrupter()
+        self.ran: list[Peer] = []
+        self.exits: list[ActorExit] = []
+        self.restarts: list[ActorId] = []
+        self.drops: list[ActorId] = []
+        self.manager = ActorManager(
+            self.launcher,
+            {ActorId(i): self._make_body for i in range(n_actors)},
+            config,
+            self.interrupter,
+            names=names,
+            on_exit=self.exits.append,
+            on_restart=self.restarts.append,
+            on_drop=self.drops.append,
+            clock=self.clock,
+        )
+
+    def _make_body(self, peer: Peer) -> Callable[[Progress], None]:
+        return lambda _: self.ran.append(peer)
+
+    def wait_for(self, *peers: Peer) -> None:
+        wait_until(lambda: {*peers} <= {*self.launcher.alive}, DEADLINE_S, f"{peers} to live")
+
+    def all_work(self) -> None:
+        for peer in list(self.launcher.alive):
+            self.launcher.works(peer, turns=1)
+        self.launcher.wait_rounds()
+
+
+@contextmanager
+def started(n_actors: int = 2, **settings: Any) -> Iterator[Stage]:
+    names = settings.pop("names", {})
+    restart = {"jitter": 0.0, "backoff_s": 1.0, "max_restarts": 2}
+    restart |= {k: settings.pop(k) for k in [*settings] if hasattr(RestartPolicyConfig, k)}
+    settings = {"step_timeout_s": 0.0} | settings
+    config = ActorManagerConfig(restart=RestartPolicyConfig(**restart), **settings)
+    stage = Stage(n_actors, config, names)
+    stage.manager.start()
+    try:
+        stage.wait_for(*(peer(i) for i in range(n_actors)))
+        yield stage
+    finally:
+        for one in list(stage.launcher.alive):
+            stage.launcher.end(one)
+        stage.manager.stop(timeout_s=DEADLINE_S)
+
+
+def peer(actor_id: int, incarnation: int = 0) -> Peer:
+    return Peer(actor_id=ActorId(actor_id), incarnation=incarnation)
+
+
+def test_every_slot_is_filled_with_its_own_body() -> None:
+    with started(3) as stage:
+        assert stage.ran == stage.launcher.launched == [peer(0), peer(1), peer(2)]
+        assert stage.manager.alive == 3
+        assert stage.restarts == []
+        assert not stage.interrupter.is_set
+
+
+@pytest.mark.fault("F1")
+def test_actor_that_died_is_started_again_after_a_while() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        assert stage.manager.alive == 1
+        assert [ended.peer for ended in stage.exits] == [peer(1)]
+        stage.clock.now += 0.9
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)], "back-off is not over"
+        stage.clock.now += 0.1
+        stage.wait_for(peer(1, 1))
+        assert stage.ran[-1] == peer(1, 1)
+        stage.launcher.wait_rounds()
+        assert stage.restarts == [1]
+        assert stage.manager.alive == 2
+        assert not stage.interrupter.is_set
+
+
+@pytest.mark.fault("F1")
+def test_actors_that_die_together_are_all_started_again() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1.0
+        stage.wait_for(peer(0, 1))
+        stage.wait_for(peer(1, 1))
+        assert stage.interrupter.error is None
+
+
+@pytest.mark.fault("F7")
+def test_second_death_of_a_slot_waits_longer() -> None:
+    with started() as stage:
+        stage.all_work()
+        for death, wait_s in enumerate([1.0, 2.0]):
+            stage.launcher.end(peer(0, death), KILLED)
+            stage.launcher.wait_rounds()
+            stage.clock.now += wait_s - 0.1
+            stage.launcher.wait_rounds()
+            assert peer(0, death + 1) not in stage.launcher.alive
+            stage.clock.now += 0.1
+            stage.wait_for(peer(0, death + 1))
+
+
+@pytest.mark.fault("F7")
+def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
+    with started(max_restarts=2) as stage:
+        stage.all_work()
+        for death in range(3):
+            stage.wait_for(peer(0, death))
+            stage.launcher.end(peer(0, death), KILLED, text="where it stood")
+            stage.launcher.wait_rounds()
+            stage.clock.now += 5.0
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        error = str(stage.interrupter.error)
+        assert isinstance(stage.interrupter.error, ActorFailed)
+        assert error == (
+            "actor 0 was ended by SIGKILL (killed from outside; the system does so when memory "
+            "runs out); that is its death number 3 within 600 s, and "
+            "supervision.restart.max_restarts is 2; the run ends. If it was for memory, run fewer "
+            "actors, or fewer environments in each.\n\nwhere it stood"
+        )
+        stage.launcher.wait_rounds()
+        assert peer(0, 3) not in stage.launcher.launched
+
+
+@pytest.mark.fault("F7")
+def test_deaths_of_long_ago_do_not_count() -> None:
+    with started(max_restarts=1, window_s=100.0) as stage:
+        stage.all_work()
+        for death in range(4):
+            stage.wait_for(peer(0, death))
+            stage.launcher.end(peer(0, death), KILLED)
+            stage.launcher.wait_rounds()
+            stage.clock.now += 101.0
+        stage.wait_for(peer(0, 4))
+        assert stage.interrupter.error is None
+
+
+@pytest.mark.fault("F4")
+def test_exception_in_an_actor_fails_the_run_with_the_actors_traceback() -> None:
+    with started() as stage:
+        stage.all_work()
+        text = "Traceback (most recent call last):\n  ...\nValueError: no such joint"
+        stage.launcher.end(peer(1), RAISED, text=text, error="ValueError: no such joint")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert isinstance(stage.interrupter.error, ActorFailed)
+        expected = (
+            "actor 1 failed: ValueError: no such joint; the run ends. Mend what raised it, or, if "
+            "it may happen at times, set supervision.restart.on_exception to restart_env, restart "
+            f"or drop_actor.\n\n{text}"
+        )
+        assert str(stage.interrupter.error) == expected
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)], "a failed run starts nobody"
+
+
+@pytest.mark.fault("F4")
+def test_actors_that_fail_are_dropped_down_to_the_fewest(caplog: pytest.LogCaptureFixture) -> None:
+    evaluator = {ActorId(3): "the evaluator"}
+    with started(4, on_exception="drop_actor", min_actors=2, names=evaluator) as stage:
+        stage.all_work()
+        stage.launcher.end(peer(1), RAISED, text="its traceback", error="ValueError: no joint")
+        wait_until(lambda: stage.drops, DEADLINE_S, "actor 1 to be dropped")
+        stage.launcher.end(peer(3), RAISED, text="another", error="ValueError: no joint")
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(3, 1))
+        assert stage.drops == [1]
+        assert peer(1, 1) not in stage.launcher.launched
+        assert stage.manager.alive == 3
+        assert stage.interrupter.error is None
+        dropped = "actor 1 failed: ValueError: no joint; the run goes on without it, with 2 others"
+        assert f"{dropped}. Mend what raised it.\n\nits traceback" in caplog.text
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.launcher.end(peer(2), RAISED, text="the last straw", error="ValueError: no joint")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        error = str(stage.interrupter.error)
+        assert "1 would be left, and supervision.restart.min_actors is 2; the run ends." in error
+        assert error.endswith("\n\nthe last straw")
+
+
+@pytest.mark.fault("F5")
+def test_death_before_anybody_has_made_a_step_fails_the_run() -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0), KILLED)
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert "a restart would not help" in str(stage.interrupter.error)
+
+
+# --- actors that hang ----------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F6")
+def test_actor_that_hangs_is_killed_with_its_stacks_and_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(59.0)
+        stage.launcher.works(peer(0), turns=2)
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+        stage.launcher.watch_for(2.0)
+        stage.clock.now += 1.0
+        stage.wait_for(peer(1, 1))
+        assert stage.launcher.killed == [(peer(1), True)]
+        assert stage.exits[0].text == "its stacks"
+        (told,) = caplog.messages
+        assert told == (
+            "actor 1 made no step for 61 s and was killed; it is started again in 1.0 s. If one "
+            "may take so long, raise supervision.step_timeout_s, now 60; else look at where its "
+            "threads stood, which is told below if they could still tell.\n\nits stacks"
+        )
+        assert stage.interrupter.error is None
+
+
+def test_actor_that_cannot_be_killed_at_once_is_not_killed_every_round() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.all_work()
+        stage.launcher.dies_of_kill = False
+        stage.launcher.watch_for(61.0)
+        stage.launcher.wait_rounds(10)
+        assert stage.launcher.killed == [(peer(0), True)]
+
+
+@pytest.mark.fault("F16", "F30")
+def test_actor_that_waits_for_the_learner_does_not_hang() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(0), turns=5, waiting=True)
+        stage.launcher.watch_for(1000.0)
+        stage.launcher.works(peer(0), turns=5, waiting=False)
+        stage.launcher.watch_for(59.0)
+        assert stage.launcher.killed == [], "time counts from the end of its wait"
+        stage.launcher.watch_for(2.0)
+        assert stage.launcher.killed, "after all"
+
+
+@pytest.mark.fault("F6")
+def test_actor_that_is_stopped_while_it_waits_hangs() -> None:
+    with started(1, step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(0), turns=5, waiting=True)
+        stage.launcher.watch_for(100.0)
+        assert stage.launcher.killed == []
+        stage.launcher.stopped.add(peer(0))
+        stage.launcher.wait_rounds()
+        stage.launcher.watch_for(61.0)
+        assert stage.launcher.killed == [(peer(0), True)]
+
+
+@pytest.mark.fault("F5", "F6")
+def test_start_has_a_limit_of_its_own() -> None:
+    with started(1, step_timeout_s=1.0, start_timeout_s=60.0) as stage:
+        stage.launcher.watch_for(59.0)
+        assert stage.launcher.killed == []
+        stage.launcher.watch_for(2.0)
+        assert stage.launcher.killed == [(peer(0), True)]
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        error = str(stage.interrupter.error)
+        assert "actor 0 made no first step for 61 s and was killed; no actor had made" in error
+        assert "raise supervision.start_timeout_s, now 60" in error
+
+
+@pytest.mark.fault("F16", "F33")
+def test_time_in_which_nobody_watched_is_no_hang() -> None:
+    """As after a learner, or the whole machine, was stopped and went on."""
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        for _ in range(20):
+            stage.clock.now += 1e6
+            stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
+def test_new_life_has_all_the_time_again() -> None:
+    with started(step_timeout_s=60.0) as stage:
+        stage.launcher.works(peer(1), turns=7, waiting=True)
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.watch_for(50.0)
+        stage.wait_for(peer(1, 1))
+        stage.launcher.works(peer(1, 1), turns=1, waiting=True)
+        stage.launcher.end(peer(0), KILLED)  # which has never made a step
+        stage.launcher.watch_for(50.0)
+        stage.wait_for(peer(0, 1))
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
+def test_timeout_of_0_never_looks() -> None:
+    with started(1, step_timeout_s=0.0) as stage:
+        stage.launcher.watch_for(1000.0)
+        assert stage.launcher.killed == []
+
+
+# --- actors that eat -----------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F3")
+def test_actor_that_holds_too_much_memory_is_replaced_and_why_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(memory_limit_bytes=100 << 20) as stage:
+        stage.all_work()
+        stage.launcher.memory |= {peer(0): 100 << 20, peer(1): 150 << 20}
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 1 to be killed")
+        stage.launcher.wait_rounds()
+        stage.clock.now += 1.0
+        stage.wait_for(peer(1, 1))
+        assert stage.launcher.killed == [(peer(1), False)]
+        assert caplog.messages == [
+            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100, and "
+            "was killed; it is started again in 1.0 s. If that is no leak, raise the limit, or run "
+            "fewer environments in each actor."
+        ]
+        assert stage.interrupter.error is None
+
+
+def test_memory_without_a_limit_is_nobodys_business() -> None:
+    with started() as stage:
+        stage.launcher.memory[peer(0)] = 1 << 50
+        stage.launcher.wait_rounds()
+        assert stage.launcher.killed == []
+
+
+# --- actors that are slow ------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F29")
+def test_actor_that_is_much_slower_than_the_others_is_replaced_if_that_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(4, min_pace=0.1, pace_window_s=10.0, names={ActorId(3): "the evaluator"}) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, turns in enumerate((500, 100, 3, 1)):
+            stage.launcher.works(peer(i), turns=turns)
+        stage.launcher.watch_for(11.0)
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 2 to be killed")
+        stage.clock.now += 1.0
+        stage.wait_for(peer(2, 1))
+        assert stage.launcher.killed == [(peer(2), True)], "no other, and not the evaluator"
+        told = re.sub(r"[\d.]+ steps/s|median actor made [\d.]+", "#", caplog.messages[0])
+        assert told == (
+            "actor 2 made # over 10 s where the #, and was killed; it is started again in 1.0 s. "
+            "If its environments are meant to be slower, lower supervision.min_pace, now 0.1; else "
+            "look at where its threads stood, which is told below if they could still tell."
+            "\n\nits stacks"
+        )
+
+
+@pytest.mark.fault("F29")
+def test_actor_that_waits_to_make_its_environments_anew_is_not_slow() -> None:
+    with started(3, min_pace=0.5, pace_window_s=10.0) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        stage.launcher.works(peer(0), turns=500)
+        stage.launcher.works(peer(1), turns=500)
+        stage.launcher.works(peer(2), turns=100, waiting=True)
+        stage.launcher.watch_for(22.0)
+        assert stage.launcher.killed == []
+
+
+@pytest.mark.fault("F29")
+def test_what_counts_are_steps_and_not_what_has_become_of_them() -> None:
+    with started(3, min_pace=0.1, pace_window_s=10.0) as stage:
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, produced in enumerate((5000, 5000, 10)):  # a long trajectory is held back
+            stage.launcher.works(peer(i), turns=500, produced=produced)
+        stage.launcher.watch_for(22.0)
+        assert stage.launcher.killed == []
+
+
+@pytest.mark.fault("F29")
+def test_who_ended_before_it_was_killed_ended_by_itself() -> None:
+    with started(3, min_pace=0.1, pace_window_s=10.0) as stage:
+        stage.launcher.dies_of_kill = False
+        stage.all_work()
+        stage.launcher.watch_for(11.0)
+        for i, turns in enumerate((500, 500, 3)):
+            stage.launcher.works(peer(i), turns=turns)
+        stage.launcher.watch_for(11.0)
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 2 to be killed")
+        stage.launcher.end(peer(2), RAISED, text="a traceback", error="ValueError: broken")
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert str(stage.interrupter.error).startswith("actor 2 failed: ValueError: broken")
+
+
+@pytest.mark.fault("F29")
+def test_slow_actors_are_left_alone_by_default() -> None:
+    with started(3, pace_window_s=1.0) as stage:
+        stage.all_work()
+        stage.launcher.works(peer(0), turns=10_000)
+        stage.launcher.works(peer(1), turns=10_000)
+        stage.launcher.watch_for(5.0)
+        assert stage.launcher.killed == []
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+def test_ends_that_were_asked_for_are_not_answered(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.manager.expect_ends()
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1), RAISED, text="a traceback", error="ValueError: late")
+        wait_until(lambda: stage.launcher.closed, DEADLINE_S, "the manager to end by itself")
+        stage.manager.stop()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+        assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
+        assert stage.interrupter.error is None
+        assert [r.levelno for r in caplog.records] == [logging.WARNING]
+        assert caplog.messages == [
+            "actor 1 failed: ValueError: late, at the end of the run; what it had not sent is "
+            "lost. Mend what raised it.\n\na traceback"
+        ]
+
+
+def test_death_just_before_the_end_is_not_answered_either() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.manager.expect_ends()
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+def test_actor_that_is_to_end_is_left_to_the_deadline_of_stop() -> None:
+    with started(step_timeout_s=60.0) as stage:
+        stage.all_work()
+        stage.manager.expect_ends()
+        stage.launcher.watch_for(61.0)
+        assert stage.launcher.killed == []
+
+
+def test_no_actor_is_started_once_the_run_is_to_end_in_a_hurry() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.interrupter.stop("enough", urgent=True)
+        stage.launcher.end(peer(0), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.launcher.wait_rounds()
+        assert stage.launcher.launched == [peer(0), peer(1)]
+
+
+@pytest.mark.fault("F14")
+def test_actor_that_a_signal_to_the_whole_job_ended_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with started(max_restarts=0) as stage:
+        stage.interrupter.stop("interrupted by SIGTERM", urgent=True)
+        stage.launcher.end(peer(0), TERMINATED)
+        stage.launcher.wait_rounds()
+        assert [ended.peer for ended in stage.exits] == [peer(0)]
+        assert stage.interrupter.error is None
+        assert not caplog.records
+
+
+@pytest.mark.fault("F14")
+def test_actor_may_end_of_such_a_signal_before_the_learner_has_heard_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._SAME_SIGNAL_S", DEADLINE_S)
+    with started() as stage:
+        stage.launcher.end(peer(0), TERMINATED)
+        wait_until(lambda: not stage.launcher._ended, DEADLINE_S, "the manager to see it")
+        stage.interrupter.stop("interrupted by SIGTERM", urgent=True)
+        stage.launcher.wait_rounds()
+        assert [ended.peer for ended in stage.exits] == [peer(0)]
+        assert stage.interrupter.error is None
+        assert not caplog.records
+
+
+def test_actor_that_alone_has_got_a_signal_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._SAME_SIGNAL_S", 0.0)
+    with started() as stage:
+        stage.all_work()
+        stage.launcher.end(peer(0), TERMINATED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(0, 1))
+
+
+def test_evaluator_that_died_comes_back_for_the_last_evaluation() -> None:
+    with started() as stage:
+        stage.all_work()
+        stage.interrupter.stop("400 steps")
+        stage.launcher.end(peer(1), KILLED)
+        stage.launcher.wait_rounds()
+        stage.clock.now += 100.0
+        stage.wait_for(peer(1, 1))
+
+
+def test_stop_waits_for_actors_that_are_about_to_end() -> None:
+    with started() as stage:
+        stopping = threading.Thread(target=stage.manager.stop)
+        stopping.start()
+        stage.launcher.wait_rounds()
+        assert stopping.is_alive()
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1))
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+        assert stage.launcher.killed == []
+        assert stage.launcher.closed == 1
+
+
+def test_actors_that_a_second_signal_kills_are_not_blamed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    with started() as stage:
+        with monkeypatch.context() as patch:
+            patch.setattr(stage.manager._thread, "join", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                stage.manager.stop()
+        stage.manager.stop()
+        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
+        assert not caplog.records
+
+
+def test_actors_that_are_given_no_time_are_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.manager.stop(timeout_s=0.0)
+        assert [who for who, _ in stage.launcher.killed] == [peer(0), peer(1)]
+        assert not caplog.records
+
+
+def test_stop_kills_actors_that_do_not_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0))
+        stage.manager.stop(timeout_s=0.05)
+        assert stage.launcher.killed == [(peer(1), False)]
+        assert [ended.peer for ended in stage.exits] == [peer(0), peer(1)]
+        assert stage.manager.alive == 0
+        assert stage.launcher.closed == 1
+        assert "actor 1 did not end in time and is killed; what it had not sent" in caplog.text
+        assert "raise supervision.stop_timeout_s, now " in caplog.text
+
+
+def test_stop_gives_up_a_launcher_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrl.supervision.actor_manager._LET_GO_S", 0.05)
+    stage, may_end = Stage(1, ActorManagerConfig(stop_timeout_s=0.05)), threading.Event()
+    monkeypatch.setattr(stage.launcher, "close", lambda: may_end.wait(DEADLINE_S))
+    stage.manager.start()
+    try:
+        with pytest.raises(ActorFailed, match=r"watches actors did not end within 0\.1 s after"):
+            stage.manager.stop()
+    finally:
+        may_end.set()
+        stage.manager._thread.join(DEADLINE_S)
+    stage.manager.stop()
+
+
+def test_stop_may_be_called_again_and_without_start() -> None:
+    with started() as stage:
+        stage.launcher.end(peer(0))
+        stage.launcher.end(peer(1))
+        stage.manager.stop()
+        stage.manager.stop()
+        assert stage.launcher.closed == 1
+    idle = Stage(1, ActorManagerConfig())
+    idle.manager.stop()
+    assert idle.launcher.launched == []
+
+
+@pytest.mark.fault("F10")
+def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
+    error = ActorFailed("the process that starts actors has gone")
+    stage = Stage(1, ActorManagerConfig())
+    stage.launcher.error = error
+    stage.manager.start()
+    wait_until(lambda: stage.launcher.closed, DEADLINE_S, "the launcher to be closed")
+    stage.manager.stop()
+    assert stage.interrupter.error is error
+    assert stage.launcher.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
+        ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
+        ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(off\)"),
+        ({"min_pace": 1.0}, r"supervision\.min_pace must be 0 \(never\) or a share below 1"),
+        ({"pace_window_s": 0.0}, r"supervision\.pace_window_s must be positive"),
+        ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
+        ({"start_timeout_s": math.inf}, r"supervision\.start_timeout_s must be .* finite, got inf"),
+        ({"stop_timeout_s": math.inf}, r"supervision\.stop_timeout_s must be .* finite, got inf"),
+        ({"pace_window_s": math.inf}, r"supervision\.pace_window_s must be .* finite, got inf"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ActorManagerConfig(**settings)

@@ -1,0 +1,174 @@
+"""What an actor is to run reaches it alone: in no file, and in nobody else's descriptors."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import zlib
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.supervision.local import LocalLauncher, StartMethod, pickled
+from asyncrl.supervision.local_files import make_body, take_body
+from tests.contracts.test_launcher import DEADLINE_S, peer, runs
+from tests.supervision import bodies
+from tests.support.helpers import wait_until
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows descriptors in /proc"),
+]
+
+both = pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+
+
+def its_server() -> psutil.Process:
+    (server,) = (p for p in psutil.Process().children() if "_server" in " ".join(p.cmdline()))
+    return server
+
+
+def held(pid: int) -> list[str]:
+    """Return the bodies that a process holds."""
+    return [link for link in bodies.descriptors(pid) if "asyncrl-body" in link]
+
+
+def everyone() -> list[int]:
+    server = its_server()
+    return [os.getpid(), server.pid, *(actor.pid for actor in server.children(recursive=True))]
+
+
+def test_it_arrives_whole_and_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+    for system in ("linux", "darwin"):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "platform", system)
+            body = make_body(b"secret" * 1000)
+        assert list(tmp_path.iterdir()) == []
+        assert os.fstat(body).st_nlink == 0, "it has no name"
+        assert not os.get_inheritable(body)
+        assert take_body(body) == b"secret" * 1000
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(body)
+
+
+def test_nobody_can_change_it() -> None:
+    body = make_body(b"secret")
+    with pytest.raises(PermissionError):
+        os.pwrite(body, b"x", 0)
+    for size in (0, 100):
+        with pytest.raises(PermissionError):
+            os.truncate(body, size)
+    assert take_body(body) == b"secret"
+
+
+def test_what_cannot_be_written_leaves_no_descriptor() -> None:
+    before = bodies.descriptors(os.getpid())
+    with pytest.raises(TypeError):
+        make_body("text")  # type: ignore[arg-type]
+    assert bodies.descriptors(os.getpid()) == before
+
+
+@both
+def test_it_may_be_large(start_method: StartMethod) -> None:
+    data = os.urandom(50 << 20)
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), partial(bodies.tells_checksum, data=data))
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert (ended.code, ended.last.produced) == (0, zlib.crc32(data)), ended.text
+
+
+@both
+def test_each_life_gets_its_own_and_nobody_keeps_one(start_method: StartMethod) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        for life in range(2):
+            its_server().suspend()  # so that they all come at once
+            lives = {peer(i, life): 10 * life + i for i in range(4)}
+            for who, number in lives.items():
+                launcher.launch(who, partial(bodies.tells_and_waits, number=number))
+            assert held(os.getpid()) == []
+            its_server().resume()
+            for who, number in lives.items():
+                wait_until(partial(runs, launcher, who), DEADLINE_S, f"{who}")
+                assert launcher.progress(who).produced == number
+            assert len(everyone()) == 2 + len(lives)
+            assert not any(held(pid) for pid in everyone())
+            for who in lives:
+                launcher.kill(who)
+            while lives:
+                for ended in launcher.exits(DEADLINE_S):
+                    del lives[ended.peer]
+
+
+@both
+def test_an_actor_has_closed_it_before_it_runs_a_line_of_the_users(
+    tmp_path: Path, start_method: StartMethod
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), bodies.LooksWhileUnpickled(tmp_path / "notes"))
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert ended.code == 0, ended.text
+    links = json.loads((tmp_path / "notes").read_text())
+    assert links
+    assert not any("asyncrl-body" in link for link in links)
+
+
+@both
+def test_one_that_has_come_for_another_is_not_inherited(start_method: StartMethod) -> None:
+    """A system may deliver a descriptor before the whole of the order that goes with it."""
+    with LocalLauncher(start_method=start_method) as launcher:
+        early = make_body(pickled(bodies.waits))
+        launcher._order({"kill": "nobody", "stacks": False}, early)
+        os.close(early)
+        launcher.launch(peer(), bodies.waits)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "the actor at work")
+        server = its_server()
+        (actor,) = server.children()
+        assert len(held(server.pid)) == 1, "it waits for its order"
+        assert held(actor.pid) == []
+
+
+@both
+def test_one_for_which_there_is_no_descriptor_left_is_told_of(start_method: StartMethod) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(0), bodies.waits)
+        wait_until(lambda: launcher.progress(peer(0)).turns, DEADLINE_S, "the helper at work")
+        server = its_server().pid
+        soft, hard = resource.prlimit(server, resource.RLIMIT_NOFILE)
+        taken = 3  # the standard ones; `poll` needs room for two
+        resource.prlimit(server, resource.RLIMIT_NOFILE, (taken, hard))
+        launcher.launch(peer(1), partial(bodies.tells_and_waits, number=1))
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.peer == peer(1)
+        assert (ended.began, ended.error) == (False, "OSError: [Errno 24] Too many open files")
+        resource.prlimit(server, resource.RLIMIT_NOFILE, (soft, hard))
+        launcher.launch(peer(2), partial(bodies.tells_and_waits, number=2))
+        wait_until(lambda: launcher.progress(peer(2)).turns, DEADLINE_S, "another one")
+        assert launcher.progress(peer(2)).produced == 2, "its own, not that of the one before"
+
+
+@both
+def test_what_an_actor_starts_does_not_hold_it(tmp_path: Path, start_method: StartMethod) -> None:
+    notes = tmp_path / "notes"
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), bodies.StartsHelpers(notes))
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        pids = [int(word) for word in notes.read_text().split()]
+        assert len(pids) == 3
+        assert not any(held(pid) for pid in (*pids, *everyone()))
+
+
+def test_the_look_at_descriptors_sees_one() -> None:
+    body = make_body(b"secret")
+    os.set_inheritable(body, True)
+    wait = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(wait, stdin=subprocess.PIPE, pass_fds=[body]) as process:
+        assert len(held(os.getpid())) == len(held(process.pid)) == 1
+        process.communicate(b"\n")
+    os.close(body)

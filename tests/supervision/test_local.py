@@ -1,0 +1,482 @@
+"""What is the local launcher's own: its helper process, its directory, and who survives whom."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+import pytest
+
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
+from asyncrl.supervision import local
+from asyncrl.supervision.local import LocalLauncher, StartMethod
+from asyncrl.supervision.local_files import ALIVE, kill_marked, make_directory, marked
+from tests.contracts.test_launcher import DEADLINE_S, alive, peer
+from tests.supervision import bodies
+from tests.support.helpers import many_descriptors, wait_until
+from tests.support.leftovers import children
+
+
+def its_server() -> psutil.Process:
+    (server,) = children()
+    assert "_server" in " ".join(server.cmdline())
+    return server
+
+
+@pytest.mark.fault("F35")
+def test_its_directory_is_private_and_goes_with_it() -> None:
+    with LocalLauncher() as launcher:
+        assert stat.S_IMODE(launcher.directory.stat().st_mode) == 0o700
+        assert launcher.directory.is_dir()
+    assert not launcher.directory.exists()
+
+
+def test_its_helper_runs_nothing_that_lies_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Others may have put it there, as they can in /tmp.
+    (tmp_path / "json.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.returns)
+        assert launcher.exits(DEADLINE_S)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_helper_that_has_started_nobody_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loads_for_ever.py").write_text("import time\ntime.sleep(1e6)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(local, "_CLOSE_S", 1e6)
+    LocalLauncher(preload=["loads_for_ever"]).close()
+    assert not children()
+
+
+@pytest.mark.fault("F38")
+def test_its_end_reaches_its_helper_also_if_a_child_of_the_learner_keeps_its_socket() -> None:
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.waits)
+        kept = [launcher._control.fileno()]
+        # What has been forked keeps all descriptors: workers of a data loader, or of a pool.
+        with subprocess.Popen(waits, stdin=subprocess.PIPE, pass_fds=kept):
+            launcher.close()
+    assert launcher._server.returncode == 0, "it has ended by itself"
+
+
+@pytest.mark.fault("F35")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_its_directory_is_made_leaves_none(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def interrupted() -> tuple[Path, int]:
+        directory, descriptor = make_directory()
+        made.append(directory)
+        signal.raise_signal(number)
+        return directory, descriptor
+
+    def on_signal(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "make_directory", interrupted)
+    before = signal.signal(number, on_signal)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            LocalLauncher()
+    finally:
+        signal.signal(number, before)
+    (directory,) = made
+    assert not directory.exists()
+
+
+@pytest.mark.fault("F24")
+def test_actors_are_watched_with_any_number_of_open_files() -> None:
+    with many_descriptors(), LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == 0
+
+
+@pytest.mark.fault("F1")
+def test_end_takes_the_actors_group_along_also_where_the_dead_cannot_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Under macOS, Python has `os.waitid` from 3.13 on.
+    (tmp_path / "has_no_waitid.py").write_text("import os\ndel os.waitid")
+    monkeypatch.syspath_prepend(tmp_path)
+    notes = tmp_path / "notes"
+    with LocalLauncher(preload=["has_no_waitid"]) as launcher:
+        launcher.launch(peer(), bodies.StartsHelpers(notes))
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        actor, near, _ = (int(pid) for pid in notes.read_text().split())
+        os.kill(actor, signal.SIGKILL)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGKILL
+        wait_until(lambda: not alive(near), DEADLINE_S, "the helper in its group gone")
+
+
+@pytest.mark.fault("F1")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to the helper")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_end_takes_along_what_the_actor_started_in_other_sessions_and_nobody_elses(
+    tmp_path: Path, start_method: StartMethod
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        notes = [tmp_path / name for name in ("helpers", "orphan", "others")]
+        launcher.launch(peer(0), bodies.StartsHelpers(notes[0]))
+        launcher.launch(peer(1), bodies.LeavesOrphan(notes[1]))
+        launcher.launch(peer(2), bodies.LeavesOrphan(notes[2]))
+        for path in notes:
+            wait_until(path.is_file, DEADLINE_S, "what the actors start")
+        far, orphan, others = (int(path.read_text().split()[-1]) for path in notes)
+        launcher.kill(peer(0))
+        launcher.kill(peer(1))
+        wait_until(lambda: not alive(far), DEADLINE_S, "the one with a parent gone")
+        wait_until(lambda: not alive(orphan), DEADLINE_S, "the one without gone")
+        assert alive(others), "its actor lives"
+        assert launcher.progress(peer(2)).turns
+
+
+def test_files_of_a_life_go_with_it() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.raises)
+        launcher.exits(DEADLINE_S)
+        assert [path.name for path in launcher.directory.iterdir()] == [ALIVE]
+
+
+@pytest.mark.fault("F14", "F15")
+def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.takes_turns)
+        wait_until(lambda: launcher.progress(peer()).turns > 0, DEADLINE_S, "life")
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP):
+            its_server().send_signal(number)
+        (actor,) = its_server().children()
+        actor.send_signal(signal.SIGUSR1)
+        turns = launcher.progress(peer()).turns
+        wait_until(lambda: launcher.progress(peer()).turns > turns, DEADLINE_S, "more of it")
+        actor.send_signal(signal.SIGTERM)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGTERM, "or else environments could not end their helpers"
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_what_an_actor_logs_is_logged_here_also_if_it_was_killed(
+    start_method: StartMethod,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), bodies.logs)
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert ended.code == -signal.SIGKILL
+    told = [(r.name, r.levelname, r.message) for r in caplog.records]
+    assert told == [("tests.bodies", "WARNING", "the lid\nis loose")]
+    assert "lid" not in capfd.readouterr().err, "it would break into the live view"
+
+
+def test_watching_actors_makes_no_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    # CPython remembers parts of each path in a table that grows with them, if only up to twice.
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.takes_turns)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        assert launcher.exits(0.05) == [], "but it has told where it lives"
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "__new__", lambda *_: pytest.fail("a path was made"))
+            patched.setattr(Path, "__truediv__", lambda *_: pytest.fail("a path was made"))
+            for _ in range(5):
+                assert launcher.exits(0.05) == []
+                assert launcher.memory_bytes(peer()) > 0
+                assert launcher.progress(peer()).turns >= 0
+
+
+def test_what_an_actor_logs_without_end_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.logs_without_end)
+        launcher.exits(DEADLINE_S)
+    assert 500 < len(caplog.records) < 1100
+
+
+def test_an_unknown_start_method_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"start_method must be .* got 'thread'"):
+        LocalLauncher(start_method="thread")  # type: ignore[arg-type]
+
+
+def test_one_slot_has_one_life() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.waits)
+        with pytest.raises(ValueError, match="lives already"):
+            launcher.launch(peer(), bodies.waits)
+
+
+def test_a_module_that_cannot_be_preloaded_does_not_keep_actors_from_starting() -> None:
+    with LocalLauncher(preload=["no_such_module"]) as launcher:
+        launcher.launch(peer(), bodies.returns)
+        assert launcher.exits(DEADLINE_S)[0].code == 0
+
+
+NO_THREAD = """
+import threading
+
+def start(_):
+    raise RuntimeError("can't start new thread")
+
+threading.Thread.start = start
+"""
+
+
+@pytest.mark.fault("F5")
+def test_actor_that_the_system_has_no_thread_for_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no_thread.py").write_text(NO_THREAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    with LocalLauncher(preload=["no_thread"]) as launcher:
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+    assert (ended.code, ended.began) == (1, False)
+    assert ended.error == "RuntimeError: can't start new thread"
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
+def test_without_its_helper_process_it_says_so_and_kills_all(
+    start_method: str, body: object
+) -> None:
+    with LocalLauncher(start_method=start_method) as launcher:  # type: ignore[arg-type]
+        launcher.launch(peer(), body)  # type: ignore[arg-type]
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        (actor,) = its_server().children()
+        its_server().kill()
+        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+        wait_until(lambda: not alive(actor.pid), DEADLINE_S, "the actor gone")
+
+
+ENDS_SLOWLY = """
+import atexit, signal, sys, time
+
+atexit.register(time.sleep, 0.3)
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(3))
+"""
+
+
+@pytest.mark.fault("F11")
+def test_helper_process_that_ends_by_itself_tells_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_slowly.py").write_text(ENDS_SLOWLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(local, "_LAST_WORD_S", DEADLINE_S)
+    with LocalLauncher(preload=["ends_slowly"]) as launcher:
+        launcher.launch(peer(), bodies.waits)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        its_server().send_signal(signal.SIGUSR2)
+        with pytest.raises(ActorFailed, match=r"has gone \(exit code 3\)"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("body", [bodies.StartsHelpers, bodies.ForksAway])
+def test_what_actors_have_started_does_not_survive_the_helper_process(
+    tmp_path: Path, start_method: StartMethod, body: type[bodies.ForksAway]
+) -> None:
+    notes = tmp_path / "notes"
+    with LocalLauncher(start_method=start_method) as launcher:
+        launcher.launch(peer(), body(notes))
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        family = its_server().children(recursive=True)
+        its_server().kill()
+        with pytest.raises(ActorFailed, match="process that starts actors has gone"):
+            wait_until(lambda: launcher.exits(1.0), DEADLINE_S, "the news")
+        wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    assert int(notes.read_text().split()[-1]) in {p.pid for p in family}
+
+
+LEARNER = textwrap.dedent("""\
+    import sys
+    from pathlib import Path
+    from asyncrl.supervision.local import LocalLauncher
+    from asyncrl.core.messages import Peer
+    from tests.supervision import bodies
+
+    launcher = LocalLauncher(start_method=sys.argv[2])
+    body = getattr(bodies, sys.argv[3] if sys.argv[3:] else "StartsHelpers")
+    launcher.launch(Peer(actor_id=0, incarnation=0), body(Path(sys.argv[1])))
+    launcher.launch(Peer(actor_id=1, incarnation=0), bodies.holds_the_gil)
+    while not launcher.progress(Peer(actor_id=1, incarnation=0)).turns:
+        launcher.exits(0.01)
+    print(launcher.directory, flush=True)
+    sys.stdin.read()
+""")
+
+
+@pytest.mark.fault("F11", "F35")
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_nothing_survives_a_learner_that_is_killed(tmp_path: Path, start_method: str) -> None:
+    notes = tmp_path / "notes"
+    with subprocess.Popen(
+        [sys.executable, "-c", LEARNER, str(notes), start_method],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as learner:
+        assert learner.stdout
+        directory = Path(learner.stdout.readline().strip())
+        wait_until(notes.is_file, DEADLINE_S, "the actor's helpers")
+        family = psutil.Process(learner.pid).children(recursive=True)
+        assert len(family) == 5  # the server, two actors, and two helpers of one of them
+        for pid in notes.read_text().split():
+            os.kill(int(pid), signal.SIGSTOP)  # an actor and its helpers; the other holds the GIL
+        learner.kill()
+    wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    wait_until(lambda: not directory.exists(), DEADLINE_S, "the directory gone")
+
+
+@pytest.mark.fault("F11", "F35")
+@pytest.mark.parametrize("body", ["StartsHelpers", "ForksAway"])
+def test_what_a_learner_and_its_helper_left_is_removed_by_the_next_launcher(
+    tmp_path: Path, body: str
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEARNER, str(tmp_path / "notes"), "forkserver", body],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as learner:
+        assert learner.stdout
+        directory = Path(learner.stdout.readline().strip())
+        wait_until((tmp_path / "notes").is_file, DEADLINE_S, "the actor's helpers")
+        family = psutil.Process(learner.pid).children(recursive=True)
+        far = psutil.Process(int((tmp_path / "notes").read_text().split()[-1]))
+        with LocalLauncher():
+            assert directory.is_dir(), "somebody uses it"
+        learner.send_signal(signal.SIGSTOP)  # so that it cannot tidy up after its helper
+        psutil.Process(learner.pid).children()[0].kill()
+        learner.kill()
+    family.remove(far)  # in a session of its own, where nobody but the helper finds it
+    wait_until(lambda: not any(alive(p.pid) for p in family), DEADLINE_S, "all of them gone")
+    assert alive(far.pid)
+    assert directory.is_dir(), "nobody was left to remove it"
+    foreign = directory.with_name("asyncrl-of-somebody-else")
+    foreign.mkdir()
+    with LocalLauncher() as launcher:
+        assert not directory.exists()
+        wait_until(lambda: not alive(far.pid), DEADLINE_S, "what was left of it")
+        assert foreign.is_dir(), "not one of ours"
+        assert launcher.directory.is_dir()
+    foreign.rmdir()
+
+
+def drafts() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob(".asyncrl-*")}
+
+
+@pytest.mark.fault("F17", "F35")
+def test_directory_that_cannot_be_made_whole_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = drafts()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            make_directory()
+    assert drafts() == before
+
+
+@pytest.mark.fault("F35")
+def test_half_made_directory_of_a_learner_that_was_killed_is_removed_later() -> None:
+    old, new = (Path(tempfile.gettempdir()) / f".asyncrl-{name}" for name in ("old", "new"))
+    for path in (old, new):
+        path.mkdir()
+        (path / ALIVE).touch()
+    hours_ago = time.time() - 2 * 3600
+    os.utime(old, (hours_ago, hours_ago))
+    with LocalLauncher():
+        assert new.is_dir(), "somebody may just be making it"
+        shutil.rmtree(new)
+        assert not old.exists()
+
+
+@pytest.mark.fault("F11")
+def test_only_what_is_marked_with_a_directory_is_killed_for_it(tmp_path: Path) -> None:
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    mine, similar = tmp_path / "mine", tmp_path / "mine-too"
+    environments = [marked(dict(os.environ), d) for d in (mine, similar)] + [dict(os.environ)]
+    with ExitStack() as ending:
+        processes = []
+        for environment in environments:
+            process = subprocess.Popen(waits, stdin=subprocess.PIPE, env=environment)
+            processes.append(process)
+            ending.enter_context(process)
+            ending.callback(process.kill)
+        kill_marked(mine)
+        assert processes[0].wait(DEADLINE_S) == -signal.SIGKILL
+        assert [process.poll() for process in processes[1:]] == [None, None]
+
+
+@pytest.mark.fault("F12")
+def test_ctrl_c_does_not_reach_actors() -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), bodies.waits)
+        wait_until(lambda: launcher.progress(peer()).turns, DEADLINE_S, "a first turn")
+        (actor,) = its_server().children()
+        # A terminal sends it to the learner's whole process group, which the actor is not in.
+        assert os.getpgid(actor.pid) != os.getpgrp()
+        actor.send_signal(signal.SIGINT)
+        launcher.kill(peer(), with_stacks=True)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert ended.code == -signal.SIGKILL
+
+
+SWEEP = textwrap.dedent("""
+    import multiprocessing
+
+    from asyncrl.supervision.local import LocalLauncher
+    from asyncrl.core.messages import Peer
+    from asyncrl.core.types import ActorId
+
+    class Body:
+        def __call__(self, progress):
+            progress.turn(7)
+
+    def run_one(seed):
+        with LocalLauncher() as launcher:
+            launcher.launch(Peer(actor_id=ActorId(0), incarnation=0), Body())
+            (ended,) = launcher.exits(60.0)
+            return ended.text or ended.last.produced
+
+    if __name__ == "__main__":
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map(run_one, [0]))
+""")
+
+
+def test_script_that_spawns_processes_may_start_actors_in_them(tmp_path: Path) -> None:
+    script = tmp_path / "sweep.py"
+    script.write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.stdout == "[7]\n", done.stderr

@@ -1,0 +1,158 @@
+"""Settings that contradict each other are refused before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.actor.step_processor import OneStep, Step
+from asyncrl.actor.trajectory_processor import Trajectories
+from asyncrl.core.agent import Act
+from asyncrl.core.env import BatchEnv, EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import ColumnSpec, SegmentConfig
+from asyncrl.core.types import ActorId, ModelVersion
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.plan import RunPlan
+from asyncrl.transport.local import LocalTransport
+from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+from tests.support.sample_messages import make_peer
+
+CONFIG = AsyncConfig(
+    actors=3,
+    segment=SegmentConfig(length=4),
+    replay=UniformReplayConfig(capacity=100, n_step=2),
+    limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=10),
+    trainer=AsyncTrainerConfig(batch_size=8),
+)
+ONCE = replace(
+    CONFIG, replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
+)
+
+
+def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
+    values: dict[str, Any] = {"make_processor": None, "actor_agents": None} | parts
+    return RunPlan(ConstantConfig(action=1), CountingBatch, config=config, **values)
+
+
+def test_segments_are_those_that_the_replay_reads() -> None:
+    schema = plan().schema
+    assert (schema.length, schema.lookahead, schema.frame_stack) == (4, 2, 1)
+    assert [column.name for column in schema.columns][:2] == ["obs", "action"]
+
+
+def test_environments_are_looked_at_once_and_closed() -> None:
+    made: list[CountingBatch] = []
+
+    def make_env() -> BatchEnv:
+        made.append(CountingBatch(n_envs=5))
+        return made[-1]
+
+    setup = RunPlan(ConstantConfig(), make_env, None, CONFIG, None).setup
+    assert (setup.actors, setup.envs_per_actor, setup.samples_per_insert) == (3, 5, 2.0)
+    assert [env.closed for env in made] == [True]
+
+
+def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
+    for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
+        config = replace(CONFIG, evaluation=EvaluationConfig(where=where))  # type: ignore[arg-type]
+        one = plan(config)
+        bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
+        assert sorted(bodies) == [ActorId(i) for i in range(slots)]
+
+
+def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
+    one = plan(replace(CONFIG, evaluation=EvaluationConfig(where="background")))
+    link = LocalTransport(one.schema).listen()
+    bodies = one.bodies(link.admit, lambda: None)  # type: ignore[arg-type,return-value]
+    for actor_id, make_body in bodies.items():
+        make_body(make_peer(actor_id))
+    assert link._table.evaluators == {ActorId(CONFIG.actors)}
+
+
+@dataclass(frozen=True)
+class RememberingConfig(ConstantConfig):
+    """Wants a column as it was where a trajectory starts."""
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        return (ColumnSpec("memory", "float32", (3,), start=True),)
+
+
+@pytest.mark.parametrize("named", [(), ("memory",), ("model_version",)])
+def test_start_columns_of_the_agent_are_kept_as_such(named: tuple[str, ...]) -> None:
+    config = replace(ONCE, replay=TrajectoryQueueConfig(start_columns=named))
+    one = RunPlan(RememberingConfig(), CountingBatch, None, config, None)
+    buffer, schema = one.build_buffer(), one.schema
+    columns = {c.name: np.zeros((2, schema.rows, *c.shape), c.dtype) for c in schema.columns}
+    buffer.push(columns, np.full(2, schema.rows))
+    batch = buffer.sample(8)
+    assert batch["memory"].shape == (2, 3)
+    assert batch["model_version"].shape == ((2,) if "model_version" in named else (2, 4))
+
+
+def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
+    with pytest.raises(ConfigError, match=r"needs its column 'memory'.*UniformReplayConfig"):
+        RunPlan(RememberingConfig(), CountingBatch, None, CONFIG, None)
+
+
+@pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
+def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
+    one = RunPlan(AskingConfig(), CountingBatch, make_processor, CONFIG, None)
+    processor = one._make_processor()
+    env, obs = CountingBatch(), np.zeros((2, 2), np.float32)
+    outcome = env.step(np.ones(2, np.int64))
+    step = Step(obs, Act(np.ones(2, np.int64)), outcome, ModelVersion(0))
+    rows = [*processor.process(step), *processor.finish(outcome.obs)]
+    columns = {name for row in rows for name in row.columns}
+    assert columns == {column.name for column in one.schema.columns}
+
+
+def test_learner_and_buffer_are_the_configs() -> None:
+    one = plan()
+    learner = one.build_learner()
+    assert isinstance(learner, ConstantAgent)
+    assert learner.params["action"] == 1
+    assert one.build_buffer().capacity == 100
+
+
+def test_what_is_handed_out_once_needs_no_warm_up() -> None:
+    limiter = plan(ONCE).limiter
+    assert not limiter.may_sample(8)
+    limiter.on_insert(8)
+    assert limiter.may_sample(8)
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "words"),
+    [
+        (CONFIG, {"actor_agents": [ConstantConfig()] * 2}, "2 actor_agents were given for 3"),
+        (replace(CONFIG, trainer=AsyncTrainerConfig(batch_size=101)), {}, "trainer.batch_size of"),
+        (replace(CONFIG, limiter=RateLimiterConfig(min_size=101)), {}, "limiter.min_size of 101"),
+        (replace(CONFIG, segment=SegmentConfig(length=60)), {}, "one message .* of 120"),
+        (replace(ONCE, limiter=RateLimiterConfig()), {}, "samples_per_insert must be 1"),
+        (
+            replace(CONFIG, limiter=RateLimiterConfig(min_size=10, band_transitions=1)),
+            {},
+            "would deadlock",
+        ),
+    ],
+)
+def test_contradictions_are_refused(config: AsyncConfig, parts: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan(config, **parts)
+
+
+def test_what_is_given_is_looked_at_before_anything_else() -> None:
+    with pytest.raises(ConfigError, match=r"write ConstantConfig\(\)"):
+        RunPlan(ConstantConfig, CountingBatch, None, CONFIG, None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="got 'dqn'"):
+        plan(actor_agents=[ConstantConfig(action=1), "dqn", ConstantConfig()])
+    with pytest.raises(ConfigError, match="make_env must be a function"):
+        RunPlan(ConstantConfig(), CountingBatch(), None, CONFIG, None)  # type: ignore[arg-type]

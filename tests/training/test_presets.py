@@ -1,0 +1,98 @@
+"""What settings start from: presets, agents of one's own, another kind of replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.sac import SACConfig
+from asyncrl.core.errors import ConfigError
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.presets import preset, preset_like, preset_lines, with_replay
+from asyncrl.training.run_config import RunConfig
+from tests.support.fakes import ConstantConfig
+
+
+def test_presets_are_complete() -> None:
+    assert (preset("dqn").agent, preset("dqn").env) == (DQNConfig(), "CartPole-v1")
+    assert isinstance(preset("sac").agent, SACConfig)
+    assert preset("sac").env == "Pendulum-v1"
+    atari = preset("dqn-atari")
+    assert (atari.env, atari.segment.frame_stack) == ("ALE/Pong-v5", 4)
+    assert preset("tests.support.fakes:ConstantConfig") == RunConfig(agent=ConstantConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "unknown agent 'nothing'; use .*dqn, dqn-atari, "),
+        ("dqn_atari", "unknown agent 'dqn_atari'"),
+        ("../presets/dqn", "unknown agent"),
+        ("tests.support.fakes:COUNTING_SPEC", "no class of agent configs"),
+        ("tests.support.fakes:CountingBatch", "build, build_policy and extra_columns"),
+        ("tests.support.fakes:Nobody", "has no 'Nobody'"),
+    ],
+)
+def test_what_is_no_agent_config_is_refused(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        preset(name)
+
+
+@pytest.mark.parametrize("name", preset_lines())
+def test_preset_is_fit_to_train(name: str) -> None:
+    config = preset(name)
+    replay: Any = config.replay
+    small = replace(config, replay=replace(replay, capacity=min(replay.capacity, 20_000)))
+    try:
+        trainer = build_async_trainer(config.agent, config.env_config().build, small)
+    except ConfigError as error:
+        if "pip install" not in str(error):
+            raise
+        pytest.skip(f"a package is missing: {error}")
+    trainer.close()
+    assert 1 <= config.limiter.samples_per_insert <= 256
+    assert config.limiter.min_size <= config.replay.capacity
+    assert config.trainer.batch_size <= config.replay.capacity
+    assert config.stop_condition() is None, "how long to train is for the user to say"
+
+
+@pytest.mark.parametrize("name", preset_lines())
+def test_preset_says_in_a_line_what_it_is_for(name: str) -> None:
+    line = preset_lines()[name]
+    assert line.endswith(".")
+    assert len(f"{name}: {line}") <= 100
+
+
+def test_presets_have_the_names_of_their_files() -> None:
+    assert {"dqn", "dqn-atari", "sac"} <= set(preset_lines())
+
+
+def test_replay_of_another_kind_keeps_the_settings_both_have() -> None:
+    start = preset("dqn")
+    chosen = with_replay(start, "prioritized")
+    assert chosen.replay == PrioritizedReplayConfig(n_step=5)
+    assert with_replay(chosen, "prioritized") is chosen
+    assert with_replay(chosen, "uniform") == start
+
+
+def test_replay_with_a_layout_of_its_own_stays() -> None:
+    start = RunConfig(
+        replay=TrajectoryQueueConfig(), limiter=RateLimiterConfig(samples_per_insert=1.0)
+    )
+    with pytest.raises(ConfigError, match="would replace TrajectoryQueueConfig, whose batches DQN"):
+        with_replay(start, "prioritized")
+
+
+def test_every_preset_is_most_like_itself() -> None:
+    for name in preset_lines():
+        assert preset(preset_like(preset(name))).agent == preset(name).agent
+    changed = RunConfig(agent=PPOConfig(correction="vtrace", epochs=3))
+    assert preset_like(changed) == "appo"
+    assert preset_like(RunConfig(agent=ConstantConfig())) == "tests.support.fakes:ConstantConfig"

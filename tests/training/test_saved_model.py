@@ -1,0 +1,188 @@
+"""A model that a run has saved acts again, whoever has trained it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl import load_policy
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.agent import Policy, PolicyContext, forget
+from asyncrl.core.env import look_at
+from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, ModelVersion
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.saved_model import SavedModel
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.support.fakes import ConstantConfig, CountingBatch
+
+AGENT = DQNConfig(hidden=(8,), device="cpu")
+MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
+OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
+FEW = np.zeros((3, 2), np.float32)
+
+
+def save(run_dir: Path, name: str, action: int, **meta: Any) -> None:
+    model = {"model": {"action": np.array(action)}}
+    meta = {"opt_steps": 20, "env_steps": 0} | meta
+    Checkpointer(run_dir / "checkpoints").save(name, model, meta)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return what a run of the command line leaves; its models do 1, 2 and 4."""
+    config = RunConfig(agent=ConstantConfig(), env="tests.support.fake_envs:TellingEnv")
+    save_yaml(config, tmp_path / "config.yaml")
+    for name, action in {"10": 1, "20": 2, "best": 4}.items():
+        save(tmp_path, name, action)
+    return tmp_path
+
+
+def done_by(policy: Policy) -> Array:
+    return policy.act(FEW).action
+
+
+def test_best_model_of_a_run_acts_on_any_number_of_rows(run_dir: Path) -> None:
+    policy = load_policy(run_dir)
+    assert not policy.training
+    assert done_by(policy).tolist() == [4, 4, 4]
+    assert policy.act(FEW[:1]).action.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "action"), [("best", 4), ("newest", 2), ("10", 1), (10, 1), (20, 2)]
+)
+def test_checkpoint_is_chosen(run_dir: Path, checkpoint: str | int, action: int) -> None:
+    assert done_by(load_policy(run_dir, checkpoint)).tolist() == [action] * 3
+
+
+def test_place_may_be_told_more_closely(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert done_by(load_policy(f"{run_dir}/checkpoints")).tolist() == [4] * 3
+    assert done_by(load_policy(run_dir / "checkpoints/10")).tolist() == [1] * 3
+    monkeypatch.chdir(run_dir / "checkpoints/20")
+    assert done_by(load_policy(".")).tolist() == [2] * 3
+    monkeypatch.chdir(run_dir / "checkpoints")
+    assert done_by(load_policy("20")).tolist() == [2] * 3
+    assert SavedModel.at(Path(), "10").run_dir == run_dir
+
+
+def test_newest_model_that_is_whole_is_taken(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run_dir / "checkpoints/20/manifest.json").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert done_by(load_policy(run_dir, "newest")).tolist() == [1] * 3
+    assert "manifest.json is missing" in caplog.text
+
+
+def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> None:
+    train_sync(
+        AGENT,
+        MAKE_ENV,
+        SyncConfig(
+            trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
+            play=EpisodeEvaluatorConfig(episodes=1),
+        ),
+        stop=MaxOptSteps(20),
+        checkpoint_dir=tmp_path,
+    )
+    policy = load_policy(tmp_path, agent=AGENT, make_env=MAKE_ENV)
+    same = AGENT.build_policy(look_at(MAKE_ENV)[0], PolicyContext(seed=5))
+    params = Checkpointer(tmp_path).load("best").group("model")
+    same.sync_model(ModelInfo(version=ModelVersion(20), params=params))
+    same.train(False)
+    assert np.array_equal(policy.act(OBS).action, same.act(OBS).action)
+    assert load_policy(tmp_path, 20, agent=AGENT, make_env=MAKE_ENV)
+
+
+def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
+    spec, _ = look_at(MAKE_ENV)
+    params = AGENT.build_policy(spec, PolicyContext(seed=0)).model_info().params
+    meta = {"opt_steps": 1, "env_steps": 1}
+    Checkpointer(tmp_path).save("best", {"model": params}, meta)
+    one, other = (
+        load_policy(tmp_path, agent=AGENT, make_env=MAKE_ENV, seed=seed) for seed in (1, 2)
+    )
+    assert np.array_equal(one.act(OBS).action, other.act(OBS).action)
+    one.train()
+    other.train()
+    assert not np.array_equal(one.act(OBS).action, other.act(OBS).action)
+
+
+def test_memory_begins_anew_where_it_is_told(tmp_path: Path) -> None:
+    agent = R2D2Config(memory_units=8, device="cpu")
+    spec, _ = look_at(MAKE_ENV)
+    params = agent.build_policy(spec, PolicyContext(seed=0)).model_info().params
+    meta = {"opt_steps": 1, "env_steps": 1}
+    Checkpointer(tmp_path).save("best", {"model": params}, meta)
+    policy = load_policy(tmp_path, agent=agent, make_env=MAKE_ENV)
+    first = [policy.act(OBS).action for _ in range(4)]
+    forget(policy, np.ones(len(OBS), np.bool_))
+    assert np.array_equal([policy.act(OBS).action for _ in range(4)], first)
+
+
+def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
+    config = run_dir / "config.yaml"
+    config.write_text("")
+    for parts in ({}, {"agent": ConstantConfig()}, {"make_env": CountingBatch}):
+        with pytest.raises(ConfigError, match=rf"as asyncrl train would in {config}; give agent="):
+            load_policy(run_dir, **parts)
+    policy = load_policy(run_dir, agent=ConstantConfig(), make_env=CountingBatch)
+    assert done_by(policy).tolist() == [4] * 3
+
+
+def test_what_is_given_is_looked_at(run_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="got their class; write ConstantConfig"):
+        load_policy(run_dir, agent=ConstantConfig)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="make_env must be a function"):
+        load_policy(run_dir, make_env=CountingBatch())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("run", "checkpoint", "words"),
+    [
+        (".", "77", "has no checkpoint 77; choose one of 10, 20, best"),
+        (".", -1, "has no checkpoint -1; choose one of"),
+        ("nowhere", "best", "nowhere holds no checkpoint: there is no such directory"),
+        ("empty", "best", "empty holds no checkpoint: its run has saved none"),
+        ("checkpoints/30", "best", "30 holds no checkpoint: there is no such directory"),
+        ("config.yaml", "best", "config.yaml holds no checkpoint: there is no such directory"),
+    ],
+)
+def test_checkpoint_that_is_not_there_is_said(
+    run_dir: Path, run: str, checkpoint: str | int, words: str
+) -> None:
+    (run_dir / "empty").mkdir()
+    with pytest.raises(CheckpointError, match=words):
+        load_policy(run_dir / run, checkpoint)
+
+
+def test_run_without_a_numbered_checkpoint_has_no_newest(tmp_path: Path) -> None:
+    save(tmp_path, "best", 1)
+    with pytest.raises(CheckpointError, match="has no checkpoint newest; choose one of best"):
+        load_policy(tmp_path, "newest")
+
+
+def test_one_checkpoint_has_no_other(run_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="is one checkpoint and 20 another"):
+        load_policy(run_dir / "checkpoints/10", 20)
+
+
+def test_model_of_another_agent_is_refused_with_where_its_settings_came_from(
+    run_dir: Path,
+) -> None:
+    with pytest.raises(CheckpointError, match=r"does not fit.*environment that are given must be"):
+        load_policy(run_dir, agent=AGENT, make_env=MAKE_ENV)
+    save_yaml(RunConfig(agent=AGENT), run_dir / "config.yaml")
+    with pytest.raises(CheckpointError, match=rf"environment in {run_dir}/config.yaml must be"):
+        load_policy(run_dir)

@@ -1,0 +1,158 @@
+"""One call trains synchronously: what it wires together, and that it is the same each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.actor.step_processor import OneStep, StepProcessor
+from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import DISCOUNTED_RETURN
+from asyncrl.core.types import Array
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.training.config import AsyncConfig
+from asyncrl.training.plan import RunPlan
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
+
+AGENT = DQNConfig(hidden=(8,), device="cpu")
+MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
+CONFIG = SyncConfig(
+    seed=4,
+    trainer=TrainerConfig(
+        batch_size=8,
+        opt_interval_env_steps=4,
+        warmup_env_steps=40,
+        books=BookkeepingConfig(
+            record_interval_s=0.0, record_interval_opt_steps=5, eval_interval_opt_steps=10
+        ),
+    ),
+    play=EpisodeEvaluatorConfig(episodes=2),
+)
+
+
+def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    result = train_sync(
+        AGENT, MAKE_ENV, CONFIG, stop=MaxEnvSteps(120), recorder=recorder, checkpoint_dir=tmp_path
+    )
+    assert (result.env_steps, result.opt_steps) == (120, 20)
+    assert result.best_score is not None
+    assert recorder.last("eval_reward") == result.last_score
+    saved = Checkpointer(tmp_path).load("20")
+    assert saved.meta["env_steps"] == 120
+
+
+def test_run_whose_settings_are_infinite_is_saved_and_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"env_kwargs": {"limit": math.inf}, "stop_at_return": -math.inf}
+    for limit in (80, 120):
+        result = train_sync(
+            AGENT,
+            MAKE_ENV,
+            CONFIG,
+            stop=MaxEnvSteps(limit),
+            checkpoint_dir=tmp_path,
+            resume=limit == 120,
+            run_config=settings,
+        )
+        assert result.env_steps == limit
+    assert "other settings" not in caplog.text
+    assert Checkpointer(tmp_path).load_latest().meta["env_steps"] == 120
+
+
+class Watched(AskingConfig):
+    """Builds an agent that can be looked at."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        built.append(super().build(spec, context))
+        return built[-1]
+
+
+built: list[ConstantAgent] = []
+
+
+@pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
+def test_returns_so_far_are_in_the_batches_of_an_agent_that_asks(
+    make_processor: Callable[[], StepProcessor] | None,
+) -> None:
+    # A reward of 10 in each of the second environment's steps, plus the action.
+    train_sync(
+        Watched(), CountingBatch, CONFIG, stop=MaxEnvSteps(80), make_processor=make_processor
+    )
+    batches = built.pop().batches
+    rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    begins = rows["obs"][:, 1] == 0
+    assert (rows["reward"][begins] > 0).any()
+    assert rows[DISCOUNTED_RETURN][begins].tolist() == rows["reward"][begins].tolist()
+    assert (rows[DISCOUNTED_RETURN][~begins] >= rows["reward"][~begins]).all()
+
+
+def test_same_seed_gives_the_same_model(tmp_path: Path) -> None:
+    models = []
+    for name, config in {"a": CONFIG, "b": CONFIG, "c": replace(CONFIG, seed=5)}.items():
+        train_sync(AGENT, MAKE_ENV, config, stop=MaxEnvSteps(80), checkpoint_dir=tmp_path / name)
+        models.append(Checkpointer(tmp_path / name).load("10").groups["model"])
+    same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
+    assert all(same)
+    assert not any(other)
+
+
+def test_rows_come_from_the_processor_that_is_asked_for() -> None:
+    recorder = MemoryRecorder()
+    train_sync(
+        AGENT,
+        MAKE_ENV,
+        CONFIG,
+        make_processor=lambda: Trajectories(post_process=ReturnToGo()),
+        recorder=recorder,
+        stop=MaxEnvSteps(120),
+    )
+    assert recorder.last("actor/0/trajectories_stored") >= 1
+
+
+def test_evaluates_never_if_asked() -> None:
+    result = train_sync(AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=MaxEnvSteps(80))
+    assert (result.opt_steps, result.last_score) == (10, None)
+
+
+def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
+    with pytest.raises(ConfigError, match="waits for evaluations, but play is off"):
+        train_sync(
+            AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=ReachesUpperBound("eval_reward", 1)
+        )
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="seed must be 0 or more, got -1"):
+        SyncConfig(seed=-1)
+
+
+def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
+    seeds = []
+
+    class Watched(CountingBatch):
+        def reset(self, seed: int) -> Array:
+            seeds.append(seed)
+            return super().reset(seed)
+
+    train_sync(ConstantConfig(), CountingBatch, CONFIG, make_eval_env=Watched, stop=MaxOptSteps(1))
+    plan = RunPlan(ConstantConfig(), CountingBatch, None, AsyncConfig(), None)
+    plan.make_evaluator(None, Watched)().evaluate(ConstantAgent())
+    assert len(seeds) == 2
+    assert len(set(seeds)) == 1

@@ -1,0 +1,352 @@
+"""The synchronous trainer: exact counts, exact order, the same bits twice; and offline training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrl.actor.step_processor import OneStep
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.replay_buffer import pass_priorities_on
+from asyncrl.core.segment import SegmentConfig, make_schema
+from asyncrl.core.types import Array, Arrays, Columns
+from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.training.offline import train_offline
+from asyncrl.training.synchronous import Trainer, TrainerConfig
+from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.streams import make_outbox, play
+
+CLOCK_METRICS = ("wall_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
+
+
+def build(
+    *, n_envs: int = 1, capacity: int = 500, agent: ConstantAgent | None = None, **parts: Any
+) -> Trainer:
+    settings = {"batch_size": 4, "warmup_env_steps": 20} | parts.pop("settings", {})
+    replay = UniformReplayConfig(capacity=capacity, n_step=2)
+    config = TrainerConfig(**settings)
+    schema = make_schema(
+        OneStep().columns(COUNTING_SPEC, ()),
+        length=config.segment.length,
+        lookahead=replay.lookahead,
+    )
+    parts = {"stop": MaxEnvSteps(100)} | parts
+    return Trainer(
+        agent or ConstantAgent(),
+        CountingBatch(n_envs=n_envs),
+        replay.build(schema, seed=1),
+        config,
+        schema=schema,
+        processor=OneStep(),
+        seed=3,
+        **parts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "per_interval", "expected"), [(1, 1, 80), (4, 1, 20), (4, 3, 60), (30, 1, 2)]
+)
+def test_counts_are_exact(interval: int, per_interval: int, expected: int) -> None:
+    settings = {"opt_interval_env_steps": interval, "opt_steps_per_interval": per_interval}
+    trainer = build(settings=settings)
+    result = trainer.train()
+    assert (result.env_steps, result.opt_steps) == (100, expected)
+    assert trainer.agent.opt_steps == expected  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("n_envs", [1, 3, 7])
+def test_no_step_is_forgotten_when_environments_step_together(n_envs: int) -> None:
+    trainer = build(n_envs=n_envs, settings={"opt_interval_env_steps": 2})
+    result = trainer.train()
+    assert result.opt_steps == (result.env_steps - 20) // 2
+
+
+def test_nothing_happens_before_the_warm_up_is_over() -> None:
+    evaluator = ScriptedEvaluator([1.0] * 100)
+    trainer = build(
+        settings={"warmup_env_steps": 100, "books": BookkeepingConfig(eval_interval_opt_steps=1)},
+        evaluator=evaluator,
+        stop=MaxEnvSteps(100),
+    )
+    result = trainer.train()
+    assert (result.opt_steps, evaluator.calls) == (0, 0)
+
+
+def test_a_step_is_in_replay_as_soon_as_its_successors_are_known() -> None:
+    trainer = build(stop=MaxEnvSteps(30))
+    trainer.train()
+    # Episodes of 3 steps cost a row each; the last two rows still look ahead.
+    assert 30 - 2 <= len(trainer.buffer) <= 30
+
+
+def test_on_policy_round_learns_from_all_that_was_collected_and_nothing_else() -> None:
+    agent, n_envs, round_steps = ConstantAgent(), 2, 8
+    queue = TrajectoryQueueConfig()
+    config = TrainerConfig(
+        batch_size=round_steps,
+        opt_interval_env_steps=round_steps,
+        warmup_env_steps=0,
+        cut_before_opt=True,
+        segment=SegmentConfig(length=6),
+    )
+    schema = make_schema(OneStep().columns(COUNTING_SPEC, ()), length=6, lookahead=1)
+    trainer = Trainer(
+        agent,
+        CountingBatch(n_envs),
+        queue.build(schema, 0),
+        config,
+        schema=schema,
+        processor=OneStep(),
+        seed=3,
+        stop=MaxOptSteps(5),
+    )
+    result = trainer.train()
+    assert result.env_steps == 5 * round_steps
+    assert len(trainer.buffer) == 0
+    for version, batch in enumerate(agent.batches):
+        mask = batch["mask"]
+        assert mask.sum() == round_steps
+        assert set(batch["model_version"][mask]) == {version}, "the model that is about to change"
+        steps = batch["obs"][:, :-1, 1][mask].reshape(n_envs, -1)
+        first = version * round_steps // n_envs
+        assert (steps == np.arange(first, first + steps.shape[1]) % 3).all()
+
+
+def test_same_seed_gives_the_same_bits() -> None:
+    runs = []
+    for _ in range(2):
+        recorder = MemoryRecorder()
+        agent = ConstantAgent()
+        build(agent=agent, recorder=recorder, n_envs=2).train()
+        metrics = [
+            {k: v for k, v in record.items() if not any(c in k for c in CLOCK_METRICS)}
+            for record in recorder.records
+        ]
+        runs.append((metrics, [b["obs"].tobytes() for b in agent.batches], agent.params))
+    assert runs[0] == runs[1]
+
+
+def test_stop_ends_in_the_middle_of_a_round() -> None:
+    trainer = build(settings={"opt_steps_per_interval": 10}, stop=MaxOptSteps(13))
+    assert trainer.train().opt_steps == 13
+
+
+def test_interrupter_reason_stands_in_the_result() -> None:
+    interrupter = Interrupter()
+    interrupter.stop("not today")
+    result = build(interrupter=interrupter).train()
+    assert (result.stop_reason, result.opt_steps) == ("not today", 0)
+
+
+def test_error_is_raised_and_the_recorder_hears_of_it() -> None:
+    recorder = MemoryRecorder()
+
+    class Failing(ConstantAgent):
+        def opt(self, batch: Any) -> Any:
+            raise ArithmeticError("no")
+
+    with pytest.raises(ArithmeticError):
+        build(agent=Failing(), recorder=recorder).train()
+    assert recorder.failed is True
+
+
+class FailingAgent(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        if self.opt_steps == 2:
+            raise ValueError("step 3 went wrong")
+        return super().opt(batch)
+
+
+class SlowDisk(Checkpointer):
+    """Takes until the run has failed, or a second."""
+
+    def __init__(self, directory: Path, interrupter: Interrupter) -> None:
+        super().__init__(directory)
+        self._interrupter = interrupter
+
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
+        self._interrupter.wait(20)
+        return super().save(name, groups, meta)
+
+
+def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    interrupter = Interrupter()
+    checkpointer = SlowDisk(tmp_path, interrupter)
+    checkpointer.lock()
+    books = BookkeepingConfig(save_interval_opt_steps=2)
+    trainer = build(
+        agent=FailingAgent(),
+        settings={"books": books},
+        checkpointer=checkpointer,
+        interrupter=interrupter,
+    )
+    with pytest.raises(ValueError, match="step 3 went wrong"):
+        trainer.train()
+    assert Checkpointer(tmp_path).load("2").count("opt_steps") == 2
+    other = Checkpointer(tmp_path)
+    other.lock()  # nobody writes there any more
+    other.unlock()
+
+
+@pytest.mark.fault("F21")
+def test_run_that_is_resumed_at_its_end_lets_others_write(tmp_path: Path) -> None:
+    build(checkpointer=Checkpointer(tmp_path)).train()
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.lock()
+    checkpoint = checkpointer.load_latest()
+    assert build(checkpointer=checkpointer, checkpoint=checkpoint).train().opt_steps == 80
+    other = Checkpointer(tmp_path)
+    other.lock()
+    other.unlock()
+
+
+def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
+    tmp_path: Path,
+) -> None:
+    books = BookkeepingConfig(best_by="opt_steps", record_interval_opt_steps=1000)
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.lock()
+    result = build(settings={"books": books}, checkpointer=checkpointer).train()
+    assert (result.best_score, result.best_opt_steps) == (80.0, 80)
+    assert Checkpointer(tmp_path).load("best").count("opt_steps") == 80
+    other = Checkpointer(tmp_path)
+    other.lock()  # nobody writes there any more
+    other.unlock()
+
+
+class FailingRecorder(MemoryRecorder):
+    def close(self, *, failed: bool) -> None:
+        super().close(failed=failed)
+        raise OSError("no space left")
+
+
+def test_recorder_that_fails_at_the_end_does_not_hide_why_it_came() -> None:
+    trainer = build(agent=FailingAgent(), recorder=FailingRecorder())
+    with pytest.raises(ValueError, match="step 3 went wrong") as caught:
+        trainer.train()
+    assert "no space left" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"batch_size": 501}, "batch_size of 501"), ({"warmup_env_steps": 501}, "warm-up of 501")],
+)
+def test_what_does_not_fit_the_buffer_is_refused(settings: dict[str, int], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", 0),
+        ("opt_interval_env_steps", 0),
+        ("opt_steps_per_interval", -1),
+        ("warmup_env_steps", -1),
+    ],
+)
+def test_settings_are_checked(name: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"trainer\.{name}.*{value}"):
+        TrainerConfig(**{name: value})  # type: ignore[arg-type]
+
+
+def filled_buffer() -> UniformReplay:
+    buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
+    for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
+        buffer.push(message.columns, message.rows)
+    return buffer
+
+
+def test_offline_training_learns_from_a_buffer_alone() -> None:
+    agent, recorder = ConstantAgent(), MemoryRecorder()
+    evaluator = ScriptedEvaluator([1.0, 2.0, 3.0])
+    result = train_offline(
+        agent,
+        filled_buffer(),
+        batch_size=8,
+        books=BookkeepingConfig(eval_interval_opt_steps=20, record_interval_opt_steps=10),
+        evaluator=evaluator,
+        recorder=recorder,
+        stop=MaxOptSteps(50),
+    )
+    assert (result.opt_steps, result.env_steps, agent.opt_steps) == (50, 0, 50)
+    assert [len(batch["obs"]) for batch in agent.batches] == [8] * 50
+    assert evaluator.calls == 3, "at 20, at 40, and the last model"
+    assert recorder.last("agent/loss") == 1 / 50
+
+
+def test_offline_training_refuses_an_empty_buffer() -> None:
+    empty = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
+    with pytest.raises(ConfigError, match="no transition"):
+        train_offline(ConstantAgent(), empty)
+
+
+class ScriptedEvaluator:
+    """Gives the scores it was told to give."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self._scores = scores
+        self.calls = 0
+
+    def evaluate(self, policy: Any) -> Evaluation:
+        self.calls += 1
+        return Evaluation(self._scores[self.calls - 1], {})
+
+    def close(self) -> None: ...
+
+
+def run_with_scores(scores: list[float], **settings: Any) -> tuple[TrainResult, MemoryRecorder]:
+    recorder = MemoryRecorder()
+    books = BookkeepingConfig(eval_interval_opt_steps=10, record_interval_s=0.0)
+    trainer = build(
+        settings={"books": dataclasses.replace(books, **settings)},
+        evaluator=ScriptedEvaluator(scores),
+        recorder=recorder,
+        stop=MaxOptSteps(10 * len(scores)),
+    )
+    return trainer.train(), recorder
+
+
+def test_best_is_strictly_better_and_finite(caplog: pytest.LogCaptureFixture) -> None:
+    result, _ = run_with_scores([1.0, 5.0, 5.0, float("nan"), 2.0, float("inf"), 4.0])
+    assert (result.best_score, result.best_opt_steps, result.last_score) == (5.0, 20, 4.0)
+    assert "nan" in caplog.text.lower()
+
+
+def test_every_record_of_an_evaluation_carries_its_model() -> None:
+    _, recorder = run_with_scores([1.0, 3.0, 2.0])
+    seen = [
+        (r["eval/model_version"], r["eval_reward"], r["eval/best"])
+        for r in recorder.records
+        if "eval_reward" in r
+    ]
+    assert seen == [(10, 1.0, 1.0), (20, 3.0, 3.0), (30, 2.0, 3.0)]
+    np.testing.assert_array_equal([v for v, *_ in seen], [10, 20, 30])
+
+
+class TellsOnes:
+    """An agent that tells priorities."""
+
+    def priorities(self) -> Array:
+        return np.ones(1)
+
+
+def test_a_buffer_that_hands_out_an_index_must_take_priorities() -> None:
+    batch = {"index": np.zeros(1, np.int64)}
+    with pytest.raises(ConfigError, match=r"batches of dict .* no method `update_priorities"):
+        pass_priorities_on(TellsOnes(), batch, {})

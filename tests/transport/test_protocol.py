@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+import asyncrl
+from asyncrl.core.messages import SOFTWARE, Hello, Peer
+from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable, Resend, Sync
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_evaluation,
+    make_experience,
+    make_hello,
+    make_peer,
+    make_report,
+)
+
+NEXT_LIFE = make_peer(incarnation=1)
+
+
+@pytest.fixture
+def table() -> PeerTable:
+    return PeerTable(SCHEMA.hash(), window=3)
+
+
+def test_nobody_is_heard_before_a_hello(table: PeerTable) -> None:
+    assert not table.admits(make_report())
+    assert table.counters == {"unknown": 1}
+    assert table.admits(make_hello())
+    assert table.admits(make_report())
+
+
+def test_experience_counts_once(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert [table.admits(make_experience(seq)) for seq in (1, 2, 2, 1, 3)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert table.counters == {"duplicate": 2}
+
+
+@pytest.mark.fault("F32")
+def test_what_follows_a_gap_waits_until_the_gap_is_filled(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert table.admits(make_experience(1))
+    assert table.acknowledges(PEER, 1)
+    assert not table.admits(make_experience(3))
+    assert not table.admits(make_experience(4))
+    assert list(table.resends) == [(PEER, Resend(1))], "asked for once, not for each that follows"
+    assert [table.admits(make_experience(seq)) for seq in (2, 3, 4)] == [True, True, True]
+    assert table.counters == {"after_gap": 2}
+
+
+@pytest.mark.fault("F32")
+def test_a_sync_tells_what_never_came(table: PeerTable) -> None:
+    table.admits(make_hello())
+    table.admits(make_experience(1))
+    table.acknowledges(PEER, 1)
+    table.syncs(Sync(PEER, sent=1))
+    assert not table.resends
+    table.syncs(Sync(PEER, sent=3))
+    assert list(table.resends) == [(PEER, Resend(1))]
+    assert table.ack(PEER) == Ack(1, 0)
+    table.admits(make_report())
+    table.syncs(Sync(PEER, sent=1, reports=2))
+    assert table.resends[-1] == (PEER, Resend(1, 1))
+    assert table.ack(PEER) == Ack(1, 1)
+
+
+def test_an_acknowledgement_tells_how_many_models_were_sent_before(table: PeerTable) -> None:
+    table.delivers(PEER, "act")  # to somebody who is not here
+    table.admits(make_hello())
+    assert table.ack(PEER).models == 0
+    table.delivers(PEER, "act")
+    table.delivers(PEER, "act")
+    table.admits(make_hello())
+    assert table.ack(PEER) == Ack(0, 0, 2), "also after it has introduced itself again"
+    table.admits(make_hello(NEXT_LIFE))
+    table.delivers(PEER, "act")
+    assert table.ack(NEXT_LIFE).models == 0, "that was its life before"
+
+
+@pytest.mark.fault("F31")
+def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
+    """As far as its actor knows: of one that got lost, an acknowledgement has told it."""
+    table.admits(make_hello())
+    for models in range(3):
+        for _ in range(2):
+            assert table.may_be_sent(ModelRequest(PEER, "act", -1, models))
+        table.delivers(PEER, "act")
+        assert not table.may_be_sent(ModelRequest(PEER, "act", -1, models))
+    assert table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 0)), "of another"
+    table.delivers(PEER, "evaluate")
+    assert not table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 3))
+    assert table.may_be_sent(ModelRequest(PEER, "act", -1, 3))
+    table.admits(make_hello(NEXT_LIFE))
+    assert table.may_be_sent(ModelRequest(NEXT_LIFE, "act", -1, 0))
+
+
+@pytest.mark.fault("F32")
+def test_reports_count_once_and_in_order(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert [table.admits(make_report(seq=seq)) for seq in (1, 1, 3, 4, 2, 3, 4, 2)] == [
+        *(True, False, False, False),
+        *(True, True, True, False),
+    ]
+    assert list(table.resends) == [(PEER, Resend(0, 1))], "asked for once"
+    assert table.counters == {"duplicate": 2, "after_gap": 2}
+    assert table.ack(PEER) == Ack(0, 4)
+
+
+@pytest.mark.fault("F32")
+def test_gaps_in_both_are_asked_for_one_after_the_other(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert not table.admits(make_experience(2))
+    assert not table.admits(make_report(seq=2))
+    assert list(table.resends) == [(PEER, Resend(0, 0))], "one request is for both"
+    assert table.admits(make_experience(1))
+    assert not table.admits(make_report(seq=2))
+    assert table.resends[-1] == (PEER, Resend(1, 0))
+
+
+def test_a_peer_without_credit_is_turned_away(table: PeerTable) -> None:
+    table.admits(make_hello())
+    for seq in (1, 2, 3):
+        assert table.admits(make_experience(seq))
+    assert not table.admits(make_experience(4))
+    assert [peer for peer, _ in table.refusals] == [PEER]
+    assert not table.admits(make_report())
+    assert table.peers == []
+
+
+def test_acknowledging_gives_credit(table: PeerTable) -> None:
+    table.admits(make_hello())
+    for seq in (1, 2, 3):
+        table.admits(make_experience(seq))
+    assert table.acknowledges(PEER, 2)
+    assert [table.admits(make_experience(seq)) for seq in (4, 5)] == [True, True]
+    assert not table.refusals
+
+
+@pytest.mark.parametrize("seq", [0, 1, 3])
+def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable, seq: int) -> None:
+    table.admits(make_hello())
+    table.admits(make_experience(1))
+    table.admits(make_experience(2))
+    assert table.acknowledges(PEER, 1)
+    assert not table.acknowledges(PEER, seq)
+
+
+def test_a_new_life_replaces_the_one_before(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert table.admits(make_hello(NEXT_LIFE))
+    assert table.refusals.popleft()[0] == PEER
+    assert not table.admits(make_experience(1))
+    assert table.refusals.popleft()[0] == PEER, "told again: it may not have heard it"
+    assert not table.acknowledges(PEER, 1)
+    assert table.counters == {"stale": 1}
+    assert table.admits(make_experience(1, NEXT_LIFE))
+    assert table.peers == [NEXT_LIFE]
+
+
+def test_a_life_that_is_over_cannot_come_back(table: PeerTable) -> None:
+    table.admits(make_hello(NEXT_LIFE))
+    assert not table.admits(make_hello())
+    assert [peer for peer, _ in table.refusals] == [PEER]
+    assert table.counters == {"stale": 1}
+
+
+def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> None:
+    table.admits(make_hello())
+    table.refuse(PEER, "why")
+    assert table.refusals.popleft() == (PEER, "why")
+    assert not table.admits(make_hello())
+    assert not table.admits(make_experience(1))
+    assert table.counters == {"refused": 2}
+    assert table.admits(make_hello(NEXT_LIFE))
+
+
+@pytest.mark.fault("F31")
+def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> None:
+    """It may not have heard it, and would wait for ever."""
+    table.refuse(NEXT_LIFE, "why")
+    for peer in (NEXT_LIFE, PEER):
+        for message in (make_hello(peer), make_experience(1, peer), make_report(peer)):
+            table.refusals.clear()
+            assert not table.admits(message)
+            assert list(table.refusals) == [(peer, "why")]
+
+
+@pytest.mark.fault("F31")
+def test_what_is_held_against_a_later_life_turns_away_no_one_who_is_in(table: PeerTable) -> None:
+    table.admits(make_hello())
+    assert not table.admits(Hello(peer=NEXT_LIFE, schema_hash="another"))
+    table.refusals.clear()
+    assert table.admits(make_hello())
+    assert table.admits(make_report())
+    assert not table.refusals
+
+
+@pytest.mark.fault("F25")
+def test_another_schema_is_turned_away_and_both_are_named(table: PeerTable) -> None:
+    assert not table.admits(Hello(peer=PEER, schema_hash="another"))
+    peer, reason = table.refusals.popleft()
+    assert peer == PEER
+    assert "another" in reason
+    assert SCHEMA.hash() in reason
+
+
+@pytest.mark.fault("F37")
+@pytest.mark.parametrize("software", [SOFTWARE + ".1", "asyncrl", ""])
+def test_other_software_is_turned_away_and_both_are_named(table: PeerTable, software: str) -> None:
+    hello = replace(make_hello(), software=software)
+    assert not table.admits(hello)
+    _, reason = table.refusals.popleft()
+    assert repr(software) in reason
+    assert repr(SOFTWARE) in reason
+    assert asyncrl.__version__ in SOFTWARE
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in SOFTWARE
+    assert SOFTWARE.endswith(f" with torch {torch.__version__.partition('+')[0]}")
+
+
+def test_a_crowd_of_names_takes_no_memory(table: PeerTable) -> None:
+    for actor_id in range(2 * _MOST_PEERS):
+        table.admits(make_hello(make_peer(actor_id)))
+    assert len(table.peers) == _MOST_PEERS
+    assert "already" in table.refusals[-1][1]
+    for actor_id in range(2 * _MOST_PEERS):
+        table.refuse(make_peer(actor_id), "why")
+    assert len(table._refused) <= _MOST_PEERS
+
+
+def test_who_named_no_schema_may_report_but_send_no_experience(table: PeerTable) -> None:
+    assert table.admits(Hello(peer=PEER, schema_hash=""))
+    assert table.admits(make_report())
+    assert not table.admits(make_experience(1))
+    assert [peer for peer, _ in table.refusals] == [PEER]
+
+
+@pytest.mark.fault("F22")
+def test_an_evaluation_counts_if_its_sender_is_to_evaluate(table: PeerTable) -> None:
+    evaluator = make_peer(7)
+    table.evaluators.add(evaluator.actor_id)
+    for peer in (PEER, evaluator):
+        table.admits(make_hello(peer))
+    assert table.admits(make_evaluation(evaluator))
+    assert not table.admits(make_evaluation(PEER))
+    assert [peer for peer, _ in table.refusals] == [PEER]
+    assert table.counters == {"refused": 1}
+    assert table.peers == [evaluator]
+
+
+def test_a_repeated_hello_changes_nothing(table: PeerTable) -> None:
+    table.admits(make_hello())
+    table.admits(make_experience(1))
+    assert table.admits(make_hello())
+    assert not table.admits(make_experience(1))
+
+
+def test_actors_are_independent(table: PeerTable) -> None:
+    other: Peer = make_peer(actor_id=1, incarnation=5)
+    table.admits(make_hello())
+    table.admits(make_hello(other))
+    table.refuse(PEER, "why")
+    assert table.admits(make_experience(1, other))
+    assert table.hears(other)
+    assert not table.hears(PEER)

@@ -1,0 +1,698 @@
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import random
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from asyncrl.core.errors import ConfigError, Refused, TransportError, WireError
+from asyncrl.core.messages import Experience, ModelInfo, Peer
+from asyncrl.core.segment import ColumnSpec, make_schema
+from asyncrl.transport.protocol import Finish
+from asyncrl.transport.wire import WireFormat
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_experience,
+    make_hello,
+    make_model,
+    make_peer,
+    make_report,
+)
+
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 16, request_interval_s=0.05)
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+@pytest.fixture
+def learner(directory: Path) -> Iterator[ZmqLearnerLink]:
+    link = ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen()
+    yield link
+    link.close()
+
+
+@pytest.fixture
+def actor(learner: ZmqLearnerLink) -> Iterator[ZmqActorLink]:
+    """An honest actor that has been let in."""
+    link = connect(learner)
+    link.hello(make_hello())
+    until(learner, lambda: link.send(make_experience(1), 0.0))
+    until(learner, lambda: link.drain(0.0) or learner.acknowledge(PEER, 1))
+    yield link
+    link.close()
+
+
+@pytest.fixture
+def stranger(learner: ZmqLearnerLink) -> Iterator[zmq.Socket[bytes]]:
+    """Somebody of the same user who is not one of us."""
+    with raw(address(learner)) as link:
+        yield link
+
+
+def address(learner: ZmqLearnerLink) -> ZmqTransport:
+    assert isinstance(learner.address, ZmqTransport)
+    return learner.address
+
+
+def connect(learner: ZmqLearnerLink, peer: Peer = PEER) -> ZmqActorLink:
+    return address(learner).connect(peer)
+
+
+def raw(to: ZmqTransport, name: bytes = b"") -> Any:
+    class Raw:
+        def __enter__(self) -> zmq.Socket[bytes]:
+            self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            self.socket = self.context.socket(zmq.DEALER)
+            self.socket.setsockopt(zmq.LINGER, 0)
+            if name:
+                self.socket.setsockopt(zmq.ROUTING_ID, name)
+            self.socket.connect(to.endpoint)
+            return self.socket
+
+        def __exit__(self, *_: object) -> None:
+            self.socket.close()
+            self.context.term()
+
+    return Raw()
+
+
+def until(learner: ZmqLearnerLink, condition: Callable[[], Any]) -> list[Any]:
+    """Let the learner work until a condition holds; return what it received meanwhile."""
+    received: list[Any] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not in time; {learner.counters}"
+        received += learner.poll(0.02)
+    return received
+
+
+def wire_of(transport: ZmqTransport) -> WireFormat:
+    return WireFormat(schema=transport.schema, run_id=transport.run_id)
+
+
+def goes_on(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    """Check that an honest actor is still served."""
+    message = make_experience(2)
+    assert actor.send(message, DEADLINE_S)
+    received: list[Any] = []
+    until(learner, lambda: received or received.extend(learner.poll(0.02)))
+    assert [m.seq for m in received if isinstance(m, Experience)] == [2]
+    learner.acknowledge(PEER, 2)
+    until(learner, lambda: actor.drain(0.0))
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def test_an_address_can_be_sent_to_another_process(learner: ZmqLearnerLink) -> None:
+    assert pickle.loads(pickle.dumps(learner.address)) == learner.address
+
+
+def test_each_transport_is_a_run_of_its_own(directory: Path) -> None:
+    runs = {ZmqTransport.ipc(directory, schema=SCHEMA).run_id for _ in range(10)}
+    assert len(runs) == 10
+    assert {len(run) for run in runs} == {32}
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://0.0.0.0:5555", "tcp://*:5555", "tcp://10.0.0.1:1", "ipc://@x", "inproc://x"]
+)
+def test_nothing_is_opened_to_others(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="authentication"):
+        ZmqTransport(endpoint, schema=SCHEMA)
+
+
+def test_a_port_left_open_is_known_after_listen() -> None:
+    transport = ZmqTransport.loopback(schema=SCHEMA)
+    with pytest.raises(TransportError, match="address of a learner"):
+        transport.connect(PEER)
+    link = transport.listen()
+    assert int(address(link).endpoint.rpartition(":")[2]) > 0
+    link.close()
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TransportError, match=f"{port}.*in use"):
+            ZmqTransport.loopback(port, schema=SCHEMA).listen()
+
+
+@pytest.mark.fault("F27")
+def test_a_path_in_use_is_not_stolen(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    with pytest.raises(TransportError, match="exists"):
+        address(learner).listen()
+    goes_on(learner, actor)
+
+
+def test_without_ipc_it_is_loopback(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq, "has", lambda capability: capability != "ipc")
+    transport = ZmqTransport.ipc(directory, schema=SCHEMA)
+    assert transport.endpoint == "tcp://127.0.0.1:*"
+
+
+def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    with pytest.raises(ConfigError, match="0700"):
+        ZmqTransport.ipc(tmp_path, schema=SCHEMA).listen()
+
+
+@pytest.mark.parametrize(("name", "reason"), [("missing", "cannot be used"), ("x" * 110, "longer")])
+def test_a_directory_that_cannot_work_is_refused(directory: Path, name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        ZmqTransport.ipc(directory / name, schema=SCHEMA).listen()
+
+
+def test_the_socket_file_is_private_and_goes_with_the_link(directory: Path) -> None:
+    link = ZmqTransport.ipc(directory, schema=SCHEMA).listen()
+    (path,) = directory.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    link.close()
+    assert not path.exists()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.getuid() != 0, reason="needs Linux and a second user to become"
+)
+def test_another_user_is_not_let_in_even_if_the_path_is_open(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    learner = ZmqTransport.ipc(tmp_path, schema=SCHEMA).listen()
+    path = Path(address(learner).endpoint.removeprefix("ipc://"))
+    path.chmod(0o666)
+    tmp_path.chmod(0o711)
+    code = (
+        "import os, sys, zmq\n"
+        "os.chdir(sys.argv[1]); os.setgid(65534); os.setuid(65534)\n"
+        "context = zmq.Context(); socket = context.socket(zmq.DEALER); socket.linger = 500\n"
+        "events = socket.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)\n"
+        "socket.connect('ipc://learner'); socket.send(b'hello')\n"
+        "seen = [zmq.utils.monitor.recv_monitor_message(events)['event'] for _ in range(2)]\n"
+        "print(seen == [zmq.EVENT_CONNECTED, zmq.EVENT_DISCONNECTED], flush=True); os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", "import zmq.utils.monitor\n" + code, str(path.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.stdout.strip() == "True", done.stderr
+    assert learner.poll(0.05) == []
+    assert learner.counters == {}
+    learner.close()
+
+
+# --- sockets -------------------------------------------------------------------------------------
+
+
+def test_every_socket_has_its_limits(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    for link, largest in (
+        (learner._socket, CONFIG.max_message_bytes),
+        (actor._socket, CONFIG.max_model_bytes),
+    ):
+        assert link.getsockopt(zmq.MAXMSGSIZE) == largest
+        assert 0 < link.getsockopt(zmq.HANDSHAKE_IVL) <= 3000
+        assert 0 <= link.getsockopt(zmq.LINGER) <= 200
+        assert link.getsockopt(zmq.SNDTIMEO) == link.getsockopt(zmq.RCVTIMEO) == 0
+
+
+def test_a_link_stays_in_its_process(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    for link, use in (
+        (learner, lambda: learner.poll(0.0)),
+        (actor, actor.stopping),
+    ):
+        pid, link._pid = link._pid, -1
+        with pytest.raises(TransportError, match="process -1"):
+            use()
+        link.close()
+        assert not link._socket.closed
+        link._pid = pid
+
+
+@pytest.mark.parametrize("name", ["window", "max_message_bytes", "silence_warning_s"])
+def test_settings_that_cannot_work_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*got 0"):
+        ZmqTransportConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    "name", ["heartbeat_interval_s", "request_interval_s", "silence_warning_s"]
+)
+def test_intervals_that_never_end_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be above 0 s and finite, got inf"):
+        ZmqTransportConfig(**{name: math.inf})
+
+
+def test_a_segment_must_fit_a_message(directory: Path) -> None:
+    config = ZmqTransportConfig(max_message_bytes=SCHEMA.segment_bytes - 1)
+    with pytest.raises(ConfigError, match="max_message_bytes"):
+        ZmqTransport.ipc(directory, schema=SCHEMA, config=config)
+
+
+def test_a_column_that_cannot_travel_is_refused_before_anything_starts(directory: Path) -> None:
+    schema = make_schema(
+        [ColumnSpec("obs", "complex64"), ColumnSpec("flags", "uint8")], length=1, lookahead=0
+    )
+    with pytest.raises(ConfigError, match="complex64"):
+        ZmqTransport.ipc(directory, schema=schema)
+
+
+@pytest.mark.fault("F24")
+def test_a_learner_does_not_begin_with_its_descriptors_almost_spent(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = len(list(Path("/dev/fd").iterdir()))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + 10, used + 10))
+    said = (
+        rf"of the {used + 10} files that this process may have open.*raise the limit \(ulimit -n\)"
+    )
+    with pytest.raises(TransportError, match=said):
+        ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    ZmqTransport.ipc(directory, schema=SCHEMA, config=CONFIG).listen().close()
+
+
+@pytest.mark.fault("F38")
+def test_links_are_of_no_use_in_a_process_forked_from_theirs(
+    learner: ZmqLearnerLink, actor: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does such a process take them from the one that made them."""
+    words = f"made in process {os.getpid()} is used in another"
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: 1)
+        for use in (
+            lambda: learner.poll(0.0),
+            lambda: learner.acknowledge(PEER, 1),
+            lambda: actor.send(make_experience(2), 0.0),
+            lambda: actor.latest_model("act", -1),
+        ):
+            with pytest.raises(TransportError, match=words):
+                use()
+        actor.close()
+        learner.close()
+    goes_on(learner, actor)
+
+
+# --- hostile and broken peers --------------------------------------------------------------------
+
+
+@pytest.mark.fault("F22")
+def test_noise_is_counted_and_honest_actors_go_on(
+    learner: ZmqLearnerLink,
+    actor: ZmqActorLink,
+    stranger: zmq.Socket[bytes],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # The same each time: now and then chance writes the beginning of another protocol's message.
+    chance = random.Random(0)
+    noise = [[chance.randbytes(n) for _ in range(1 + n % 5)] for n in range(100)]
+    with caplog.at_level(logging.WARNING):
+        for frames in [[b""], *noise]:
+            stranger.send_multipart(frames)
+        received = until(learner, lambda: learner.counters.get("malformed") == 101)
+    assert received == []
+    assert len(caplog.records) == 1, "one line for a flood, not one for each message"
+    goes_on(learner, actor)
+
+
+def test_a_message_of_endless_frames_is_thrown_away(
+    learner: ZmqLearnerLink, actor: ZmqActorLink, stranger: zmq.Socket[bytes]
+) -> None:
+    stranger.send_multipart([b"x"] * (4 * MAX_FRAMES))
+    until(learner, lambda: learner.counters.get("malformed") == 1)
+    goes_on(learner, actor)
+
+
+@pytest.mark.fault("F23")
+def test_an_oversized_message_cuts_its_sender_off(
+    learner: ZmqLearnerLink, actor: ZmqActorLink, stranger: zmq.Socket[bytes]
+) -> None:
+    events = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    stranger.send(bytes(CONFIG.max_message_bytes + 1))
+    assert events.poll(DEADLINE_S * 1000)
+    stranger.disable_monitor()
+    events.close(0)
+    goes_on(learner, actor)
+    assert learner.counters == {}
+
+
+def test_an_actor_does_not_send_what_would_cut_it_off(
+    learner: ZmqLearnerLink, actor: ZmqActorLink
+) -> None:
+    segments = CONFIG.max_message_bytes // SCHEMA.segment_bytes + 1
+    with pytest.raises(WireError, match=f"{segments} segments"):
+        actor.send(make_experience(2, segments=segments), 0.0)
+    goes_on(learner, actor)
+
+
+def test_a_model_too_large_is_refused_where_it_is_published(directory: Path) -> None:
+    config = ZmqTransportConfig(max_model_bytes=16)
+    learner = ZmqTransport.ipc(directory, schema=SCHEMA, config=config).listen()
+    with pytest.raises(WireError, match="max_model_bytes = 16"):
+        learner.publish(make_model(1), "act")
+    learner.close()
+
+
+@pytest.mark.fault("F22")
+def test_an_actor_that_talks_nonsense_is_told_so(
+    learner: ZmqLearnerLink, actor: ZmqActorLink
+) -> None:
+    actor._put([b"nonsense"])
+    until(learner, lambda: learner.counters.get("malformed") == 1)
+    with pytest.raises(Refused, match="could not read a message"):
+        actor.latest_model("act", -1, DEADLINE_S)
+
+
+@pytest.mark.fault("F22")
+def test_nobody_speaks_in_the_name_of_another(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    transport = address(learner)
+    frames = [bytes(frame) for frame in wire_of(transport).encode(make_experience(2))]
+    other = routing_id(routing_prefix(transport.run_id), make_peer(9))
+    with raw(transport, other) as thief:
+        thief.send_multipart(frames)
+        until(learner, lambda: learner.counters.get("malformed") == 1)
+    goes_on(learner, actor)
+
+
+@pytest.mark.fault("F22")
+def test_what_only_learners_say_is_not_taken_from_an_actor(
+    learner: ZmqLearnerLink, actor: ZmqActorLink
+) -> None:
+    actor._put(wire_of(address(learner)).encode(Finish()))
+    until(learner, lambda: learner.counters.get("malformed") == 1)
+
+
+@pytest.mark.fault("F26")
+def test_an_actor_of_another_run_is_not_heard(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    stale = replace(address(learner), run_id="the run before").connect(PEER)
+    stale.hello(make_hello())
+    assert stale.latest_model("act", -1) is None
+    until(learner, lambda: learner.counters.get("foreign_run") == 2)
+    assert not stale.send(make_experience(1), 0.0)
+    stale.close()
+    goes_on(learner, actor)
+
+
+@pytest.mark.fault("F26")
+def test_messages_of_an_earlier_life_are_counted_and_dropped(learner: ZmqLearnerLink) -> None:
+    before, after = connect(learner), connect(learner, make_peer(incarnation=1))
+    before.hello(make_hello())
+    until(learner, lambda: before.send(make_experience(1), 0.0))
+    assert [m.seq for m in until(learner, lambda: learner.acknowledge(PEER, 1) or before.drain(0))]
+    after.hello(make_hello(make_peer(incarnation=1)))
+    until(learner, lambda: after.send(make_report(make_peer(incarnation=1)), 0.0))
+    until(learner, lambda: after.drain(0.0))
+    before._put(before._wire.encode(make_experience(2)))
+    assert until(learner, lambda: learner.counters.get("stale")) == []
+    before.close()
+    after.close()
+
+
+def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    until(learner, lambda: actor.latest_model("act", -1, 0.02) is None)
+    assert actor.send(make_experience(2), 0.0)
+    until(learner, lambda: True)
+    received: list[Any] = []
+    until(learner, lambda: received or received.extend(learner.poll(0.02)))
+    actor.close()
+
+    def is_gone() -> bool:
+        learner.refuse(PEER, "anybody there?")
+        return "undelivered" in learner.counters
+
+    until(learner, is_gone)
+    learner.publish(make_model(1), "act")
+    learner.acknowledge(PEER, 2)
+    learner.stop_actors()
+    assert learner.poll(0.0) == []
+
+
+# --- what is said again --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timeless(learner: ZmqLearnerLink) -> Iterator[tuple[ZmqActorLink, list[float]]]:
+    """An actor, and its clock, which stands still unless a test moves it."""
+    now_s, to = [0.0], address(learner)
+    link = ZmqActorLink(to.endpoint, wire_of(to), CONFIG, PEER, clock=lambda: now_s[0])
+    yield link, now_s
+    link.close()
+
+
+@pytest.fixture
+def greeted(learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]) -> ZmqActorLink:
+    """An actor whose clock stands still, and whose hello has been answered."""
+    actor, _ = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    return actor
+
+
+def test_a_hello_is_said_again_when_it_is_time_and_not_with_each_call(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    for _ in range(10):
+        assert not actor.hello(make_hello())
+    now_s[0] += 2 * CONFIG.request_interval_s
+    for _ in range(10):
+        assert not actor.hello(make_hello())
+    received = until(learner, lambda: actor.hello(make_hello()))
+    # The answer to the first one may be here before the second one is there.
+    until(learner, lambda: len(received) > 1 or received.extend(learner.poll(0.02)))
+    assert len(received + learner.poll(0.02)) == 2
+
+
+@pytest.mark.fault("F32")
+def test_a_report_that_was_read_need_not_be_asked_after(
+    learner: ZmqLearnerLink, greeted: ZmqActorLink
+) -> None:
+    assert greeted.send(make_report(), 0.0)
+    until(learner, lambda: greeted.stopping() or not greeted._unread)
+
+
+@pytest.mark.fault("F32")
+def test_a_drain_asks_at_once_what_has_arrived(
+    learner: ZmqLearnerLink, greeted: ZmqActorLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as lost:
+        lost.setattr(greeted, "_put", lambda _: True)
+        assert greeted.send(make_report(), 0.0)
+    received = until(learner, lambda: greeted.drain(0.0))
+    assert [type(message).__name__ for message in received] == ["ActorReport"]
+
+
+@contextmanager
+def losing(learner: ZmqLearnerLink) -> Iterator[None]:
+    """Lose all that the learner sends in this block."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(learner, "_send_frames", lambda *_: None)
+        yield
+
+
+@contextmanager
+def losing_models(learner: ZmqLearnerLink) -> Iterator[None]:
+    """Lose the models that the learner sends in this block, and nothing else."""
+    send = learner._send_frames
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(learner, "_send_frames", lambda to, f: None if f[1:] else send(to, f))
+        yield
+
+
+def is_refused(link: ZmqActorLink) -> bool:
+    try:
+        link.stopping()
+    except Refused:
+        return True
+    return False
+
+
+@pytest.mark.fault("F31")
+def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_in(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    assert actor.send(make_experience(1), 0.0)
+    with losing(learner):
+        learner.refuse(PEER, "it rains")
+        until(learner, lambda: learner.counters.get("refused") == 1)
+    assert not is_refused(actor)
+    now_s[0] += 2 * CONFIG.request_interval_s  # now it asks what has become of its experience
+    until(learner, lambda: is_refused(actor))
+
+
+@pytest.mark.fault("F31")
+def test_a_refusal_that_was_lost_is_told_again_to_one_who_was_never_in(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    with losing(learner):
+        assert not actor.hello(replace(make_hello(), schema_hash="another"))
+        until(learner, lambda: learner._table._refused)
+    assert not is_refused(actor)
+    now_s[0] += 2 * CONFIG.request_interval_s
+    until(learner, lambda: is_refused(actor))
+
+
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_a_model_that_an_acknowledgement_has_overtaken_is_asked_for_again(
+    learner: ZmqLearnerLink, greeted: ZmqActorLink, losses: int
+) -> None:
+    """As often as it gets lost; an acknowledgement that tells of no other loss asks for none."""
+
+    def sends(seq: int) -> None:
+        assert greeted.send(make_experience(seq), 0.0)
+        until(learner, lambda: greeted.drain(0.0) or learner.acknowledge(PEER, seq))
+
+    learner.publish(make_model(3), "act")
+    for lost in range(1, losses + 1):
+        assert greeted.latest_model("act", -1) is None  # asks for one
+        with losing(learner):
+            until(learner, lambda lost=lost: learner._table.ack(PEER).models == lost)
+        sends(lost)
+    found: list[ModelInfo | None] = []
+    until(learner, lambda: found.append(greeted.latest_model("act", -1)) or found[-1])
+    assert found[-1] is not None
+    assert found[-1].version == 3
+    sends(losses + 1)
+    assert greeted._requested_at, "the request for the one after it stands"
+
+
+@pytest.mark.fault("F31")
+def test_a_model_that_was_lost_is_asked_for_again_by_one_who_sends_nothing_else(
+    learner: ZmqLearnerLink, timeless: tuple[ZmqActorLink, list[float]]
+) -> None:
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    learner.publish(make_model(3), "act")
+    with losing_models(learner):
+        until(learner, lambda: has_model(actor, now_s) or models_sent(learner) == 3)
+    until(learner, lambda: has_model(actor, now_s))
+    assert models_sent(learner) == 4
+
+
+@pytest.mark.fault("F31")
+def test_a_model_that_takes_long_is_not_sent_again(
+    learner: ZmqLearnerLink,
+    timeless: tuple[ZmqActorLink, list[float]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often it is asked for meanwhile, and however many newer ones there are."""
+    actor, now_s = timeless
+    until(learner, lambda: actor.hello(make_hello()))
+    send, under_way = learner._send_frames, []
+    with monkeypatch.context() as slow:
+        slow.setattr(learner, "_send_frames", lambda *sent: under_way.append(sent))
+        for asked in range(12):
+            learner.publish(make_model(asked), "act")
+            assert not has_model(actor, now_s)
+            until(learner, lambda asked=asked: len(under_way) > asked)
+    assert models_sent(learner) == 1
+    for sent in under_way:
+        send(*sent)
+    until(learner, lambda: actor.latest_model("act", -1))
+    until(learner, lambda: actor.latest_model("act", 10))
+    until(learner, lambda: learner._requests)
+    assert models_sent(learner) == 2, "the one that took long, and the newest after it"
+
+
+def has_model(actor: ZmqActorLink, now_s: list[float]) -> bool:
+    """Whether a model has come to an actor that has waited for so long as to ask again."""
+    now_s[0] += 2 * CONFIG.request_interval_s
+    return actor.latest_model("act", -1) is not None
+
+
+def models_sent(learner: ZmqLearnerLink) -> int:
+    return learner._table.ack(PEER).models
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def test_a_lost_request_is_repeated(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    assert actor.latest_model("act", -1) is None
+    until(learner, lambda: learner._requests)
+    learner._requests.clear()
+    learner.publish(make_model(1), "act")
+    until(learner, lambda: actor.latest_model("act", -1))
+
+
+def test_one_model_is_under_way_at_a_time(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:
+    """An actor that does not take its model is not sent more of them."""
+    sent: list[int] = []
+    send_frames = learner._send_frames
+    learner._send_frames = lambda *a: (sent.append(1), send_frames(*a))  # type: ignore[method-assign, assignment, func-returns-value]
+    actor.latest_model("act", -1)
+    until(learner, lambda: learner._requests)
+    for version in range(20):
+        learner.publish(make_model(version), "act")
+        learner.poll(0.0)
+    assert len(sent) == 1
+    assert not learner._requests
+
+
+def test_all_actors_are_sent_the_same_copy(learner: ZmqLearnerLink) -> None:
+    learner.publish(make_model(1), "act")
+    frames = learner._models["act"][1]
+    assert isinstance(frames[1], zmq.Frame)
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def test_other_threads_may_publish_and_wake_while_one_polls(
+    learner: ZmqLearnerLink, actor: ZmqActorLink
+) -> None:
+    done = threading.Event()
+
+    def disturb(start: int) -> None:
+        version = start
+        while not done.is_set():
+            learner.publish(make_model(version), "act")
+            learner.wake()
+            version += 3
+
+    threads = [threading.Thread(target=disturb, args=(start,)) for start in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        version = exchange(learner, actor, last_seq=200)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert version >= 0
+    assert learner.counters == {}
+
+
+def exchange(learner: ZmqLearnerLink, actor: ZmqActorLink, last_seq: int) -> int:
+    """Let an actor send and take models; return the version of the last one."""
+    seq, version = 2, -1
+    while seq < last_seq:
+        seq += actor.send(make_experience(seq), 0.0)
+        model = actor.latest_model("act", version)
+        if model is not None:
+            assert model.version > version
+            version = model.version
+        for message in learner.poll(0.0):
+            learner.acknowledge(PEER, message.seq)
+    return version

@@ -1,0 +1,339 @@
+"""Connections that stall, break and come back: all experience arrives, once and in order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from asyncrl.core.errors import Refused
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Message, Peer
+from asyncrl.learner.ledger import Ledger
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqTransport, ZmqTransportConfig
+from benchmarks.chaos.proxy import Proxy
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import (
+    PEER,
+    SCHEMA,
+    make_evaluation,
+    make_experience,
+    make_hello,
+    make_model,
+    make_peer,
+    make_report,
+)
+
+CONFIG = ZmqTransportConfig(window=4, request_interval_s=0.05, heartbeat_interval_s=0.1)
+DEADLINE_S = 60.0
+EVALUATOR = make_peer(7)
+
+
+class Line:
+    """A learner, an actor, and a proxy between them."""
+
+    def __init__(self) -> None:
+        transport = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG)
+        self.learner = transport.listen()
+        self.proxy = Proxy(int(self.admit(PEER).endpoint.rpartition(":")[2]))
+        self.ledger = Ledger()
+        self.received: list[Message] = []
+        self.seqs: list[int] = []
+        self.actor = self.connect(PEER)
+        self.sent = 0
+
+    def admit(self, peer: Peer) -> ZmqTransport:
+        transport = self.learner.admit(peer, evaluates=peer == EVALUATOR)
+        assert isinstance(transport, ZmqTransport)
+        return transport
+
+    def connect(self, peer: Peer) -> ZmqActorLink:
+        actor = replace(self.admit(peer), endpoint=f"tcp://127.0.0.1:{self.proxy.port}").connect(
+            peer
+        )
+        actor.hello(make_hello(peer))
+        return actor
+
+    def turn(self) -> None:
+        """Let both ends work a little."""
+        if self.actor.send(make_experience(self.sent + 1), 0.0):
+            self.sent += 1
+        self.take()
+
+    def take(self) -> None:
+        """Let the learner take in and acknowledge what has come."""
+        for message in self.learner.poll(0.002):
+            self.received.append(message)
+            if isinstance(message, Experience) and message.peer == PEER:
+                self.seqs.append(message.seq)
+                self.ledger.on_received(
+                    message.peer,
+                    transitions=message.transitions,
+                    produced=message.produced,
+                    env_steps=message.env_steps,
+                )
+                self.ledger.on_stored(message.transitions)
+                self.learner.acknowledge(message.peer, message.seq)
+
+    def until_seq(self, seq: int) -> None:
+        """Work until so much experience has arrived."""
+
+        def has_come() -> bool:
+            self.turn()
+            return len(self.seqs) >= seq
+
+        wait_until(
+            has_come, DEADLINE_S, f"message {seq}; {self.learner.counters}, {self.sent} sent"
+        )
+
+    def until_sent(self, report: ActorReport) -> None:
+        """Work until the actor is rid of a report."""
+        wait_until(lambda: self.take() or self.actor.send(report, 0.0), DEADLINE_S, "a report")
+
+    def reports(self) -> list[int]:
+        """Return the numbers of the actor's reports, as they came."""
+        return [m.seq for m in self.received if isinstance(m, ActorReport)]
+
+    def evaluations(self) -> list[EvaluationReport]:
+        return [m for m in self.received if isinstance(m, EvaluationReport)]
+
+    def check(self) -> None:
+        """Check that all has come that was sent: once, in order, and in the books."""
+        wait_until(lambda: self.take() or self.actor.drain(0.0), DEADLINE_S, "the end")
+        assert self.seqs == list(range(1, self.sent + 1))
+        balance = self.ledger.balance()
+        assert balance.produced == balance.stored
+        assert balance.in_flight == balance.lost == 0
+
+    def close(self) -> None:
+        self.actor.close()
+        self.learner.close()
+        self.proxy.close()
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.close()
+
+
+def test_all_is_well_as_long_as_nothing_breaks(line: Line) -> None:
+    line.until_seq(100)
+    line.check()
+    assert line.learner.counters == {}
+
+
+@pytest.mark.fault("F32", "F28")
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_or_doubled_when_connections_break(line: Line, seed: int) -> None:
+    """They break in the middle of messages, of handshakes and of acknowledgements."""
+    chance = random.Random(seed)
+    for _ in range(15):
+        line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
+        line.until_seq(len(line.seqs) + chance.randrange(1, 20))
+    assert line.proxy.cuts > 5
+    line.check()
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F32")
+@pytest.mark.timeout(900)
+def test_nothing_is_lost_or_doubled_in_a_thousand_breaks(line: Line) -> None:
+    chance = random.Random(0)
+    while line.proxy.cuts < 1000:
+        line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
+        line.until_seq(len(line.seqs) + chance.randrange(1, 20))
+    line.check()
+
+
+@pytest.mark.fault("F28")
+def test_an_actor_waits_out_a_stall_and_goes_on(line: Line) -> None:
+    line.until_seq(5)
+    line.proxy.stalled.set()
+    until_credit_ends(line)
+    line.proxy.stalled.clear()
+    line.until_seq(line.sent + 20)
+    line.check()
+
+
+def full(line: Line) -> bool:
+    return line.sent - line.actor._acknowledged >= CONFIG.window
+
+
+def until_credit_ends(line: Line) -> None:
+    def spent() -> bool:
+        line.turn()
+        return full(line)
+
+    wait_until(spent, DEADLINE_S, "the actor to have spent its credit")
+    assert line.sent - len(line.seqs) <= CONFIG.window
+
+
+@pytest.mark.fault("F28")
+def test_a_connection_that_died_unseen_is_given_up_and_made_anew(line: Line) -> None:
+    """As after a partition that dropped what was under way: no end is told of it."""
+    line.until_seq(5)
+    line.proxy.swallowing.set()
+    until_credit_ends(line)
+    cuts_before = line.learner._connections.counts["disconnected"]
+    wait_until(
+        lambda: line.turn() or line.learner._connections.counts["disconnected"] > cuts_before,
+        DEADLINE_S,
+        "the heartbeat to notice",
+    )
+    line.proxy.swallowing.clear()
+    line.proxy.cut()
+    line.until_seq(line.sent + 20)
+    line.check()
+
+
+@pytest.mark.fault("F28", "F26")
+def test_an_actor_that_was_replaced_meanwhile_stays_out(line: Line) -> None:
+    line.until_seq(5)
+    line.proxy.stalled.set()
+    until_credit_ends(line)
+    arrived = list(line.seqs)
+    line.learner.revoke(PEER)
+    after = make_peer(incarnation=1)
+    successor = line.admit(after).connect(after)
+    successor.hello(make_hello(after))
+    wait_until(
+        lambda: line.take() or successor.send(make_experience(1, after), 0.0),
+        DEADLINE_S,
+        "the successor to be let in",
+    )
+    line.proxy.stalled.clear()
+
+    def is_told() -> bool:
+        line.take()
+        try:
+            line.actor.stopping()
+        except Refused:
+            return True
+        return False
+
+    wait_until(is_told, DEADLINE_S, "the actor to hear that it was replaced")
+    with pytest.raises(Refused, match="incarnation 1"):
+        line.actor.stopping()
+    assert line.seqs == arrived
+    successor.close()
+
+
+@pytest.mark.fault("F31")
+def test_a_model_comes_through_in_spite_of_breaks(line: Line) -> None:
+    version = -1
+    deadline = time.monotonic() + DEADLINE_S
+    for newest in range(20):
+        line.learner.publish(make_model(newest), "act")
+        line.proxy.cut(1000 if newest % 2 else 0)
+        while version < newest:
+            assert time.monotonic() < deadline
+            line.turn()
+            model = line.actor.latest_model("act", version)
+            if model is not None:
+                assert model.version > version
+                version = model.version
+
+
+@pytest.mark.fault("F31", "F28")
+def test_a_model_sent_into_a_dead_connection_is_sent_again(line: Line) -> None:
+    """To an actor that sends nothing, and only waits for it."""
+    wait_until(lambda: line.take() or line.actor.hello(make_hello()), DEADLINE_S, "entry")
+    for version in range(3):
+
+        def has_come(version: int = version) -> bool:
+            line.take()
+            return line.actor.latest_model("act", version - 1) is not None
+
+        wait_until(lambda: has_come() or line.learner._requests, DEADLINE_S, "a request")
+        line.proxy.swallowing.set()
+        line.learner.publish(make_model(version), "act")
+        line.take()
+        assert not line.learner._requests, "it was sent"
+        line.proxy.cut()
+        line.proxy.swallowing.clear()
+        wait_until(has_come, DEADLINE_S, f"model {version}")
+
+
+@pytest.mark.fault("F31")
+def test_the_request_to_finish_is_repeated(line: Line) -> None:
+    line.until_seq(1)
+    line.proxy.stalled.set()
+    line.learner.stop_actors()
+    line.learner.poll(0.0)
+    line.proxy.cut()
+    line.proxy.stalled.clear()
+
+    def is_told() -> bool:
+        line.turn()
+        line.actor.latest_model("act", -1)
+        return line.actor.stopping()
+
+    wait_until(is_told, DEADLINE_S, "the actor to hear that it shall finish")
+
+
+@pytest.mark.fault("F32")
+def test_a_drain_survives_a_break(line: Line) -> None:
+    line.until_seq(3)
+    line.proxy.cut()
+    assert line.actor.send(make_report(), 0.0)
+    line.check()
+    assert line.reports() == [1]
+
+
+@pytest.mark.fault("F32")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_report_is_lost_or_doubled_when_connections_break(line: Line, seed: int) -> None:
+    """Those of an actor among its experience, whose numbers are told in order."""
+    chance = random.Random(seed)
+    sent = 0
+    for _ in range(15):
+        line.proxy.cut(chance.choice([0, chance.randrange(1, 20_000)]))
+        for _ in range(chance.randrange(1, 5)):
+            sent += 1
+            line.until_sent(make_report(produced=sent))
+            line.turn()
+        line.until_seq(len(line.seqs) + chance.randrange(1, 5))
+    assert line.proxy.cuts > 5
+    line.check()
+    assert line.reports() == list(range(1, sent + 1))
+    arrived = [m.produced for m in line.received if isinstance(m, ActorReport)]
+    assert arrived == line.reports()
+
+
+@pytest.mark.fault("F32")
+def test_an_evaluation_that_was_lost_is_told_again(line: Line) -> None:
+    """By an evaluator, which sends nothing else, and only waits for its next model."""
+    evaluator = line.connect(EVALUATOR)
+    wait_until(lambda: line.take() or evaluator.hello(make_hello(EVALUATOR)), DEADLINE_S, "entry")
+    for version in range(5):
+        line.proxy.swallowing.set()
+        assert evaluator.send(make_evaluation(EVALUATOR, version, 1.5 * version), 0.0)
+        line.proxy.cut()
+        line.proxy.swallowing.clear()
+
+        def is_told(version: int = version) -> bool:
+            line.take()
+            assert evaluator.latest_model("evaluate", version) is None
+            return len(line.evaluations()) > version
+
+        wait_until(is_told, DEADLINE_S, f"score {version}")
+    assert [r.score for r in line.evaluations()] == [0.0, 1.5, 3.0, 4.5, 6.0]
+    wait_until(lambda: line.take() or evaluator.drain(0.0), DEADLINE_S, "the end")
+    evaluator.close()
+
+
+def test_reports_that_nobody_reads_are_bounded(line: Line) -> None:
+    line.until_seq(1)
+    line.proxy.stalled.set()
+    sent = 0
+    while line.actor.send(make_report(), 0.0):
+        sent += 1
+        assert sent <= 1000
+    line.proxy.stalled.clear()
+    line.until_sent(make_report())
+    line.check()
+    assert line.reports() == list(range(1, sent + 2)), "what was not sent leaves no gap"

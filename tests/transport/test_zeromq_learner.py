@@ -1,0 +1,291 @@
+"""Peers that lie, flood and stall at a live socket, while an honest actor works."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import random
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import psutil
+import pytest
+
+from asyncrl.core.errors import Refused, WireError
+from asyncrl.core.messages import Experience
+from asyncrl.transport.protocol import Refusal
+from asyncrl.transport.wire import PROTOCOL, WireFormat
+from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
+from asyncrl.transport.zeromq_guard import Complaints
+from benchmarks.chaos.canaries import canaries
+from benchmarks.chaos.siege import Address, address_of, attack, greeting, is_cut, ready
+from tests.support.helpers import wait_until
+from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+
+CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
+DEADLINE_S = 30.0
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Site:
+    """A learner and an honest actor."""
+
+    def __init__(self, transport: ZmqTransport) -> None:
+        self.learner: ZmqLearnerLink = transport.listen()
+        self.run = self.admit().run_id
+        self.actor: ZmqActorLink = self.admit().connect(PEER)
+        self.actor.hello(make_hello())
+        self.seq = 0
+        self.received: list[Any] = []
+
+    def admit(self, actor_id: int = 0) -> ZmqTransport:
+        transport = self.learner.admit(make_peer(actor_id))
+        assert isinstance(transport, ZmqTransport)
+        return transport
+
+    @property
+    def address(self) -> Address:
+        return address_of(self.admit(99))
+
+    def take(self) -> None:
+        for message in self.learner.poll(0.0):
+            self.received.append(message)
+            if isinstance(message, Experience):
+                self.learner.acknowledge(message.peer, message.seq)
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        wait_until(
+            lambda: self.take() or condition(), DEADLINE_S, f"{what}; {self.learner.counters}"
+        )
+
+    def works(self, messages: int = 3) -> None:
+        """Check that the honest actor gets messages through."""
+        for _ in range(messages):
+            self.seq += 1
+            self.until(lambda: self.actor.send(make_experience(self.seq), 0.0), "credit")
+        self.until(lambda: self.actor.drain(0.0), "acknowledgement")
+        seqs = [m.seq for m in self.received if isinstance(m, Experience)]
+        assert seqs == list(range(1, self.seq + 1))
+
+    def close(self) -> None:
+        self.actor.close()
+        self.learner.close()
+
+
+@pytest.fixture(params=["loopback", "curve"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    transport = (
+        ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG)
+        if request.param == "curve"
+        else ZmqTransport.loopback(schema=SCHEMA, config=CONFIG)
+    )
+    site = Site(transport)
+    yield site
+    site.close()
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(psutil.Process().memory_info().rss)
+
+
+# --- what connects and does not speak ------------------------------------------------------------
+
+
+@pytest.mark.fault("F24")
+def test_who_does_not_end_the_handshake_is_cut_off(site: Site) -> None:
+    beginnings = [b"", b"\xff", greeting()[:11], greeting(), greeting(b"CURVE")]
+    half_open = [socket.create_connection(site.address) for _ in beginnings]
+    for link, first in zip(half_open, beginnings, strict=True):
+        link.sendall(first)
+    site.works()
+    for link in half_open:
+        site.until(lambda link=link: is_cut(link), "the end of a half-open connection")
+        link.close()
+    site.until(lambda: site.learner.counters.get("handshake_failed", 0) >= 4, "their being counted")
+    site.works()
+
+
+@pytest.mark.fault("F24")
+def test_a_flood_of_connections_is_counted_and_told_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.works()
+    flood = [socket.create_connection(site.address) for _ in range(60)]
+    site.until(lambda: site.learner.counters.get("flood", 0) > 0, "the alarm")
+    assert "connections that no actor has" in caplog.text
+    site.works()
+    for link in flood:
+        link.close()
+    site.until(lambda: site.learner._connections.open <= 1, "the flood to end")
+    late = site.admit(1).connect(make_peer(1))
+    late.hello(make_hello(make_peer(1)))
+    site.until(lambda: late.send(make_experience(1, make_peer(1)), 0.0), "a late actor's turn")
+    late.close()
+
+
+@pytest.mark.fault("F22", "F24")
+def test_one_line_is_told_of_each_reason_and_none_hides_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = [0.0]
+    complaints = Complaints(Counter(), lambda: now[0])
+    for now[0] in (1.0, 2.0, 10.9):
+        complaints.note("malformed", "noise")
+        complaints.note("flood", "33 connections that no actor has", 33)
+    first = ["malformed number 1: noise", "flood number 33: 33 connections that no actor has"]
+    assert caplog.messages == [f"did not accept, {words}" for words in first]
+    now[0] = 11.0
+    complaints.note("malformed", "noise")
+    assert caplog.messages[2:] == ["did not accept, malformed number 4: noise"]
+
+
+_LEARNER_WITH_FEW_DESCRIPTORS = """
+import json, pickle, resource, select, sys
+from asyncrl.transport.zeromq import ZmqTransport, ZmqTransportConfig
+from tests.support.sample_messages import PEER, SCHEMA, make_peer
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+config = ZmqTransportConfig(request_interval_s=0.2)
+link = ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=config).listen()
+print(pickle.dumps([link.admit(make_peer(i)) for i in range(2)]).hex(), flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for message in link.poll(0.01):
+        if hasattr(message, "seq"):
+            link.acknowledge(message.peer, message.seq)
+print(json.dumps(link.counters))
+link.close()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.fault("F24")
+def test_with_all_descriptors_taken_those_inside_go_on() -> None:
+    learner = subprocess.Popen(
+        [sys.executable, "-c", _LEARNER_WITH_FEW_DESCRIPTORS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert learner.stdin is not None
+    assert learner.stdout is not None
+    transports = pickle.loads(bytes.fromhex(learner.stdout.readline()))
+    actors = [transport.connect(make_peer(i)) for i, transport in enumerate(transports)]
+    actors[0].hello(make_hello())
+    for seq in range(1, 20):
+        assert actors[0].send(make_experience(seq), DEADLINE_S)
+    assert actors[0].drain(DEADLINE_S)
+    host, _, port = transports[0].endpoint.removeprefix("tcp://").rpartition(":")
+    flood = [socket.create_connection((host, int(port))) for _ in range(100)]
+    wait_until(
+        lambda: psutil.Process(learner.pid).num_fds() >= 60, DEADLINE_S, "descriptors to run out"
+    )
+    for seq in range(20, 200):
+        assert actors[0].send(make_experience(seq), DEADLINE_S)
+    assert actors[0].drain(DEADLINE_S)
+    for link in flood:
+        link.close()
+    actors[1].hello(make_hello(make_peer(1)))
+    assert actors[1].send(make_experience(1, make_peer(1)), DEADLINE_S)
+    assert actors[1].drain(DEADLINE_S)
+    counters = json.loads(learner.communicate("stop\n", timeout=DEADLINE_S)[0])
+    assert counters["flood"] > 0
+    assert set(counters) <= {"flood", "handshake_failed"}, "nothing of the actors was refused"
+    for actor in actors:
+        actor.close()
+
+
+@pytest.mark.fault("F23")
+@pytest.mark.parametrize("size", [1 << 33, 1 << 63, (1 << 64) - 1, (1 << 20) + 1])
+def test_a_message_that_claims_to_be_huge_costs_nothing(size: int) -> None:
+    site = Site(ZmqTransport.loopback(schema=SCHEMA, config=CONFIG))
+    before = resident_bytes()
+    with socket.create_connection(site.address) as liar:
+        liar.sendall(greeting() + ready() + b"\x02" + size.to_bytes(8, "big") + bytes(1000))
+        site.until(lambda: is_cut(liar), "the liar to be cut off")
+    assert resident_bytes() - before < 1 << 23
+    site.works()
+    site.close()
+
+
+@pytest.mark.fault("F23")
+def test_a_message_without_end_costs_nothing_before_a_key_was_shown() -> None:
+    """Of who has shown one, libzmq takes in all frames of a message."""
+    site = Site(ZmqTransport.tcp("tcp://127.0.0.1", schema=SCHEMA, config=CONFIG))
+    size = CONFIG.max_message_bytes
+    frames = 100 * (b"\x03" + size.to_bytes(8, "big") + bytes(size))
+    before = resident_bytes()
+    with socket.create_connection(site.address) as liar:
+        liar.sendall(greeting(b"CURVE") + ready())
+        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+            liar.sendall(frames)
+    site.until(lambda: site.learner.counters.get("handshake_failed"), "word of it")
+    assert resident_bytes() - before < 1 << 23
+    site.works()
+    site.close()
+
+
+# --- what speaks ---------------------------------------------------------------------------------
+
+
+def grown_in_a_siege(site: Site, attacks: int, mark: Path) -> int:
+    """Attack so many times while the honest actor works; return how much memory that took."""
+    birds = [bird.data for bird in canaries(mark)]
+    chance = random.Random(attacks)
+    site.works()
+    for _ in range(attacks // 10):
+        attack(site.address, chance, birds)
+    site.works()
+    before = resident_bytes()
+    for i in range(attacks):
+        attack(site.address, chance, birds)
+        if i % 10 == 0:
+            site.works(1)
+    site.works()
+    site.until(lambda: site.learner._connections.open <= 1, "the attackers to be gone")
+    assert not mark.exists()
+    assert {type(m) for m in site.received if m.peer != PEER} == set()
+    return resident_bytes() - before
+
+
+@pytest.mark.fault("F22", "F23")
+def test_an_honest_actor_works_on_in_a_siege(site: Site, tmp_path: Path) -> None:
+    grown_bytes = grown_in_a_siege(site, 300, tmp_path / "ran")
+    assert grown_bytes < 16 << 20
+    assert site.learner.counters["handshake_failed"] > 30
+    if site.admit(1).curve is None:
+        assert site.learner.counters["malformed"] > 100
+    else:
+        assert "malformed" not in site.learner.counters, "nobody got as far as the decoder"
+
+
+# --- other versions ------------------------------------------------------------------------------
+
+
+@pytest.mark.fault("F37")
+def test_a_peer_of_another_protocol_is_told_both(site: Site) -> None:
+    """As far as possible: its own decoder names both in the error that it raises."""
+    site.works()
+    transport = site.admit(1)
+    newer = transport.connect(make_peer(1))
+    newer._put([msgpack.packb([PROTOCOL + 1, 0, site.run, 1, 0])])
+    site.until(lambda: site.learner.counters.get("foreign_protocol"), "the message")
+    with pytest.raises(Refused, match=f"protocol {PROTOCOL + 1}, this side {PROTOCOL}"):
+        newer.latest_model("act", -1, DEADLINE_S)
+    newer.close()
+    site.works()
+
+
+@pytest.mark.fault("F37")
+def test_an_actor_of_another_protocol_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = WireFormat(schema=SCHEMA, run_id="a run").encode(Refusal("why"))
+    monkeypatch.setattr("asyncrl.transport.wire.PROTOCOL", PROTOCOL + 1)
+    with pytest.raises(WireError, match=f"protocol {PROTOCOL}, this side {PROTOCOL + 1}"):
+        WireFormat(schema=SCHEMA, run_id="a run").decode(frames)
