@@ -10,7 +10,7 @@ Papers:
     Horgan et al. (2018), Distributed prioritized experience replay (Ape-X),
     https://arxiv.org/abs/1803.00933: actors with a ladder of exploration rates, n-step returns.
     Fortunato et al. (2018), Noisy networks for exploration, https://arxiv.org/abs/1706.10295, see
-    `noisy.py`.
+    `parts/networks.py`.
 
 With action values Q, their slow copies Q', and s', which may lie n steps ahead:
 

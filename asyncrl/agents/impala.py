@@ -14,7 +14,7 @@ With policy pi, the policy mu that has played, values V and H the entropy of a p
     L       = mean of - A_t * log pi(a_t|x_t) + value_weight * (v_t - V(x_t))^2
               - entropy_weight * H(pi(.|x_t))
 
-v and A are computed by `vtrace` in `_returns.py`.
+v and A are computed by `vtrace` in `parts/policy_gradient.py`.
 
 What differs on purpose:
     Losses are means over transitions instead of sums, so that settings do not depend on the size of

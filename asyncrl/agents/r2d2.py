@@ -5,13 +5,13 @@
 
 observations ── encoder ── memory ── dueling head ── a value for each action
 
-It learns from sequences, see `replay_buffers/sequences.py`: each begins with the memory that the
+It learns from sequences, see `replay/sequences.py`: each begins with the memory that the
 policy had there when it acted (the stored state). The network that learns has changed since, and
 so has what it would remember; therefore the first `burn_in` rows only bring the memory up to date,
 without gradients. With action values Q, their slow copies Q', and s', which lies n steps ahead, or
 where the episode was truncated:
 
-    y_t   = h(r_t + discount_t * h^-1(Q'(s', a*)))     h: `rescale` in `_returns.py`
+    y_t   = h(r_t + discount_t * h^-1(Q'(s', a*)))     h: `rescale`, below
     a*    = argmax over a of Q(s', a), or of Q'(s', a) where `double` is off
     L     = mean over all transitions of (Q(s_t, a_t) - y_t)^2
     p     = eta * max over t of |Q(s_t, a_t) - y_t| + (1 - eta) * mean over t of the same

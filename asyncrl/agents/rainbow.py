@@ -5,7 +5,7 @@ https://arxiv.org/abs/1710.02298. Its six parts, and where they are here:
 
     double Q-learning       `double`, see `dqn.py`
     dueling networks        `dueling`, streams of logits, see `networks.DuelingHead`
-    noisy networks          `noisy`, see `noisy.py`; no other exploration
+    noisy networks          `noisy`, see `parts/networks.py`; no other exploration
     distributions           C51, see `c51.py`
     n-step returns          the replay's `n_step`, 3 in the paper
     prioritized replay      `PrioritizedReplayConfig`; priorities are the rows' cross-entropies

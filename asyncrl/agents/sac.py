@@ -13,7 +13,7 @@ lie n steps ahead:
     J_pi    = mean of alpha * log pi(a|s) - min over i of Q_i(s, a)            a ~ pi(.|s)
     J_alpha = - mean of log alpha * (log pi(a|s) + target entropy)
 
-log pi is computed in `_sac_networks.py`. The discount comes with the batch, since gamma and n-step
+log pi is computed by the actor's network. The discount comes with the batch, since gamma and n-step
 returns belong to the replay.
 
 Deviations from the papers, on purpose:

@@ -1,6 +1,6 @@
 """Value and limit measured in turns, so that whatever else the machine does meets both alike.
 
-Knows no clock: `rates.py` has the ways to count.
+The ways to count, which know the clock, stand at the end.
 """
 
 from __future__ import annotations

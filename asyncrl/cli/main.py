@@ -22,7 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from asyncrl.cli.flags import as_flags
 from asyncrl.cli.signals import GivenUp, end_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 
@@ -165,6 +164,8 @@ def _sentence(error: Exception, *, flags: bool) -> str:
     if (more or not ours) and not any("traceback" in detail for detail in details):
         details.append("--debug shows the traceback")
     text = first if ours else f"{type(error).__name__}: {error}"
+    from asyncrl.cli.flags import as_flags  # loads tyro
+
     if flags and isinstance(error, ConfigError) and (named := as_flags(text)):
         details.insert(0, named)
     return f"{text} ({'; '.join(details)})" if details else text

@@ -293,7 +293,7 @@ def _looks_around(path: Path, _: Progress) -> None:
     """Be an actor, and write down what it was born into."""
     torch = sys.modules.get("torch")  # not loaded here: the helper has, or has not
     told = {
-        "forked": any("_server" in word for word in sys.orig_argv),
+        "forked": any("local_helper" in word for word in sys.orig_argv),
         "cuda": torch is not None and bool(torch.cuda.is_initialized()),
     }
     path.write_text(json.dumps(told), "ascii")

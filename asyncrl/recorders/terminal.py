@@ -1,6 +1,6 @@
 """Progress in the terminal, a line a record where there is no terminal, and the closing summary.
 
-Computes no metrics; what a frame looks like is said in `_dashboard.py`.
+Computes no metrics; what a frame looks like is said in `dashboard.py`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Actors as processes of this machine, which cannot outlive the learner.
 
-`LocalLauncher` is the learner's side; `_server.py` is the helper process that starts actors,
-`_child.py` what runs in an actor, `_lives.py` the files between them, in a `_directory.py`, and
-`_bodies.py` how an actor gets what it is to run, which is in no file.
+`LocalLauncher` is the learner's side; `local_helper.py` is the helper process that starts actors,
+`local_child.py` what runs in an actor, `local_files.py` the files between them, and how an actor
+gets what it is to run, which is in no file.
 
 Why not `multiprocessing`: its children import the user's main script again, its fork server takes
 a signal meant for the learner, and its children outlive a learner that is killed.
@@ -253,7 +253,7 @@ def _start_server(
 ) -> subprocess.Popen[bytes]:
     arguments = (str(directory), start_method, str(os.getpid()), json.dumps(list(preload)))
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        command("_server", str(control.fileno()), str(alive), *arguments),
+        command("local_helper", str(control.fileno()), str(alive), *arguments),
         stdin=subprocess.DEVNULL,
         pass_fds=[control.fileno(), alive],
         env=marked({**os.environ, **_ONE_THREAD}, directory),

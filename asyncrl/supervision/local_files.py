@@ -6,7 +6,7 @@
     0-3.log        what it logged, a line of JSON each, for the learner's own log
 
 They are files so that they outlive the actor, however it ends. What it is to run, and its key with
-that, is in none of them, see `_bodies.py`.
+that, is in none of them: it is passed by descriptor, see `make_body`.
 """
 
 from __future__ import annotations

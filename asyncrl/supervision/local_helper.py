@@ -4,8 +4,8 @@ It has loaded what actors need, so that a fork of it is an actor at once; and as
 session of its own it sees the learner's end, however that comes, and then kills every actor with
 all that they have started, and removes the private directory.
 
-One line of JSON each, from the learner `{"launch": NAME, "body": ID}`, with a descriptor of what is
-to run (`_bodies.py`), and `{"kill": NAME, "stacks": BOOL}`; to it `{"started": NAME, "pid": PID}`
+One line of JSON each, from the learner `{"launch": NAME, "body": ID}`, with a descriptor of what
+is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`; to it `{"started": NAME, "pid": PID}`
 and `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
 """
 
@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.core.errors import describe_error
-from asyncrl.supervision import local_child as _child
+from asyncrl.supervision import local_child
 from asyncrl.supervision.local_files import WAITING, LifeFiles, identity, life_mark, life_of
 
 _BOOT = (
@@ -165,7 +165,7 @@ class _Server:
                 self._kill_at[name] = time.monotonic() + (_STACKS_S if with_stacks else 0.0)
                 if with_stacks and name in self._pids:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(self._pids[name], _child.STACKS_SIGNAL)
+                        os.kill(self._pids[name], local_child.STACKS_SIGNAL)
 
     def _launch(self, name: str, body_id: int) -> None:
         try:
@@ -209,13 +209,13 @@ class _Server:
             for foreign in self._bodies.values():
                 os.close(foreign)
             os.environ.update(life_mark(self._directory, name))
-            code = _child.live(LifeFiles(self._directory, name), self._lifeline, body)
+            code = local_child.live(LifeFiles(self._directory, name), self._lifeline, body)
         finally:
             # Never back into the server's own frames, whatever happened.
             os._exit(code)
 
     def _spawn(self, name: str, body: int) -> int:
-        child = command("_child", str(self._directory), name, str(self._lifeline), str(body))
+        child = command("local_child", str(self._directory), name, str(self._lifeline), str(body))
         for inherited in (self._lifeline, body):
             os.set_inheritable(inherited, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.

@@ -2,7 +2,7 @@
 
 Opens nothing to other hosts unless it is told to: by default an ipc path in a private directory
 or, where there is no ipc, TCP on this host's loopback. What other hosts can reach is encrypted,
-and lets in only those who were given a key (`_zeromq_guard.py`). Knows no columns, and no rule of
+and lets in only those who were given a key (`zeromq_guard.py`). Knows no columns, and no rule of
 who may speak (`protocol.py`).
 
 Nothing waits inside libzmq. An actor has credit for `window` messages; a model is sent when an

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(
-    include=["asyncrl.transport.wire", "asyncrl.transport.wire", "asyncrl.core.messages"]
-):
+with atheris.instrument_imports(include=["asyncrl.transport.wire", "asyncrl.core.messages"]):
     from asyncrl.core.errors import WireError
     from benchmarks.chaos.hostile_messages import MESSAGES, WIRE, joined, split
 

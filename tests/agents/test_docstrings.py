@@ -11,7 +11,6 @@ import pytest
 import asyncrl.agents
 
 FOLDER = Path(asyncrl.agents.__file__).parent
-NO_ALGORITHM = {"profiler", "torch_config"}
 
 
 def configures(path: Path) -> bool:
@@ -19,15 +18,12 @@ def configures(path: Path) -> bool:
     return any(node.name.endswith("Config") for node in classes)
 
 
-ALGORITHMS = sorted(
-    path for path in FOLDER.glob("[!_]*.py") if configures(path) and path.stem not in NO_ALGORITHM
-)
+ALGORITHMS = sorted(path for path in FOLDER.glob("[!_]*.py") if configures(path))
 
 
 def test_algorithms_are_found() -> None:
     names = {path.stem for path in ALGORITHMS}
     assert {"dqn", "rainbow", "sac", "ppo", "impala", "bc"} <= names
-    assert not names & {"networks", "exploration", "updates"}
 
 
 @pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.stem)

@@ -331,9 +331,7 @@ def test_settings_in_errors_are_told_as_flags_too(
 
 
 def test_only_settings_are_told_as_flags() -> None:
-    text = (
-        "agent.dual_clip and books.save_s; see asyncrl/core/agent.py, replay.capacity=3, x.agent.y"
-    )
+    text = "agent.dual_clip and books.save_s; see core/agent.py, replay.capacity=3, x.agent.y"
     flags = "--agent.dual-clip, --trainer.books.save-s, --replay.capacity"
     assert as_flags(text) == f"as flags: {flags}"
     assert as_flags("nothing of a file agent.py, or replay.yaml") == ""

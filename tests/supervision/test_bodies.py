@@ -30,7 +30,7 @@ both = pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 
 
 def its_server() -> psutil.Process:
-    (server,) = (p for p in psutil.Process().children() if "_server" in " ".join(p.cmdline()))
+    (server,) = (p for p in psutil.Process().children() if "local_helper" in " ".join(p.cmdline()))
     return server
 
 

@@ -33,7 +33,7 @@ from tests.support.leftovers import children
 
 def its_server() -> psutil.Process:
     (server,) = children()
-    assert "_server" in " ".join(server.cmdline())
+    assert "local_helper" in " ".join(server.cmdline())
     return server
 
 
