@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -53,7 +52,7 @@ def test_second_signal_ends_what_the_main_thread_does(number: signal.Signals) ->
 @pytest.mark.fault("F13")
 def test_third_signal_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(signals, "os", SimpleNamespace(_exit=codes.append))
+    monkeypatch.setattr(signals.os, "_exit", codes.append)
     with interrupting(Interrupter()):
         send_to_oneself(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):

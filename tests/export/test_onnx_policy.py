@@ -164,9 +164,8 @@ def test_what_it_cannot_do_is_refused(network: Any, words: str, tmp_path: Path) 
 
 def test_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.delitem(sys.modules, onnx_model.__module__)
     monkeypatch.delattr("asyncrl.export.onnx_policy")
-    monkeypatch.delitem(sys.modules, "asyncrl.export.onnx_policy")
+    monkeypatch.delitem(sys.modules, onnx_model.__module__)
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig().build_policy(spec, PolicyContext(seed=0))
     with pytest.raises(ConfigError, match=r"not installed: pip install asyncrl\[onnx\]"):

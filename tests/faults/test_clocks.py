@@ -26,7 +26,7 @@ WALL_CLOCKS = {
 }
 
 SHOWN = {
-    "cli/train_command.py": "the name of a run's directory",
+    "cli/train.py": "the name of a run's directory",
     "recorders/mlflow.py": "its metrics carry the time of day",
     "recorders/tensorboard.py": "its events carry the time of day",
 }

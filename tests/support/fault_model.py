@@ -10,7 +10,7 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parent.parent
 
 FAULT_MODEL = {
     "F1": "an actor is killed: its slot is filled again, and what it had not sent is counted",
