@@ -4,8 +4,8 @@ It has loaded what actors need, so that a fork of it is an actor at once; and as
 session of its own it sees the learner's end, however that comes, and then kills every actor with
 all that they have started, and removes the private directory.
 
-One line of JSON each. From the learner: `{"launch": NAME, "body": ID}`, with a descriptor of what is
-to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. To the learner:
+One line of JSON each. From the learner: `{"launch": NAME, "body": ID}`, with a descriptor of what
+is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. To the learner:
 `{"started": NAME, "pid": PID}` and
 `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
 """
