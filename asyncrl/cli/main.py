@@ -19,6 +19,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -43,7 +44,8 @@ usage: asyncrl COMMAND [OPTIONS]
   asyncrl doctor [ENV] [--vectorization batch|native] [--preset NAME|--config FILE] [--json]
       say whether this machine, or an environment to play with, is fit for training
 
-  --debug shows the traceback of an error; COMMAND --help shows all options\
+  --version prints which asyncrl this is; --debug shows the traceback of an error;
+  COMMAND --help shows all options\
 """
 
 _COMMANDS = {
@@ -106,6 +108,9 @@ def _main(args: list[str]) -> int:
     if not args or args[0] in {"-h", "--help"}:
         print(_USAGE)
         return 0 if args else 2
+    if args[0] == "--version":
+        print(f"asyncrl {version('asyncrl')}")
+        return 0
     if " ".join(args[:2]) in _COMMANDS:
         args = [" ".join(args[:2]), *args[2:]]
     if args[0] not in _COMMANDS:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import asyncrl
 from asyncrl.cli import main as main_module
 from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
@@ -36,6 +37,11 @@ def test_help_is_no_error_and_names_every_command(capsys: pytest.CaptureFixture[
 
 def test_help_loads_nothing_heavy() -> None:
     assert not HEAVY & loaded_by("asyncrl.cli.main")
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"asyncrl {asyncrl.__version__}\n"
 
 
 def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
