@@ -64,8 +64,9 @@ class EnvConfig:
     """Which environments an actor steps, and how many."""
 
     id: str
-    """A Gymnasium id, as `CartPole-v1`, or `module:factory` of a function that returns a plain or
-    a vector environment. `ALE/Pong-v5` is preprocessed as usual, see `envs/atari.py`;
+    """A Gymnasium id, as `CartPole-v1`; `package:id` imports the package that registers it first,
+    as in `minigrid:MiniGrid-Empty-5x5-v0`. Or `module:factory` of a function that returns a plain
+    or a vector environment. `ALE/Pong-v5` is preprocessed as usual, see `envs/atari.py`;
     `envpool:Pong-v5` is EnvPool's."""
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -237,8 +238,7 @@ def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN4
         with _noting(env_id):
             return make()
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        absent = isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled)
-        hint = _hint(env_id) if absent else ""
+        hint = _hint(env_id, error)
         raise ConfigError(f"cannot make environment {env_id!r}: {error}{hint}") from error
 
 
@@ -252,7 +252,16 @@ def _noting(env_id: str) -> Iterator[None]:
         raise
 
 
-def _hint(env_id: str) -> str:
+def _hint(env_id: str, error: Exception) -> str:
+    """Say what else may bring an environment that is not there."""
+    unknown = gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
+    if isinstance(error, unknown) and ":" not in env_id:
+        return (
+            f" If another package registers it, write PACKAGE:{env_id}, which imports that package "
+            "first."
+        )
+    if not isinstance(error, ModuleNotFoundError | gymnasium.error.DependencyNotInstalled):
+        return ""
     code = _code(env_id)
     for part, extra in _EXTRAS.items():
         if part in code:

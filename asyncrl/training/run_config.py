@@ -56,8 +56,9 @@ class RunConfig(AsyncConfig):
     """The algorithm."""
 
     env: str = "CartPole-v1"
-    """A Gymnasium id, `envpool:ID`, or `module:factory` of a function that returns an environment.
-    Games, `ALE/...`, are preprocessed as usual."""
+    """A Gymnasium id, `package:ID` where another package registers it, `envpool:ID`, or
+    `module:factory` of a function that returns an environment. Games, `ALE/...`, are preprocessed
+    as usual."""
 
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it."""
