@@ -24,14 +24,15 @@ from asyncrl.training.saved_model import SavedModel, policy_of
 def run_dir_made(run_dir: Path) -> Iterator[None]:
     """Make a directory for its user alone; refuse one in which a run is already.
 
-    It is gone again if nothing came into it; one that was there before stays.
+    It is gone again if nothing came into it, and what was made above it; what was there before
+    stays.
     """
     if (run_dir / "config.yaml").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; give another --run-dir, or go on with it: "
             f"asyncrl resume {run_dir}"
         )
-    was_there = run_dir.exists()
+    missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
     try:
         make_directory(run_dir)
     except OSError as error:
@@ -39,9 +40,9 @@ def run_dir_made(run_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if not was_there:
-            with suppress(OSError):
-                run_dir.rmdir()
+        with suppress(OSError):  # the first in which something is
+            for path in missing:
+                path.rmdir()
 
 
 def save_config(config: RunConfig, run_dir: Path) -> None:

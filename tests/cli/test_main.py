@@ -124,12 +124,12 @@ def test_what_cannot_work_is_one_sentence_and_leaves_the_name_of_the_run_free(
 ) -> None:
     (tmp_path / "envs_of_ours.py").write_text(ENVS)
     is_train = argv.startswith("train")
-    code, text = said(f"{argv} --run-dir x" if is_train else argv, capsys)
+    code, text = said(f"{argv} --run-dir made/x" if is_train else argv, capsys)
     assert code == 1
     (line,) = text.splitlines()
     assert line.startswith("asyncrl: error: ")
     assert words in line
-    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "made").exists()
 
 
 def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
