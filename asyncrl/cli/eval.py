@@ -23,8 +23,9 @@ class EvalArguments:
     run_dir: Annotated[Path, tyro.conf.Positional]
     """Directory of the run, or of one of its checkpoints."""
 
-    checkpoint: str = "best"
-    """`best`, `newest`, or the number of optimisation steps of a checkpoint."""
+    checkpoint: str | None = None
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint; by default the best,
+    or the newest of a run that has evaluated none."""
 
     episodes: int = 10
     """Episodes to play."""

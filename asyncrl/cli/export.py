@@ -28,8 +28,9 @@ class ExportArguments:
     ends in .npz comes `policy_numpy.py`, which reads it and acts with numpy alone. What was trained
     with a memory is to be told where episodes begin."""
 
-    checkpoint: str = "best"
-    """`best`, `newest`, or the number of optimisation steps of a checkpoint."""
+    checkpoint: str | None = None
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint; by default the best,
+    or the newest of a run that has evaluated none."""
 
 
 def parse(argv: list[str]) -> ExportArguments:

@@ -121,7 +121,7 @@ def check_run_dir(run_dir: Path) -> None:
     )
 
 
-def find_model(run: Path, checkpoint: str) -> SavedModel:
+def find_model(run: Path, checkpoint: str | None) -> SavedModel:
     """Find what is named by a run, or by one of its checkpoints."""
     model = SavedModel.at(run, checkpoint)
     check_run_dir(model.run_dir)

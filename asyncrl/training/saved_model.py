@@ -6,6 +6,7 @@ action = policy.act(obs).action
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -21,12 +22,14 @@ from asyncrl.core.replay_buffer import REPLAY
 from asyncrl.core.types import ModelVersion
 from asyncrl.training.run_config import RunConfig, load_yaml
 
+logger = logging.getLogger(__name__)
+
 _BEST, _NEWEST = "best", "newest"
 
 
 def load_policy(
     run: str | PathLike[str],
-    checkpoint: str | int = _BEST,
+    checkpoint: str | int | None = None,
     *,
     agent: AgentConfig | None = None,
     make_env: MakeBatchEnv | None = None,
@@ -40,7 +43,8 @@ def load_policy(
 
     Args:
         run: Directory of a run, or of checkpoints, or one checkpoint in there.
-        checkpoint: `best`, `newest`, or a number of optimisation steps.
+        checkpoint: `best`, `newest`, or a number of optimisation steps. By default the best, or,
+            with a warning, the newest of a run that has evaluated none.
         agent: What was trained; not needed where `asyncrl train` has written it to `config.yaml`.
         make_env: What it was trained on, the same; called once, for the spaces.
         seed: Of its exploration.
@@ -48,7 +52,7 @@ def load_policy(
     Raises `CheckpointError` if there is no such checkpoint, or none that is whole and of that agent
     and environment, and `ConfigError` if these are not known.
     """
-    model = SavedModel.at(Path(run), str(checkpoint))
+    model = SavedModel.at(Path(run), None if checkpoint is None else str(checkpoint))
     saved, source = model.load(), "that are given"
     if agent is None or make_env is None:
         config, source = model.config(), f"in {model.config_path}"
@@ -66,10 +70,11 @@ class SavedModel:
     """Which of the models that a run has saved."""
 
     checkpoints: Path
-    name: str
+    asked: str | None
+    """Its name; None is the best, or the newest where none was evaluated."""
 
     @classmethod
-    def at(cls, path: Path, name: str = _BEST) -> Self:
+    def at(cls, path: Path, name: str | None = None) -> Self:
         """Find it by the directory of its run, of its checkpoints, or by its own."""
         if (path / "config.yaml").exists() or (path / "checkpoints").is_dir():
             return cls(path / "checkpoints", name)
@@ -81,9 +86,17 @@ class SavedModel:
         own = next((one for one in names if (parent / one).resolve() == data), None)
         if own is None:
             return cls(path / "checkpoints", name)
-        if name not in {_BEST, own}:
+        if name not in {None, _BEST, own}:
             raise ConfigError(f"{path} is one checkpoint and {name} another; leave one of them out")
         return cls(parent, own)
+
+    @property
+    def name(self) -> str:
+        """What its checkpoint is called: `newest`, or a name in the directory."""
+        if self.asked is not None:
+            return self.asked
+        names = Checkpointer(self.checkpoints).names()
+        return _NEWEST if names and _BEST not in names else _BEST
 
     @property
     def run_dir(self) -> Path:
@@ -116,13 +129,21 @@ class SavedModel:
                 else "there is no such directory"
             )
             raise CheckpointError(f"{self.run_dir} holds no checkpoint: {why}")
-        if self.name == _NEWEST and checkpointer.latest():
+        name = self.name
+        if name == _NEWEST and (latest := checkpointer.latest()):
+            if self.asked is None:
+                logger.warning(
+                    "%s has no best model, since none was evaluated; took the newest, of checkpoint"
+                    " %s",
+                    self.run_dir,
+                    latest,
+                )
             return checkpointer.load_latest(mapped=[REPLAY])
-        if self.name not in names:
+        if name not in names:
             raise CheckpointError(
-                f"{self.run_dir} has no checkpoint {self.name}; choose one of {', '.join(names)}"
+                f"{self.run_dir} has no checkpoint {name}; choose one of {', '.join(names)}"
             )
-        return checkpointer.load(self.name, mapped=[REPLAY])
+        return checkpointer.load(name, mapped=[REPLAY])
 
 
 def policy_of(

@@ -150,6 +150,24 @@ def test_checkpoint_that_is_not_there_is_named_with_those_that_are(
     assert "has no checkpoint 77; choose one of 300, best" in capsys.readouterr().err
 
 
+def test_newest_model_plays_and_is_said_to_where_none_is_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    env = "tests.support.fake_envs:TellingEnv"
+    save_yaml(RunConfig(agent=ConstantConfig(), env=env), tmp_path / "config.yaml")
+    for opt_steps in (20, 9):
+        meta = {"opt_steps": opt_steps, "env_steps": 0}
+        model = {"action": np.array(opt_steps)}
+        Checkpointer(tmp_path / "checkpoints").save(str(opt_steps), {"model": model}, meta)
+    assert main(["eval", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * 20 + 6
+    (warning,) = caplog.messages
+    assert "has no best model" in warning
+    assert "took the newest, of checkpoint 20" in warning
+    assert main(["eval", str(tmp_path), "--checkpoint", "best"]) == 1
+    assert "has no checkpoint best; choose one of 9, 20" in capsys.readouterr().err
+
+
 @pytest.mark.fault("F37")
 @pytest.mark.parametrize(
     ("group", "meta", "agent", "said"),
