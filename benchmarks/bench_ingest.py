@@ -42,7 +42,7 @@ _BATCH_SIZE = 256
 _NAP_S = 0.002
 _LAG_S = 0.1
 """An actor that is later than this does not catch up."""
-_PROMISED, _FASTEST = "at the promised rate", "as fast as they can"
+_PROMISED, _FASTEST = "at the rate offered", "as fast as they can"
 _LEARNER_CORE = max(os.sched_getaffinity(0))
 _PENDULUM = (3, 1)  # numbers in an observation and in an action of what is learned from
 

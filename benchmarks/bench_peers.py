@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.bench.result import machine
-from benchmarks.common import RESULTS, ROOT, fingerprint, note, positive
+from benchmarks.common import RESULTS, ROOT, commit, fingerprint, note, positive
 from benchmarks.make_table import insert
 from benchmarks.peer_results import (
     BEGIN,
@@ -302,7 +302,7 @@ def kept_from_before(
 ) -> list[Measurement]:
     """Return earlier measurements that count."""
     where, before = load_measurements(path)
-    if before and where != here:
+    if before and {**where, "commit": ""} != {**here, "commit": ""}:
         note(f"{path} was measured on another machine or with other packages; starting anew")
         return []
     if any_code:
@@ -316,7 +316,7 @@ def kept_from_before(
 def main() -> None:
     """Measure what is missing, and write the table."""
     args = arguments()
-    plan, here = make_plan(args), machine()
+    plan, here = make_plan(args), machine() | {"commit": commit()}
     path = args.results / "peers.json"
     taken = [] if args.fresh else kept_from_before(path, plan, here, any_code=args.any_code)
     done = {(m.round, m.quantity, m.side) for m in taken}

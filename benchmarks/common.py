@@ -124,7 +124,7 @@ def provenance() -> dict[str, Any]:
         note(f"the load is {load:.2f}: something else is running, so numbers will be too low")
     return {
         "date": time.strftime("%Y-%m-%d"),
-        "commit": _commit(),
+        "commit": commit(),
         "load_before": load,
         "machine": machine(),
     }
@@ -203,7 +203,7 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return what is checked out; "-dirty" if more than results differs from it."""
     git = shutil.which("git")
     if git is None:

@@ -203,7 +203,8 @@ def render(machine: Mapping[str, Any], measurements: Sequence[Measurement]) -> s
     named = ", ".join(f"{LABELS[side]} {versions[side]}" for side in others)
     dates = sorted({m.date for m in measurements})
     packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "numpy", "gymnasium"))
-    lines += ["", f"Measured: {', '.join(dates)}, with {named}."]
+    ours = f"asyncrl at {machine['commit']}, " if "commit" in machine else ""
+    lines += ["", f"Measured: {', '.join(dates)}, with {ours}{named}."]
     lines += [
         f"On: {machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
         f"{packages}.",

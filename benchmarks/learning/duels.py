@@ -61,7 +61,7 @@ DUELS: tuple[Duel, ...] = (
         algorithm="dqn",
         task="cartpole",
         env_steps=50_000,
-        settings={  # those of the zoo, but for its number of environments
+        settings={  # the zoo's, but for n_step 5, double, environments
             "agent.hidden": (256, 256),
             "agent.learning_rate": 2.3e-3,
             "agent.loss": "huber",
