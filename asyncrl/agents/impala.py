@@ -20,6 +20,8 @@ What differs on purpose:
     Losses are means over transitions instead of sums, so that settings do not depend on the size of
     a batch, and Adam stands beside RMSprop. Rewards are not clipped unless asked for; neither the
     last action nor the last reward is fed to the network; environments wrap themselves.
+    With `lambda_` below 1, A uses v_t+1 rather than a mixture of it and V: on-policy this is not
+    generalized advantage estimation; PPO's V-trace is.
     The memory at a trajectory's first row is the one that its actor had there, as in the paper.
 """
 

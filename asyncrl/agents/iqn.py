@@ -20,7 +20,8 @@ with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa * (|x| - kappa / 2) beyond.
 What differs on purpose:
     What DQN does otherwise than its papers, see `dqn.py`. Actions, also those of the targets, are
     chosen by the mean of quantiles at K evenly spaced fractions instead of random ones: that mean
-    varies less, and an evaluation repeats itself.
+    varies less, and an evaluation repeats itself. The preset acts by K = 8 of them (paper: 32), to
+    act faster.
 """
 
 from __future__ import annotations

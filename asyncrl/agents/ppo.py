@@ -28,6 +28,8 @@ What differs on purpose:
     advantage estimation. Values are learned in units of the targets' standard deviation so far
     unless told otherwise; the network is not adjusted as the units change. The value's clip, in
     these units, is off unless asked for. Whether to stop early is decided after whole epochs.
+    Advantages are normalised over the whole batch, not by minibatch. With `normalize_obs` the
+    statistics move between acting and learning, so ratios do not start at exactly 1.
 """
 
 from __future__ import annotations

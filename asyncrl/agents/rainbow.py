@@ -25,7 +25,9 @@ An example:
 
 What differs on purpose:
     The paper's priority is the Kullback-Leibler divergence of prediction and target, which is
-    their cross-entropy, the loss, less the target's entropy.
+    their cross-entropy, the loss, less the target's entropy. Replay's priority exponent is 0.6
+    (paper: 0.5), Adam's epsilon 1e-8 (1.5e-4); the target network follows slowly by `tau` instead
+    of being copied; the preset's returns have 5 steps (3).
 """
 
 from __future__ import annotations

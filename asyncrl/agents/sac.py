@@ -23,6 +23,8 @@ Deviations from the papers, on purpose:
 * Gradient descent moves log alpha, not alpha, which therefore stays positive.
 * Critic losses are averaged over the critics, not added up: Adam does not see the factor.
 * log of the standard deviation is clamped to [-5, 2].
+* The actor learns at 3e-4, critics and alpha at 1e-3 (papers: all at 3e-4), and the first 1,000
+  environment steps of a run are random.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ proportional form:
     P(i) = p_i^alpha / sum_k p_k^alpha        p_i = |TD error of i| + epsilon
     weight_i = (P(i) / P_lowest)^-beta        1 / P_lowest is the largest weight
 
+P_lowest is that of the batch, unless `normaliser` asks for that of the whole replay.
+
 What differs: new transitions may bring their priority along. Where rows have a column `priority`,
 that is their first TD error. Where they have `q_taken` and `q_best`, the values of the action that
 was taken and of the best one as the acting model saw them, it is

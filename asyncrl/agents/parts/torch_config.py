@@ -280,10 +280,11 @@ def _is_large(network: nn.Module) -> bool:
 
 @contextmanager
 def _onednn() -> Iterator[None]:
-    """Let oneDNN multiply, not MKL, which on AMD leaves AVX-512 unused and takes twice as long.
+    """Let oneDNN multiply, not MKL, which on some AMD processors leaves AVX-512 unused.
 
-    Torch turns to oneDNN for float32 only where bfloat16 would do as well. On a CPU without AMX,
-    oneDNN computes that in float32 all the same.
+    It takes twice as long there; where MKL does use it, the two are equally fast. Torch turns to
+    oneDNN for float32 only where bfloat16 would do as well. On a CPU without AMX, oneDNN computes
+    that in float32 all the same: measured errors are 3.9e-5 beside MKL's 2.4e-5.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
     before = settings.fp32_precision
