@@ -44,7 +44,7 @@ from benchmarks.peer_results import (
 from benchmarks.peers.interface import STAGES
 
 SETTINGS_FILE = "peers_settings.json"
-"""Side -> environment -> how it samples fastest here; written by sweep_peers.py."""
+"""Side -> environment -> how it samples fastest here."""
 
 _START_S = 75.0
 """What a process may take besides measuring."""

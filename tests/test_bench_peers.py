@@ -27,7 +27,6 @@ from benchmarks.peer_results import (
 )
 from benchmarks.peers.interface import STAGES
 from benchmarks.plot_peers import draw
-from benchmarks.sweep_peers import best
 
 DQN_SPEED = Quantity(stage="updates-dqn", env="CartPole-v1")
 DQN_TIME = Quantity(stage="score-dqn", env="CartPole-v1")
@@ -147,12 +146,7 @@ def test_a_side_that_fails_or_never_arrives_is_not_asked_for_ever():
     assert settled(rounds("sb3", DQN_TIME, None, None), DQN_TIME, "sb3")
 
 
-def test_the_fastest_settings_are_those_with_the_highest_value():
-    assert best([({"envs": 1}, 3.0), ({"envs": 2}, None), ({"envs": 4}, 9.0)]) == {"envs": 4}
-    assert best([({"envs": 1}, None)]) is None
-
-
-def test_settings_of_the_sweep_are_for_sampling_alone_and_change_the_identity():
+def test_kept_settings_are_for_sampling_alone_and_change_the_identity():
     sampling = Quantity(stage="sampling", env="CartPole-v1")
     swept = plan(sampling={"sb3": {"CartPole-v1": {"envs": 8}}})
     assert json.loads(swept.settings("sb3", sampling)) == {"envs": 8}
