@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from asyncrl.training.asynchronous import build_async_trainer, train_async
     from asyncrl.training.config import AsyncConfig, EvaluationConfig
     from asyncrl.training.offline import OfflineConfig, train_from_data, train_offline
+    from asyncrl.training.presets import preset
     from asyncrl.training.saved_model import load_policy
     from asyncrl.training.synchronous import SyncConfig, Trainer, TrainerConfig, train_sync
 
@@ -129,6 +130,7 @@ __all__ = [
     "WireError",
     "build_async_trainer",
     "load_policy",
+    "preset",
     "train_async",
     "train_from_data",
     "train_offline",
@@ -180,6 +182,7 @@ _HOMES = {
     "training.asynchronous": ["build_async_trainer", "train_async"],
     "training.config": ["AsyncConfig", "EvaluationConfig"],
     "training.offline": ["OfflineConfig", "train_from_data", "train_offline"],
+    "training.presets": ["preset"],
     "training.saved_model": ["load_policy"],
     "training.synchronous": ["SyncConfig", "Trainer", "TrainerConfig", "train_sync"],
 }

@@ -62,7 +62,7 @@ from asyncrl.agents.parts.torch_agent import (
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
-from asyncrl.core.agent import PolicyContext
+from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -140,6 +140,7 @@ class IMPALAConfig(TorchConfig):
     """Of continuous actions: logarithm of the standard deviation at first, in units in which an
     action's bounds are -1 and 1."""
 
+    learns_from: ClassVar[BatchKind] = "trajectories"
     can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -72,7 +72,7 @@ from asyncrl.agents.parts.torch_agent import (
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
-from asyncrl.core.agent import PolicyContext
+from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -256,6 +256,7 @@ class PPOSettings(TorchConfig):
     """Learn mean and standard deviation of targets, and let the network tell values in units of
     them."""
 
+    learns_from: ClassVar[BatchKind] = "trajectories"
     can_accumulate: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, ea
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.updates import Updates
 from asyncrl.agents.parts.user_networks import own_encoder
-from asyncrl.core.agent import PolicyContext
+from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -94,6 +94,8 @@ class R2D2Config(QConfig):
 
     priority_of_largest: float = 0.9
     """Share of the largest error of a sequence in its priority; the rest is the mean's."""
+
+    learns_from: ClassVar[BatchKind] = "sequences"
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, SupportsFloat, runtime_checkable
+from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
 
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
@@ -172,6 +172,22 @@ class AgentConfig(Protocol):
         `Act.extras` holds them, all but `discounted_return`, which the step processor fills.
         """
         ...
+
+
+BatchKind = Literal["transitions", "sequences", "trajectories"]
+"""What a replay hands out: single transitions, sequences of one episode each that are drawn again
+and again, or trajectories, each once."""
+
+
+@runtime_checkable
+class LearnsFrom(Protocol):
+    """An agent's config that says which kind of batches `opt` takes.
+
+    A run with a replay that says it hands out another kind is then refused before it starts.
+    """
+
+    learns_from: ClassVar[BatchKind]
+    """What a replay's `hands_out` must be."""
 
 
 class PolicyWrapper:

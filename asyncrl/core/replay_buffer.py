@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from asyncrl.core.agent import TellsPriorities
+from asyncrl.core.agent import BatchKind, LearnsFrom, TellsPriorities, require_agent_config
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array, Arrays, ArrayStream, Columns, IntArray, Params
@@ -119,6 +119,38 @@ class ReplayBufferConfig(Protocol):
     def build(self, schema: SegmentSchema, seed: int) -> ReplayBuffer:
         """Allocate it."""
         ...
+
+
+@runtime_checkable
+class HandsOut(Protocol):
+    """A replay's config that says which kind of batches it hands out."""
+
+    hands_out: ClassVar[BatchKind]
+    """What an agent's `learns_from` must be."""
+
+
+_KINDS: Mapping[BatchKind, tuple[str, str]] = {
+    "transitions": ("single transitions", "UniformReplayConfig or PrioritizedReplayConfig"),
+    "sequences": (
+        "sequences, drawn again and again",
+        "SequenceReplayConfig or PrioritizedSequenceReplayConfig",
+    ),
+    "trajectories": ("trajectories, each once", "TrajectoryQueueConfig"),
+}
+"""What each kind is called, and which replays hand it out."""
+
+
+def check_agent_and_replay(agent: object, replay: ReplayBufferConfig) -> None:
+    """Refuse what is no agent's settings, and a replay whose batches such an agent cannot use."""
+    require_agent_config(agent)
+    if not isinstance(agent, LearnsFrom) or not isinstance(replay, HandsOut):
+        return
+    if agent.learns_from != replay.hands_out:
+        wanted, fitting = _KINDS[agent.learns_from]
+        raise ConfigError(
+            f"{type(agent).__name__} learns from {wanted}, and {type(replay).__name__} hands out "
+            f"{_KINDS[replay.hands_out][0]}; use {fitting} as replay, as the presets do"
+        )
 
 
 def replay_groups(

@@ -11,10 +11,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import psutil
 
+from asyncrl.core.agent import BatchKind
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.settings import check_declared
@@ -147,6 +149,8 @@ class RingConfig:
     """Where observations and other wide columns are kept: `host`, in the memory from which batches
     are copied to the learner's device, or on that device, which then gathers them itself: cuda or
     cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU."""
+
+    hands_out: ClassVar[BatchKind] = "transitions"
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")

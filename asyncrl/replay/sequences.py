@@ -39,9 +39,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
+from asyncrl.core.agent import BatchKind
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, IntArray
@@ -71,6 +73,8 @@ class SequenceReplayConfig(RingConfig):
 
     start_columns: tuple[str, ...] = ()
     """Columns of the agent's that are wanted at a sequence's first row alone: its memory."""
+
+    hands_out: ClassVar[BatchKind] = "sequences"
 
     def __post_init__(self) -> None:
         RingConfig.__post_init__(self)

@@ -31,10 +31,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
 from asyncrl.checkpoint.array_file import collected
+from asyncrl.core.agent import BatchKind
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.settings import check_declared
@@ -66,6 +68,8 @@ class TrajectoryQueueConfig:
 
     start_columns: tuple[str, ...] = ()
     """Columns of the agent's that are wanted at a trajectory's first row alone: its memory."""
+
+    hands_out: ClassVar[BatchKind] = "trajectories"
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")

@@ -18,7 +18,7 @@ from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import Peer
-from asyncrl.core.replay_buffer import ReplayBuffer, with_start_columns
+from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay, with_start_columns
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
@@ -49,7 +49,8 @@ class RunPlan:
         actor_agents: Sequence[AgentConfig] | None,
     ) -> None:
         """Look at all of it; raise `ConfigError` where parts do not go together."""
-        for one in (agent, *(actor_agents or ())):
+        check_agent_and_replay(agent, config.replay)
+        for one in actor_agents or ():
             require_agent_config(one)
         n_actors = config.actors
         if actor_agents is not None and len(actor_agents) != n_actors:

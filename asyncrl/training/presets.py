@@ -394,7 +394,14 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
 
 
 def preset(name: str) -> RunConfig:
-    """Return the settings of a preset, see `preset_lines`, or of the agent config at a path."""
+    """Return the settings of a whole run that fit each other: agent, replay, limiter and all.
+
+        config = preset("ppo")
+        train_async(config.agent, config.env_config().build, config)
+
+    Names are those of `asyncrl train`, see `preset_lines`. The agent's config at a path,
+    `module:Class`, comes with the defaults of all else. `dataclasses.replace` changes settings.
+    """
     if name in PRESETS:
         return PRESETS[name]()
     if ":" not in name:

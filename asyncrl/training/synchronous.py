@@ -13,7 +13,7 @@ from asyncrl.actor.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -22,6 +22,7 @@ from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     ReplayBufferConfig,
+    check_agent_and_replay,
     check_priorities,
     pass_priorities_on,
     replay_groups,
@@ -281,8 +282,8 @@ def train_sync(
 
     Takes what `train_async` takes that has a meaning here. `Trainer` takes parts of your own.
     """
-    require_agent_config(agent)
     config = config or SyncConfig()
+    check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config

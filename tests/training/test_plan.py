@@ -10,17 +10,25 @@ import pytest
 
 from asyncrl.actor.step_processor import OneStep, Step
 from asyncrl.actor.trajectory_processor import Trajectories
-from asyncrl.core.agent import Act
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.r2d2 import R2D2Config
+from asyncrl.core.agent import Act, AgentConfig
 from asyncrl.core.env import BatchEnv, EnvSpec
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.asynchronous import train_async
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
 from asyncrl.training.plan import RunPlan
+from asyncrl.training.synchronous import SyncConfig, train_sync
 from asyncrl.transport.local import LocalTransport
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.sample_messages import make_peer
@@ -112,6 +120,28 @@ def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
     rows = [*processor.process(step), *processor.finish(outcome.obs)]
     columns = {name for row in rows for name in row.columns}
     assert columns == {column.name for column in one.schema.columns}
+
+
+MISMATCHES: list[tuple[AgentConfig, ReplayBufferConfig, str]] = [
+    (PPOConfig(), UniformReplayConfig(), "PPOConfig learns from trajectories, each once, and Unif"),
+    (PPOConfig(), UniformReplayConfig(), "use TrajectoryQueueConfig as replay"),
+    (IMPALAConfig(), SequenceReplayConfig(), "SequenceReplayConfig hands out sequences"),
+    (R2D2Config(), TrajectoryQueueConfig(), "use SequenceReplayConfig or PrioritizedSeq"),
+    (DQNConfig(), TrajectoryQueueConfig(), "DQNConfig learns from single transitions"),
+]
+
+
+@pytest.mark.parametrize(("agent", "replay", "words"), MISMATCHES)
+def test_replay_that_the_agent_cannot_learn_from_is_refused_before_anything_starts(
+    agent: AgentConfig, replay: ReplayBufferConfig, words: str
+) -> None:
+    def nobody() -> BatchEnv:
+        raise AssertionError("an environment was made")
+
+    with pytest.raises(ConfigError, match=words):
+        train_async(agent, CountingBatch, AsyncConfig(replay=replay))
+    with pytest.raises(ConfigError, match=words):
+        train_sync(agent, nobody, SyncConfig(replay=replay))
 
 
 def test_learner_and_buffer_are_the_configs() -> None:

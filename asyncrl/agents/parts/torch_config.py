@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.torch_agent import learning_mode
-from asyncrl.core.agent import Agent, AgentConfig, Policy, PolicyContext
+from asyncrl.core.agent import Agent, AgentConfig, BatchKind, Policy, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
@@ -196,6 +196,8 @@ class TorchConfig:
     parts add up to those of the whole. More than one take less memory, and one more pass; it is
     for large networks, since with small ones each part takes as long as the whole. Trajectories and
     sequences stay whole, so that there are no more parts than there are of them."""
+
+    learns_from: ClassVar[BatchKind] = "transitions"
 
     can_accumulate: ClassVar[bool] = False
     """Whether the algorithm's networks take a batch in parts."""
