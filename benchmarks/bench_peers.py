@@ -13,16 +13,12 @@ A stage's round counts as a whole: it is taken again if the code of any of its s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +37,7 @@ from benchmarks.peer_results import (
     render,
     save_measurements,
 )
+from benchmarks.peers.apart import end_in_order, run_apart
 from benchmarks.peers.interface import STAGES
 
 SETTINGS_FILE = "peers_settings.json"
@@ -48,9 +45,6 @@ SETTINGS_FILE = "peers_settings.json"
 
 _START_S = 75.0
 """What a process may take besides measuring."""
-
-_TIDY_S = 15.0
-"""For a script to end its own processes when it is told to end."""
 
 _ENOUGH_FAILURES = 2
 """Rounds that never got to the score settle it, when three are asked for."""
@@ -217,51 +211,6 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
     )
 
 
-def run_apart(command: Sequence[str], limit_s: float) -> tuple[dict[str, Any], str]:
-    """Run a script where it leaves no files, and return what it printed, or why it did not.
-
-    The script and all that it has started are ended once the time is over.
-    """
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        tempfile.TemporaryFile("w+") as out,
-        tempfile.TemporaryFile("w+") as errors,
-    ):
-        process = subprocess.Popen(  # noqa: S603  # our own scripts
-            command,
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=out,
-            stderr=errors,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return {}, f"did not end within {limit_s:g} s"
-        finally:
-            _end(process)
-        out.seek(0)
-        lines = out.read().splitlines()
-        if code == 0 and lines:
-            printed: dict[str, Any] = json.loads(lines[-1])
-            return printed, ""
-        errors.seek(0)
-        said = errors.read().strip().splitlines() or ["nothing"]
-        return {}, f"ended with {code}, saying: {said[-1][:200]}"
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    """Ask the script to end, if it has not, and end whatever it leaves."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TIDY_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -316,6 +265,7 @@ def kept_from_before(
 def main() -> None:
     """Measure what is missing, and write the table."""
     args = arguments()
+    end_in_order()
     plan, here = make_plan(args), machine() | {"commit": commit()}
     path = args.results / "peers.json"
     taken = [] if args.fresh else kept_from_before(path, plan, here, any_code=args.any_code)

@@ -4,12 +4,11 @@ import json
 import math
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.bench_peers import SIDES, Plan, run_apart, settled, still_valid
+from benchmarks.bench_peers import SIDES, Plan, settled, still_valid
 from benchmarks.common import ROOT
 from benchmarks.make_table import insert
 from benchmarks.peer_results import (
@@ -25,6 +24,7 @@ from benchmarks.peer_results import (
     render,
     save_measurements,
 )
+from benchmarks.peers.apart import run_apart
 from benchmarks.peers.interface import STAGES
 from benchmarks.plot_peers import draw
 
@@ -161,25 +161,6 @@ def test_measurements_survive_the_disk(tmp_path):
     kept = rounds(OURS, DQN_TIME, 1.0, None)
     save_measurements(path, MACHINE, kept)
     assert load_measurements(path) == (MACHINE, kept)
-
-
-def test_a_script_that_hangs_is_ended_and_said_so():
-    script = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(3)); signal.pause()"
-    printed, why = run_apart([sys.executable, "-c", script], 1.0)
-    assert printed == {}
-    assert why == "did not end within 1 s"
-
-
-def test_a_script_that_fails_is_quoted():
-    _, why = run_apart([sys.executable, "-c", "raise ValueError('too small')"], 60.0)
-    assert why == "ended with 1, saying: ValueError: too small"
-
-
-def test_the_last_line_counts_and_files_stay_out_of_the_repository():
-    script = "import json, os; print('noise'); print(json.dumps({'here': os.getcwd()}))"
-    printed, why = run_apart([sys.executable, "-c", script], 60.0)
-    assert why == ""
-    assert not Path(printed["here"]).is_relative_to(ROOT)
 
 
 def test_every_side_has_its_script_and_a_label():

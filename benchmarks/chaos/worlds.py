@@ -10,22 +10,18 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import re
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import psutil
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.types import Array
+from benchmarks import deeds
 
 SCALE = 2.0**-20
 """Observations are whole numbers times this, which float32 holds exactly up to 16 million."""
@@ -49,21 +45,12 @@ class Order(IntEnum):
     """Start two processes, one of them in a session of its own, and go on."""
 
 
-def _raises() -> NoReturn:
-    raise ValueError("the wheel came off")
-
-
-def _bears() -> None:
-    for apart in (False, True):
-        subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
-
-
 _DEEDS: Mapping[Order, Callable[[], object]] = {
-    Order.SLEEP: lambda: threading.Event().wait(),
-    Order.HOLD: lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
-    Order.STOP: lambda: os.kill(os.getpid(), signal.SIGSTOP),
-    Order.RAISE: _raises,
-    Order.BEAR: _bears,
+    Order.SLEEP: deeds.sleep,
+    Order.HOLD: deeds.hold,
+    Order.STOP: deeds.stop,
+    Order.RAISE: deeds.fail,
+    Order.BEAR: deeds.bear,
 }
 
 

@@ -1,99 +1,113 @@
-"""Runs a measurement in processes of its own, and ends all of them whatever happens.
+"""Runs a command apart from everything else, and ends all that it has started, whatever happens.
 
-For peers that start processes, and sometimes hang or leave some behind. Whatever is started inside
-carries a mark in its environment, so it is found even where it has left the process group.
+Peers start processes, sometimes hang, and may leave some behind. Whatever a command starts carries
+a mark in its environment, so it is found even where it has left the process group.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
-INSIDE = "ASYNCRL_PEER_DIRECTORY"
-"""Environment variable: the mark, and a directory that is removed at the end."""
+MARK = "ASYNCRL_PEER_DIRECTORY"
+"""Environment variable by which all processes of a command are found."""
 
-TIDIERS = ("resource_tracker", "torch_shm_manager")
+_TIDIERS = ("resource_tracker", "torch_shm_manager")
 """Processes that free shared memory once all others are gone."""
 
-TIDY_S = 3.0
-TAIL_LINES = 12
+_TIDY_S = 3.0
+_LOOK_S = 0.02
 
 
-def run_apart(main: Callable[[Path], None], give_up: Callable[[str], None], limit_s: float) -> None:
-    """Call `main` in a process of its own, and print the last line that it prints.
-
-    Args:
-        main: Measures; is given a directory for whatever it writes, and runs in it.
-        give_up: Called, with the reason, where `main` printed no JSON within the limit.
-        limit_s: From the start of the process to its end.
-    """
-    inside = os.environ.get(INSIDE)
-    if inside:
-        main(Path(inside))
-        return
-    signal.signal(signal.SIGTERM, _leave)
-    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as made:
-        lines, reason = _lines_of(Path(made), limit_s)
-    printed = [line for line in lines if line.startswith("{")]
-    if printed:
-        print(printed[-1], flush=True)
-    else:
-        give_up(reason)
-
-
-def _lines_of(directory: Path, limit_s: float) -> tuple[list[str], str]:
-    """Run this very command again; return what it printed, and why that may not be enough."""
+@contextlib.contextmanager
+def started(
+    command: Sequence[str], directory: Path, out: IO[bytes], err: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command in a directory for all its files; in the end, end all that it started."""
     environment = {
         **os.environ,
-        INSIDE: str(directory),
+        MARK: str(directory),
         "TMPDIR": str(directory),
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),  # for `-m`
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
     }
-    output, errors = directory / "stdout", directory / "stderr"
-    reason = f"ended by us after {limit_s:g} s"
-    with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen(  # noqa: S603  # the command that we are
-            [sys.executable, *sys.orig_argv[1:]],
-            cwd=directory,
-            env=environment,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
-        try:
-            reason = f"exit status {process.wait(limit_s)}"
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            _end_all(directory)
-            process.wait()
-    last = errors.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
-    return output.read_text(encoding="utf-8").splitlines(), f"{reason}: {' / '.join(last)}"
+    process = subprocess.Popen(  # noqa: S603  # our own scripts
+        command, cwd=directory, env=environment, stdout=out, stderr=err, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        end_all(process, directory)
 
 
-def _end_all(directory: Path) -> None:
-    for pid, command in _marked(directory):
-        if not any(tidier in command for tidier in TIDIERS):
+def run_apart(command: Sequence[str], limit_s: float) -> tuple[dict[str, Any], str]:
+    """Return the JSON in the last line that a command prints, or why there is none."""
+    with tempfile.TemporaryDirectory(prefix="peer-", ignore_cleanup_errors=True) as made:
+        directory = Path(made)
+        output, errors = directory / "stdout", directory / "stderr"
+        with (
+            output.open("wb") as out,
+            errors.open("wb") as err,
+            started(command, directory, out, err) as process,
+        ):
+            try:
+                code = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return {}, f"did not end within {limit_s:g} s"
+        lines = [line for line in _lines(output) if line.startswith("{")]
+        if code == 0 and lines:
+            printed: dict[str, Any] = json.loads(lines[-1])
+            return printed, ""
+        said = _lines(errors) or ["nothing"]
+        return {}, f"ended with {code}, saying: {said[-1][:200]}"
+
+
+def end_all(process: subprocess.Popen[bytes], directory: Path) -> None:
+    """Kill all of a command; those who tidy shared memory have a moment to do so."""
+    for pid, name in _marked(directory):
+        if not any(tidier in name for tidier in _TIDIERS):
             _kill(pid)
-    deadline = time.monotonic() + TIDY_S
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # where there is no /proc
+    process.wait()
+    deadline = time.monotonic() + _TIDY_S
     while any(_marked(directory)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid, _ in _marked(directory):
-        _kill(pid)
+        time.sleep(_LOOK_S)
+    while left := list(_marked(directory)):
+        for pid, _ in left:
+            _kill(pid)
+        time.sleep(_LOOK_S)
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this process as an exception does, so that it ends what it has started."""
+    signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(1)
+
+
+def _lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [line for line in text.splitlines() if line.strip()]
 
 
 def _marked(directory: Path) -> Iterator[tuple[int, str]]:
-    mark = f"{INSIDE}={directory}".encode()
+    """Yield the processes of a command and their command lines, dead ones left out."""
+    mark = f"{MARK}={directory}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (process / "environ").read_bytes().split(b"\0"):
@@ -103,7 +117,3 @@ def _marked(directory: Path) -> Iterator[tuple[int, str]]:
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(1)

@@ -7,12 +7,11 @@ of its asynchronous algorithms.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -32,7 +31,6 @@ from ray.rllib.env.wrappers.atari_wrappers import (  # type: ignore[import-not-f
 )
 from ray.tune.registry import register_env  # type: ignore[import-not-found]
 
-from benchmarks.peers.apart import run_apart
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
@@ -40,9 +38,9 @@ from benchmarks.peers.interface import (
     REPLAY_ROWS,
     SIZES,
     Request,
+    measure_once,
     rate,
     report,
-    request,
 )
 from benchmarks.peers.race import GOALS, Race
 from benchmarks.peers.rllib_parts import make_priority_turn, make_update_turn
@@ -83,9 +81,6 @@ STEPS_A_REQUEST = 32
 """Of each environment, that a runner is asked for at once."""
 
 WARM_UP_S = 3.0
-LIMIT_S = 65.0
-"""For the start and the end, besides what is measured."""
-
 STORE_BYTES = 300 * 2**20
 LOGICAL_CPUS = 8
 """More than there are, so that no actor waits for one."""
@@ -100,7 +95,7 @@ def make_pong(_config: object) -> Any:  # noqa: ANN401  # untyped here
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[None]:
+def cluster() -> Iterator[None]:
     """Start Ray on this machine, and stop it."""
     ray.init(
         num_cpus=LOGICAL_CPUS,
@@ -108,7 +103,7 @@ def cluster(directory: Path) -> Iterator[None]:
         object_store_memory=STORE_BYTES,
         log_to_driver=False,
         logging_level="ERROR",
-        _temp_dir=str(directory),
+        _temp_dir=tempfile.mkdtemp(prefix="ray-"),
     )
     try:
         yield
@@ -182,11 +177,11 @@ def train(algorithm: Any, seconds: float) -> float:  # noqa: ANN401  # see above
     return (after - before) / elapsed
 
 
-def sampling(asked: Request, directory: Path) -> None:
+def sampling(asked: Request) -> None:
     """Measure the runners, alone or below an algorithm."""
     settings = settings_of(asked)
     torch.set_num_threads(settings["threads"])
-    with cluster(directory):
+    with cluster():
         algorithm = sampler(asked, settings)
         if settings["algorithm"] == "rollouts":
             value = collect(algorithm, settings, asked.seconds)
@@ -196,30 +191,30 @@ def sampling(asked: Request, directory: Path) -> None:
     give(asked, value)
 
 
-def updates(asked: Request, directory: Path) -> None:
+def updates(asked: Request) -> None:
     """Optimise from a full replay buffer, uniformly sampled."""
     settings = settings_of(asked)
     torch.set_num_threads(settings["threads"])
     discrete = asked.stage == "updates-dqn"
-    with cluster(directory):
+    with cluster():
         sizes, rows = SIZES[asked.stage], settings["rows"]
         turn = make_update_turn(sizes, rows, discrete=discrete, seed=asked.seed)
         give(asked, rate(turn, asked.seconds))
 
 
-def prioritized(asked: Request, _directory: Path) -> None:
+def prioritized(asked: Request) -> None:
     """Sample by priority, and set the priorities of what was sampled."""
     settings = settings_of(asked)
     turn = make_priority_turn(settings["alpha"], settings["beta"])
     give(asked, rate(turn, asked.seconds))
 
 
-def score(asked: Request, directory: Path) -> None:
+def score(asked: Request) -> None:
     """Train DQN with RLlib's tuned settings until the score is reached."""
     torch.set_num_threads(settings_of(asked)["threads"])
     goal = GOALS[asked.stage]
     chosen = {**DQN_SETTINGS, **asked.settings}
-    with cluster(directory):
+    with cluster():
         algorithm = dqn(asked, chosen)
         opt_steps = env_steps = 0
         race = Race(goal, asked.seconds)
@@ -306,16 +301,6 @@ STAGES = {
 }
 
 
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    run_apart(
-        partial(STAGES[asked.stage], asked),
-        lambda reason: give(asked, None, note=reason),
-        asked.seconds + LIMIT_S,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    measure_once(__doc__, STAGES)

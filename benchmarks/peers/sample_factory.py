@@ -8,10 +8,9 @@ ends as a user would end it: with SIGINT.
 from __future__ import annotations
 
 import signal
+import tempfile
 import time
-from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -35,8 +34,7 @@ from sample_factory.cfg.arguments import (  # type: ignore[import-not-found]
 from sample_factory.envs.env_utils import register_env  # type: ignore[import-not-found]
 from sample_factory.train import make_runner  # type: ignore[import-not-found]
 
-from benchmarks.peers.apart import run_apart
-from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, report, request
+from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, measure_once, report
 
 NAMES = {CARTPOLE: CARTPOLE, CHEETAH: "mujoco_halfcheetah", ATARI: "atari_pong"}
 """Ours -> Sample Factory's, by which it picks its own defaults and wrappers."""
@@ -86,8 +84,6 @@ ARGUMENTS = [
 ]
 
 WARM_UP_S = 2.0
-LIMIT_S = 65.0
-"""For the start and the end, besides what is measured."""
 
 
 def make_env(name: str, cfg: Any, env_config: Any, render_mode: str | None = None) -> Any:  # noqa: ANN401  # untyped here
@@ -105,12 +101,16 @@ def make_env(name: str, cfg: Any, env_config: Any, render_mode: str | None = Non
     return make_atari_env(name, cfg, env_config, render_mode)
 
 
-def configured(asked: Request, settings: dict[str, Any], directory: Path) -> Any:  # noqa: ANN401  # untyped here
+def configured(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
     """Return Sample Factory's settings of a 64x64 policy."""
     for name in NAMES.values():
         register_env(name, make_env)
     given = [f"--{key}={value}" for key, value in settings.items() if key != "learn"]
-    argv = [f"--env={NAMES[asked.env]}", f"--train_dir={directory}", f"--seed={asked.seed}"]
+    argv = [
+        f"--env={NAMES[asked.env]}",
+        f"--train_dir={tempfile.mkdtemp()}",
+        f"--seed={asked.seed}",
+    ]
     argv += ["--encoder_mlp_layers", "64", "64", "--encoder_conv_mlp_layers", "64", "64"]
     parser, _ = parse_sf_args(argv=[*argv, *ARGUMENTS, *given])
     if asked.env == ATARI:
@@ -170,40 +170,19 @@ def sample(cfg: Any, seconds: float) -> float:  # noqa: ANN401  # untyped here
     return steps / elapsed
 
 
-def sampling(asked: Request, directory: Path) -> None:
+def sampling(asked: Request) -> None:
     """Measure one of the two."""
     settings = {**SAMPLING[asked.env], **asked.settings}
-    cfg = configured(asked, settings, directory)
-    give(asked, settings, (train if settings["learn"] else sample)(cfg, asked.seconds))
-
-
-def give(asked: Request, settings: dict[str, Any], value: float | None, note: str = "") -> None:
-    """Print the result."""
-    if asked.env == CHEETAH:
-        note = f"HalfCheetah-v4. {note}".strip()
+    cfg = configured(asked, settings)
     report(
         asked,
         peer="sample_factory",
         version=version("sample-factory"),
-        value=value,
+        value=(train if settings["learn"] else sample)(cfg, asked.seconds),
         settings=settings,
-        note=note,
-    )
-
-
-STAGES = {"sampling": sampling}
-
-
-def main() -> None:
-    """Measure once and print one JSON line."""
-    asked = request(__doc__, STAGES)
-    settings = {**SAMPLING[asked.env], **asked.settings}
-    run_apart(
-        partial(STAGES[asked.stage], asked),
-        lambda reason: give(asked, settings, None, reason),
-        asked.seconds + LIMIT_S,
+        note="HalfCheetah-v4." if asked.env == CHEETAH else "",
     )
 
 
 if __name__ == "__main__":
-    main()
+    measure_once(__doc__, {"sampling": sampling})

@@ -20,8 +20,7 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.config import AsyncConfig
-from benchmarks.chaos.peers.faulty import make_env
-from benchmarks.chaos.peers.scene import Asked, Scene, asked, telling
+from benchmarks.peers.faulty import Run, make_env, running
 
 _NOTE_S = 0.1
 
@@ -29,8 +28,8 @@ _NOTE_S = 0.1
 class Notes:
     """The usual training loop, which notes how far it is."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._bad_rows = self._learned = 0
         self._noted_at = 0.0
 
@@ -50,14 +49,14 @@ class Notes:
         self._noted_at = time.monotonic()
         balance = trainer.proxy.ledger.balance()
         params = trainer.agent.model_info().params
-        self._scene.progress(
+        self._run.progress(
             learned=self._learned,
             received=balance.stored,
             lost=balance.lost + balance.dropped,
             bad_rows=self._bad_rows,
             bad_params=not all(np.isfinite(array).all() for array in params.values()),
         )
-        if self._scene.stop.exists():
+        if self._run.asked("stop"):
             trainer.interrupter.stop("enough was seen")
 
 
@@ -66,25 +65,18 @@ def _bad_rows(batch: Mapping[str, Any]) -> int:
     return int(np.any([rows.reshape(len(rows), -1).any(-1) for rows in bad], axis=0).sum())
 
 
-def train(run: Asked) -> None:
-    """Train until told to stop."""
-    kwargs = {"directory": str(run.scene.directory), "fault": run.fault}
-    env = EnvConfig(id=f"{make_env.__module__}:{make_env.__name__}", kwargs=kwargs)
-    config = AsyncConfig()
-    if run.careful:
-        restart = RestartPolicyConfig(on_exception="restart_env")
-        supervision = ActorManagerConfig(step_timeout_s=10.0, restart=restart)
-        config = AsyncConfig(supervision=supervision)
-    well = partial(EnvConfig.build, EnvConfig(id="CartPole-v1"))
-    train_async(DQNConfig(), env.build, config, make_eval_env=well, strategy=Notes(run.scene))
-
-
 def main() -> None:
-    """Run once."""
-    run = asked(__doc__)
-    run.scene.note("version", version=machine()["asyncrl"])
-    with telling(run.scene):
-        train(run)
+    """Train until told to stop."""
+    with running(__doc__, machine()["asyncrl"]) as run:
+        kwargs = {"directory": str(run.directory), "fault": run.fault}
+        env = EnvConfig(id=f"{make_env.__module__}:{make_env.__name__}", kwargs=kwargs)
+        config = AsyncConfig()
+        if run.careful:
+            restart = RestartPolicyConfig(on_exception="restart_env")
+            supervision = ActorManagerConfig(step_timeout_s=10.0, restart=restart)
+            config = AsyncConfig(supervision=supervision)
+        well = partial(EnvConfig.build, EnvConfig(id="CartPole-v1"))
+        train_async(DQNConfig(), env.build, config, make_eval_env=well, strategy=Notes(run))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from benchmarks.chaos.peers.faulty import make_env
-from benchmarks.chaos.peers.scene import FOREVER, Asked, asked, is_finite, telling
+from benchmarks.peers.faulty import FOREVER, Run, is_finite, running
 
 FRAMES = 64
-HIDDEN = (64, 64)
 BATCH = 64
-CAPACITY = 10_000
 OPT_STEPS = 2
 """After each batch that was collected."""
 
@@ -28,7 +26,7 @@ WAITS = {"MAX_IDLE_COUNT": "10"}
 """Seconds, read from the environment when TorchRL is loaded."""
 
 
-def make_wrapped(run: Asked) -> Any:  # noqa: ANN401  # untyped where this is checked
+def make_wrapped(run: Run) -> Any:  # noqa: ANN401  # untyped where this is checked
     """Return the environment as TorchRL's."""
     from torchrl.envs import (  # noqa: PLC0415  # after the wait is set
         FiniteTensorDictCheck,
@@ -36,9 +34,7 @@ def make_wrapped(run: Asked) -> Any:  # noqa: ANN401  # untyped where this is ch
         TransformedEnv,
     )
 
-    env = GymWrapper(
-        make_env(str(run.scene.directory), run.fault), categorical_action_encoding=True
-    )
+    env = GymWrapper(run.make_env(), categorical_action_encoding=True)
     return TransformedEnv(env, FiniteTensorDictCheck()) if run.careful else env
 
 
@@ -50,7 +46,7 @@ def bad_rows(batch: Any) -> int:  # noqa: ANN401  # see above
     return int(torch.stack(bad).any(0).sum())
 
 
-def train(run: Asked) -> None:
+def train(run: Run) -> None:
     """Train until told to stop."""
     from tensordict.nn import TensorDictSequential  # noqa: PLC0415  # see above
     from torchrl.collectors import MultiAsyncCollector  # noqa: PLC0415
@@ -59,10 +55,10 @@ def train(run: Asked) -> None:
     from benchmarks.peers.interface import Sizes  # noqa: PLC0415
     from benchmarks.peers.torchrl_parts import Learner, LearnerConfig, make_replay  # noqa: PLC0415
 
-    sizes = Sizes(obs=4, actions=2, hidden=HIDDEN, batch=BATCH)
+    sizes = Sizes(obs=4, actions=2, hidden=(64, 64), batch=BATCH)
     learner = Learner(LearnerConfig(sizes=sizes, discrete=True))
     explore = EGreedyModule(learner.spec, eps_init=0.1, eps_end=0.1)
-    replay = make_replay(CAPACITY, BATCH)
+    replay = make_replay(10_000, BATCH)
     collector = MultiAsyncCollector(
         [partial(make_wrapped, run)] * 2,
         TensorDictSequential(learner.actor, explore),
@@ -76,27 +72,23 @@ def train(run: Asked) -> None:
         replay.extend(batch.reshape(-1).exclude("collector"))
         for _ in range(OPT_STEPS):
             learner.update(replay.sample())
-        run.scene.progress(
+        run.progress(
             learned=learned,
             received=received,
             bad_rows=bad,
             bad_params=not all(is_finite(array.detach()) for array in learner.body.parameters()),
         )
-        if run.scene.stop.exists():
+        if run.asked("stop"):
             break
     collector.shutdown()
 
 
 def main() -> None:
     """Run once."""
-    run = asked(__doc__)
-    if run.careful:
-        os.environ.update(WAITS)
-    import torchrl  # noqa: PLC0415  # see above
-
     torch.set_num_threads(1)
-    run.scene.note("version", version=torchrl.__version__)
-    with telling(run.scene):
+    with running(__doc__, version("torchrl")) as run:
+        if run.careful:
+            os.environ.update(WAITS)
         train(run)
 
 

@@ -22,8 +22,7 @@ from ray.rllib.core.rl_module.default_model_config import (  # type: ignore[impo
 )
 from ray.tune.registry import register_env  # type: ignore[import-not-found]
 
-from benchmarks.chaos.peers.faulty import make_env
-from benchmarks.chaos.peers.scene import Asked, Scene, asked, is_finite, telling
+from benchmarks.peers.faulty import Run, is_finite, running
 
 ENV = "Faulty"
 STORE_BYTES = 300 * 2**20
@@ -34,7 +33,7 @@ DELAY_S = 1.0
 DEADLINE_S = 10.0
 
 
-def note_bad_rows(scene: Scene, *, samples: Any, **_: object) -> None:  # noqa: ANN401  # untyped
+def note_bad_rows(run: Run, *, samples: Any, **_: object) -> None:  # noqa: ANN401  # untyped
     """Note what a runner sends off with numbers in it that are none."""
     bad = 0
     for episode in samples:
@@ -43,10 +42,10 @@ def note_bad_rows(scene: Scene, *, samples: Any, **_: object) -> None:  # noqa: 
         wrong = np.atleast_1d(~np.isfinite(obs).all(-1))
         bad += int((wrong[:-1] | wrong[1:] | ~np.isfinite(rewards)).sum())
     if bad:
-        scene.note("bad rows", rows=bad)
+        run.note("bad rows", rows=bad)
 
 
-def configured(run: Asked) -> Any:  # noqa: ANN401  # untyped
+def configured(run: Run) -> Any:  # noqa: ANN401  # untyped
     """Return the algorithm's settings."""
     config = {"ppo": PPOConfig, "impala": IMPALAConfig}[run.algorithm]()
     sizes = {"train_batch_size_per_learner": 512}
@@ -59,7 +58,7 @@ def configured(run: Asked) -> Any:  # noqa: ANN401  # untyped
         .training(**sizes)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64]))
         .fault_tolerance(restart_failed_env_runners=True)
-        .callbacks(on_sample_end=partial(note_bad_rows, run.scene))
+        .callbacks(on_sample_end=partial(note_bad_rows, run))
     )
     if run.algorithm == "impala":
         config = config.reporting(min_time_s_per_iteration=0.5)  # 10 s would blur what happens when
@@ -79,23 +78,19 @@ def params(algo: Any) -> Iterator[Any]:  # noqa: ANN401  # untyped
         yield from module.values()
 
 
-def train(run: Asked) -> None:
+def train(run: Run) -> None:
     """Train until told to stop."""
     algo = configured(run).build_algo()
     learned = 0
-    while not run.scene.stop.exists():
+    while not run.asked("stop"):
         result = algo.train()
         runners = result.get("env_runners", {})
-        bad = sum(note.get("rows", 0) for note in run.scene.notes())
-        received = int(runners.get("num_env_steps_sampled_lifetime", 0))
         learned += 1
-        run.scene.progress(
+        run.progress(
             learned=learned,
-            received=received,
-            bad_rows=bad,
+            received=int(runners.get("num_env_steps_sampled_lifetime", 0)),
+            bad_rows=sum(note["rows"] for note in run.notes("bad rows")),
             bad_params=not all(map(is_finite, params(algo))),
-            healthy=algo.env_runner_group.num_healthy_remote_workers(),
-            restarts=algo.env_runner_group.num_remote_worker_restarts(),
         )
     algo.stop()
 
@@ -103,17 +98,15 @@ def train(run: Asked) -> None:
 def main() -> None:
     """Run once."""
     os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    run = asked(__doc__)
     torch.set_num_threads(1)
-    run.scene.note("version", version=version("ray"))
-    ray.init(
-        num_cpus=LOGICAL_CPUS,
-        include_dashboard=False,
-        object_store_memory=STORE_BYTES,
-        _temp_dir=str(run.scene.directory),
-    )
-    register_env(ENV, lambda _: make_env(str(run.scene.directory), run.fault))
-    with telling(run.scene):
+    with running(__doc__, version("ray")) as run:
+        ray.init(
+            num_cpus=LOGICAL_CPUS,
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=str(run.directory),
+        )
+        register_env(ENV, lambda _: run.make_env())
         train(run)
     ray.shutdown()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.chaos.peers.scene import CAUSE, Beat, Claim
+from benchmarks.deeds import CAUSE
+from benchmarks.peers.faulty import Beat
 
 ACTORS = 2
 
@@ -60,8 +61,7 @@ class Strength:
 class Seen:
     """Everything that was seen of a run; times are of one clock, in seconds."""
 
-    fault: str
-    claim: Claim
+    fault_at: float
     until: float
     """When it was told to stop, or was seen to have ended by itself."""
 
@@ -83,63 +83,38 @@ class Seen:
     """What it printed after the fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """What became of it."""
+def judge(seen: Seen) -> dict[str, Any]:
+    """Say what became of the run, as it is kept.
 
-    outcome: str
-    """`recovered`, `ended`, `hung`, `short` (went on with fewer) or `learned` (from bad numbers)"""
-
-    after_s: float
-    """From the fault to full strength, or to the end, or for as long as was waited."""
-
-    pause_s: float
-    """The longest time without learning after the fault."""
-
-    lost: int
-    """Environment steps that were made and never learned from; of runs that end, all since the
-    last time they learned."""
-
-    bad_rows: int
-    """That learning was done with."""
-
-    bad_params: bool
-    working: int
-    exit_code: int | None
-    told: str
-    """What the user gets to read: the error, or the first line that has to do with it."""
-
-    cause: str = ""
-    """Where the exception of an environment that raises is found: in the `error`, on the `screen`,
-    or nowhere."""
-
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-def judge(seen: Seen) -> Finding:
-    """Say what became of the run."""
+    `outcome` is `recovered`, `ended`, `hung`, `short` (went on with fewer) or `learned` (from bad
+    numbers). `after_s` is from the fault to full strength, or to the end, or for as long as was
+    waited; `pause_s` the longest time without learning after the fault. `lost` are environment
+    steps that were never learned from; of runs that end, all since the last time they learned.
+    `told` is what the user gets to read: the error, or the first line that has to do with the
+    fault. `cause` tells where the exception of an environment is found: in the `error`, on the
+    `screen`, or nowhere.
+    """
     progress = [note for note in seen.notes if note["event"] == "progress"]
-    last = progress[-1] if progress else {}
-    bad_rows, bad_params = last.get("bad_rows", 0), last.get("bad_params", False)
-    outcome = _outcome(seen, progress, bad=bool(bad_rows or bad_params))
+    errors = [note for note in seen.notes if note["event"] == "error"]
+    last = progress[-1] if progress else {"bad_rows": 0, "bad_params": False}
+    outcome = _outcome(seen, progress, bad=bool(last["bad_rows"] or last["bad_params"]))
     until = seen.until
     if outcome in {"recovered", "learned"} and seen.full_since is not None:
         until = seen.full_since
-    elif outcome == "ended":
-        until = next((note["at"] for note in seen.notes if note["event"] == "error"), until)
-    return Finding(
-        outcome=outcome,
-        after_s=round(max(0.0, until - seen.claim.at), 2),
-        pause_s=round(_longest_pause(seen, progress), 2),
-        lost=_lost(seen, progress),
-        bad_rows=bad_rows,
-        bad_params=bad_params,
-        working=seen.working,
-        exit_code=seen.exit_code,
-        told=_told(seen),
-        cause=_cause(seen),
-        details={name: last[name] for name in ("healthy", "restarts") if name in last},
-    )
+    elif outcome == "ended" and errors:
+        until = errors[0]["at"]
+    return {
+        "outcome": outcome,
+        "after_s": round(max(0.0, until - seen.fault_at), 2),
+        "pause_s": round(_longest_pause(seen, progress), 2),
+        "lost": _lost(seen, progress),
+        "bad_rows": last["bad_rows"],
+        "bad_params": last["bad_params"],
+        "working": seen.working,
+        "exit_code": seen.exit_code,
+        "told": _told(errors, seen.said),
+        "cause": _cause(errors, seen.said),
+    }
 
 
 def shorten(text: str, longest: int = _LONGEST) -> str:
@@ -154,7 +129,7 @@ def _outcome(seen: Seen, progress: Sequence[Note], *, bad: bool) -> str:
         return "ended"
     if seen.full_since is not None:
         return "learned" if bad else "recovered"
-    half = (seen.claim.at + seen.until) / 2
+    half = (seen.fault_at + seen.until) / 2
     return "short" if any(note["at"] > half for note in _steps_ahead(progress)) else "hung"
 
 
@@ -169,8 +144,8 @@ def _steps_ahead(progress: Sequence[Note]) -> list[Note]:
 
 def _longest_pause(seen: Seen, progress: Sequence[Note]) -> float:
     times = [note["at"] for note in _steps_ahead(progress)]
-    before = [at for at in times if at <= seen.claim.at][-1:]
-    after = [at for at in times if seen.claim.at < at < seen.until]
+    before = [at for at in times if at <= seen.fault_at][-1:]
+    after = [at for at in times if seen.fault_at < at < seen.until]
     moments = [*before, *after, seen.until]
     return max((b - a for a, b in pairwise(moments)), default=0.0)
 
@@ -183,23 +158,21 @@ def _lost(seen: Seen, progress: Sequence[Note]) -> int:
     if "lost" in progress[-1]:
         return int(progress[-1]["lost"])
     behind = [(note["at"], int(note["made"]) - int(note["received"])) for note in progress]
-    before = [steps for at, steps in behind if at <= seen.claim.at][-_NOTES:]
+    before = [steps for at, steps in behind if at <= seen.fault_at][-_NOTES:]
     after = [steps for _, steps in behind][-_NOTES:]
     return max(0, round(statistics.median(after) - statistics.median(before or after)))
 
 
-def _cause(seen: Seen) -> str:
-    if any(CAUSE in note["message"] for note in seen.notes if note["event"] == "error"):
+def _cause(errors: Sequence[Note], said: str) -> str:
+    if any(CAUSE in error["message"] for error in errors):
         return "error"
-    return "screen" if CAUSE in seen.said else ""
+    return "screen" if CAUSE in said else ""
 
 
-def _told(seen: Seen) -> str:
-    for note in seen.notes:
-        if note["event"] == "error":
-            said = shorten(note["message"])
-            return shorten(f"{note['type']}: {said}" if said else note["type"])
-    plain = _ESCAPES.sub("", seen.said)
-    lines = [_PREFIX.sub("", line) for line in plain.splitlines()]
+def _told(errors: Sequence[Note], said: str) -> str:
+    if errors:
+        message = shorten(errors[0]["message"])
+        return shorten(f"{errors[0]['type']}: {message}".removesuffix(": "))
+    lines = [_PREFIX.sub("", line) for line in _ESCAPES.sub("", said).splitlines()]
     clues = [line for line in lines if line[:1].strip() and _CLUE.search(line)]
     return shorten(clues[0]) if clues else ""

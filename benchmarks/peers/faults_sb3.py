@@ -5,8 +5,6 @@ Careful: with its own check for numbers that are none. It has no deadline that c
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import stable_baselines3
 import torch
@@ -15,29 +13,26 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecCheckNan
 
-from benchmarks.chaos.peers.faulty import make_env
-from benchmarks.chaos.peers.scene import FOREVER, Asked, Scene, asked, is_finite, telling
-
-N_STEPS = 256
+from benchmarks.peers.faulty import FOREVER, Run, is_finite, running
 
 
 class Notes(BaseCallback):  # type: ignore[misc]  # untyped where this is checked
     """Notes each rollout that is about to be learned from."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()
-        self._scene = scene
+        self._run = run
         self._rollouts = self._bad_rows = 0
 
     def _on_step(self) -> bool:
-        return not self._scene.stop.exists()
+        return not self._run.asked("stop")
 
     def _on_rollout_end(self) -> None:
         self._rollouts += 1
         rollout = self.model.rollout_buffer
         bad = ~np.isfinite(rollout.observations).all(-1) | ~np.isfinite(rollout.rewards)
         self._bad_rows += int(bad.sum())
-        self._scene.progress(
+        self._run.progress(
             learned=self._rollouts,
             received=self.num_timesteps,
             bad_rows=self._bad_rows,
@@ -45,24 +40,16 @@ class Notes(BaseCallback):  # type: ignore[misc]  # untyped where this is checke
         )
 
 
-def train(run: Asked) -> None:
-    """Train until told to stop."""
-    make = partial(make_env, str(run.scene.directory), run.fault)
-    envs = make_vec_env(make, n_envs=2, vec_env_cls=SubprocVecEnv)
-    if run.careful:
-        envs = VecCheckNan(envs, raise_exception=True)
-    model = PPO("MlpPolicy", envs, n_steps=N_STEPS, device="cpu")
-    model.learn(FOREVER, callback=Notes(run.scene))
-    envs.close()
-
-
 def main() -> None:
-    """Run once."""
-    run = asked(__doc__)
+    """Train until told to stop."""
     torch.set_num_threads(1)
-    run.scene.note("version", version=stable_baselines3.__version__)
-    with telling(run.scene):
-        train(run)
+    with running(__doc__, stable_baselines3.__version__) as run:
+        envs = make_vec_env(run.make_env, n_envs=2, vec_env_cls=SubprocVecEnv)
+        if run.careful:
+            envs = VecCheckNan(envs, raise_exception=True)
+        model = PPO("MlpPolicy", envs, n_steps=256, device="cpu")
+        model.learn(FOREVER, callback=Notes(run))
+        envs.close()
 
 
 if __name__ == "__main__":

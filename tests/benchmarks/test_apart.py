@@ -1,0 +1,71 @@
+"""Commands that hang or leave processes behind are ended, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers.apart import MARK, ROOT, _marked, run_apart
+from tests.support.helpers import wait_until
+
+pytestmark = pytest.mark.processes
+
+SCRIPT = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+Path(sys.argv[1]).write_text(os.environ["ASYNCRL_PEER_DIRECTORY"])
+if sys.argv[2] == "hang":
+    time.sleep(600)
+if sys.argv[2] == "fail":
+    raise ValueError("too small")
+print("noise")
+print(json.dumps({"here": os.getcwd()}), flush=True)
+"""
+
+
+def command(tmp_path: Path, how: str) -> list[str]:
+    return [sys.executable, "-c", SCRIPT, str(tmp_path / "told"), how]
+
+
+def left_behind(tmp_path: Path) -> list[tuple[int, str]]:
+    directory = Path((tmp_path / "told").read_text(encoding="utf-8"))
+    assert not directory.exists()
+    return list(_marked(directory))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    ("how", "limit_s", "why"),
+    [
+        ("measure", 60.0, ""),
+        ("hang", 3.0, "did not end within 3 s"),
+        ("fail", 60.0, "ended with 1, saying: ValueError: too small"),
+    ],
+)
+def test_nothing_is_left_behind(tmp_path: Path, how: str, limit_s: float, why: str) -> None:
+    printed, said = run_apart(command(tmp_path, how), limit_s)
+    assert said == why
+    assert list(printed) == ([] if why else ["here"])
+    assert not left_behind(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_ends_all_when_it_is_ended(tmp_path: Path) -> None:
+    program = (
+        "from benchmarks.peers.apart import end_in_order, run_apart\n"
+        f"end_in_order()\nrun_apart({command(tmp_path, 'hang')!r}, 60.0)"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != MARK} | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
+        told = tmp_path / "told"
+        wait_until(lambda: told.exists() and told.read_text(), 20.0, "the command to start")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20.0) == 1
+    assert not left_behind(tmp_path)
