@@ -12,10 +12,19 @@ from dataclasses import dataclass
 import gymnasium as gym
 import numpy as np
 
-from asyncrl import Act, AsyncConfig, ConfigError, EnvSpec, ModelInfo, PolicyContext, train_async
+from asyncrl import (
+    Act,
+    AsyncConfig,
+    CheckpointError,
+    ConfigError,
+    EnvSpec,
+    ModelInfo,
+    PolicyContext,
+    train_async,
+)
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, Columns, ModelVersion, Params
+from asyncrl.core.types import Array, Columns, Params
 from asyncrl.envs.gym import make_batch
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
@@ -52,7 +61,6 @@ class Table:
         self.q = np.zeros((ROOMS, n_actions), np.float32)
         self.random = np.random.default_rng(seed)
         self.training = True
-        self.version = ModelVersion(0)
 
     def act(self, obs: Array) -> Act:
         """Choose for all environments of an actor at once."""
@@ -68,7 +76,6 @@ class Table:
         target = batch["reward"] + batch["discount"] * self.q[after].max(axis=1)
         error = target - self.q[room, batch["action"]]
         np.add.at(self.q, (room, batch["action"]), self.config.rate * error)
-        self.version = ModelVersion(self.version + 1)
         return {"loss": float(np.square(error).mean())}
 
     def train(self, mode: bool = True) -> object:
@@ -82,19 +89,27 @@ class Table:
 
     def model_info(self) -> ModelInfo:
         """Return a copy that learning does not change."""
-        return ModelInfo(version=self.version, params={"q": self.q.copy()})
+        return ModelInfo(params={"q": self.q.copy()})
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Take another one's table."""
-        self.q, self.version = info.params["q"].copy(), info.version
+        """Take another one's table, if it is one of such a maze."""
+        if wrong := self._misfit(info.params):
+            raise ConfigError(wrong)
+        self.q = info.params["q"].copy()
 
     def state(self) -> Params:
         """Return all that a checkpoint needs."""
-        return {"q": self.q.copy(), "version": np.array(self.version)}
+        return {"q": self.q.copy()}
 
     def load_state(self, state: Params) -> None:
-        """Go on from a checkpoint."""
-        self.q, self.version = state["q"].copy(), ModelVersion(int(state["version"]))
+        """Go on from a checkpoint, if it is one of such a table."""
+        if wrong := self._misfit(state):
+            raise CheckpointError(wrong)
+        self.q = state["q"].copy()
+
+    def _misfit(self, arrays: Params) -> str:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        return "" if shapes == {"q": self.q.shape} else f"no table of {self.q.shape}: {shapes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ messages; the link carries them to `replay_buffer_proxy.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import Step, StepProcessor
-from asyncrl.core.agent import Policy, Remembers, forget
+from asyncrl.core.agent import Policy, Remembers, acted, forget, number_told
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -139,7 +139,7 @@ class Actor:
     def run_step(self) -> None:
         """Take one step in all environments."""
         self._sync_model()
-        act = self._policy.act(self._obs)
+        act = acted(self._policy, self._obs)
         self._watch.lap("policy")
         try:
             outcome = self._env.step(act.action)
@@ -187,7 +187,7 @@ class Actor:
             shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
             episode_returns=returns,
             episode_lengths=lengths,
-            policy=_floats(policy),
+            policy={name: number_told(name, value) for name, value in policy.items()},
             final=final,
         )
 
@@ -299,7 +299,3 @@ class EpisodeMeter:
             return np.empty(0, np.float64), np.empty(0, np.int64)
         returns, lengths = zip(*ended, strict=True)
         return np.concatenate(returns), np.concatenate(lengths)
-
-
-def _floats(record: Mapping[str, float]) -> dict[str, float]:
-    return {name: float(value) for name, value in record.items()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asyncrl.core.agent import Policy, evaluation_mode, forget
+from asyncrl.core.agent import Policy, acted, evaluation_mode, forget
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.errors import ConfigError
@@ -87,7 +87,7 @@ class EpisodeEvaluator:
         obs = env.reset(self._seed)
         forget(policy, np.ones(env.n_envs, np.bool_))
         while quota.any():
-            out = env.step(policy.act(obs).action)
+            out = env.step(acted(policy, obs).action)
             obs = out.obs
             forget(policy, out.begins)
             stepped = 1 if out.stepped is None else out.stepped

@@ -75,7 +75,10 @@ class Outbox:
         everywhere = len(ids) == len(self._next_row)
         at = self._next_row if everywhere else self._next_row[ids]
         for name, column in columns.items():
-            self._flat[name][at] = self._as_items(name, column)
+            try:
+                self._flat[name][at] = self._as_items(name, column)
+            except (KeyError, ValueError, TypeError) as error:
+                raise _misfit(name, column, len(ids), self._schema) from error
         # Where a row does not count, the stream's next one takes its place.
         if everywhere:
             self._next_row += 1 if only is None else only
@@ -190,6 +193,23 @@ def _check_end(columns: Columns, wanted: Collection[str]) -> None:
             f"{sorted(set(wanted) - set(columns))} out; let the step processor, or the policy, "
             "fill all that it has announced"
         )
+
+
+def _misfit(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> ConfigError:
+    """Say why a column does not go into segments."""
+    declared = {c.name: c for c in schema.columns}
+    if name not in declared:
+        return ConfigError(
+            f"rows have a column {name!r}, and segments the columns {sorted(declared)}; declare it "
+            "in `extra_columns` of the agent's config if it is in `Act.extras`, or else in "
+            "`columns` of the step processor"
+        )
+    wanted = declared[name]
+    return ConfigError(
+        f"column {name!r} of {n_rows} rows has shape {np.shape(column)} and dtype "
+        f"{np.asarray(column).dtype}, and was declared as {(n_rows, *wanted.shape)} and "
+        f"{wanted.dtype}; fill it so, or correct its ColumnSpec"
+    )
 
 
 class _Draft:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
 
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
@@ -47,7 +48,11 @@ class SyncModel(Protocol):
     """Hands its parameters over, and takes others'."""
 
     def model_info(self) -> ModelInfo:
-        """Return a snapshot that no later `opt` changes."""
+        """Return a snapshot that no later `opt` changes.
+
+        The trainer numbers models by its optimisation steps: whatever `version` and `env_steps` an
+        agent gives here, `sync_model` is handed those of the run. An agent need not count.
+        """
         ...
 
     def sync_model(self, info: ModelInfo) -> None:
@@ -82,7 +87,7 @@ class Agent(Policy, Protocol):
     def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
         """Do one optimisation step on a batch of `ReplayBuffer.sample` and tell about it.
 
-        The trainer counts the steps and numbers the models by them. Torch computes with as many
+        What is told is one number for each name, or nothing: `{}`. Torch computes with as many
         threads as it likes unless the agent's config limits it in `build`; beside busy actors one
         is the safe choice, see `agents/torch_agent.py` `use_threads`.
 
@@ -147,6 +152,39 @@ class CountsEnvSteps(Protocol):
 
     env_steps: int
     """Environment steps of the whole run, as far as the agent knows."""
+
+
+def acted(policy: Policy, obs: Array) -> Act:
+    """Let a policy act, and refuse an answer that is no `Act`."""
+    act = policy.act(obs)
+    if not isinstance(act, Act):
+        raise ConfigError(
+            f"a policy's `act` must return Act(action), got {shown(act)}; wrap the actions, as in "
+            "`return Act(action)` with `from asyncrl import Act`"
+        )
+    return act
+
+
+def optimised(agent: Agent, batch: Columns) -> Mapping[str, SupportsFloat]:
+    """Let an agent do one optimisation step, and refuse an answer that has no names."""
+    told = agent.opt(batch)
+    if not isinstance(told, Mapping):
+        raise ConfigError(
+            f"`opt` of {type(agent).__name__} must return numbers by name, got {shown(told)}; "
+            'return for instance {"loss": loss}, or {} to tell nothing'
+        )
+    return told
+
+
+def number_told(name: str, value: SupportsFloat) -> float:
+    """Return a number that an agent or a policy told; name it if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name} must be one number, got {shown(value)}; what `opt` or `record` tells is a "
+            "number or a tensor of one element: tell the mean of several, and leave text out"
+        ) from error
 
 
 def forget(policy: Policy, where: BoolArray) -> None:

@@ -122,12 +122,17 @@ class EvaluationReport:
     """As in `ActorReport`."""
 
 
+_UNNUMBERED = ModelVersion(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """An immutable snapshot of a model's parameters."""
 
-    version: ModelVersion
     params: Params
+    version: ModelVersion = _UNNUMBERED
+    """Optimisation steps of the run when it was taken. The trainer sets it."""
+
     env_steps: int = 0
     """Environment steps of the whole run when it was taken; schedules count in these."""
 

@@ -16,7 +16,7 @@ from typing import Protocol, SupportsFloat
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, CountsEnvSteps
+from asyncrl.core.agent import Agent, CountsEnvSteps, optimised
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -241,7 +241,7 @@ class AsyncTrainer:
         if self._scheduled is not None:
             known = self._scheduled.env_steps
             self._scheduled.env_steps = max(known, self.proxy.ledger.env_steps)
-        self._agent_record = self.agent.opt(batch)
+        self._agent_record = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self.proxy)
         self.books.counts.opt_steps += 1
         self.books.watch.lap("opt")

@@ -19,7 +19,7 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
-from asyncrl.core.agent import Agent, SyncModel
+from asyncrl.core.agent import Agent, SyncModel, number_told
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
@@ -351,7 +351,7 @@ class Bookkeeper:
             record |= self._saver.record()
         record |= self._system.record(among=record)
         record |= self._pace.record(record.get("samples_total", 0.0))
-        record |= {name: float(value) for name, value in agent_record.items()}
+        record |= {name: number_told(name, value) for name, value in agent_record.items()}
         self._write(record)
         self._check_stop(record)
         return record

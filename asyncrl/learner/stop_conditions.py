@@ -325,9 +325,19 @@ def _at_least_one(owner: object, name: str, value: object) -> int:
     return value
 
 
+_TYPO = 0.8
+"""How alike two names are of which one may be meant for the other; 1 is the same."""
+
+
 def _check_metric(owner: object, metric: str) -> None:
     if not metric:
         raise ConfigError(f"{type(owner).__name__} needs the name of a metric, got {metric!r}")
-    if describe(metric) is None and (close := difflib.get_close_matches(metric, METRICS, n=1)):
+    close = difflib.get_close_matches(metric, METRICS, n=1, cutoff=_TYPO)
+    if describe(metric) is None and close:
         # No error: evaluators of the user's own may record any name.
-        logger.warning("no metric is known as %r; did you mean %r?", metric, close[0])
+        logger.warning(
+            "no metric of asyncrl's is called %r; did you mean %r? One that an evaluator of your "
+            "own records may be called so",
+            metric,
+            close[0],
+        )

@@ -27,7 +27,7 @@ from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, optimised, require_agent_config
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -45,6 +45,7 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
+from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig, _run
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
@@ -95,7 +96,7 @@ def train_offline(
             batch = buffer.sample(batch_size)
             keeper.watch.lap("sample")
             newest.clear()
-            newest.update((f"agent/{name}", value) for name, value in agent.opt(batch).items())
+            newest.update(_told(agent, batch))
             pass_priorities_on(agent, batch, buffer)
             keeper.counts.opt_steps += 1
             keeper.watch.lap("opt")
@@ -103,6 +104,10 @@ def train_offline(
             keeper.watch.lap("other")
 
     return _run(loop, keeper, interrupter, lambda: newest, {})
+
+
+def _told(agent: Agent, batch: Columns) -> dict[str, SupportsFloat]:
+    return {f"agent/{name}": value for name, value in optimised(agent, batch).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

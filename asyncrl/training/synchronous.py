@@ -13,7 +13,7 @@ from asyncrl.actor.step_processor import StepProcessor, make_one_step, schema_of
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, optimised
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -212,7 +212,7 @@ class Trainer:
     def _learn(self) -> None:
         batch = self.buffer.sample(self.config.batch_size)
         self.books.watch.lap("sample")
-        self._agent_record = self.agent.opt(batch)
+        self._agent_record = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self.buffer)
         self.books.counts.opt_steps += 1
         self._actor.model_version = ModelVersion(self.books.counts.opt_steps)

@@ -214,6 +214,7 @@ def test_a_misspelt_metric_is_warned_of(caplog: pytest.LogCaptureFixture) -> Non
         ReachesUpperBound("eval_reward", 1.0)
         ReachesUpperBound("agent/my_loss", 1.0)
         ReachesUpperBound("my_own_success_rate", 1.0)
+        ReachesUpperBound("eval/success_rate", 1.0)
     assert not caplog.records
     ReachesUpperBound("eval_rewards", 1.0)
     assert "did you mean 'eval_reward'?" in caplog.text

@@ -178,12 +178,20 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
 class TorchPolicy:
     """Keeps the model that acts; a subclass adds `act`.
 
+    Attributes:
+        model: What acts. Its parameters and buffers are what the learner sends to actors.
+        device: Where it computes: an actor's policy on a CPU.
+        version: The newest model's number, which the run gives it. A subclass that learns may count
+            its `opt` here, for what it does in every n-th one; nothing else reads it.
+        env_steps: Environment steps of the whole run, as far as is known here: those that the
+            newest model came with, or its own if these are more. Schedules count in them.
+
     The model is always in evaluation mode, whether `act` explores or not: what layers such as
     batch normalisation or dropout make of an observation depends on nothing else then, changes
     nothing, and is the same wherever it is computed.
 
-    `env_steps` are those of the whole run, as far as this policy knows: what the newest model
-    came with, or its own steps if those are more. Schedules count in them.
+    A subclass's `act` computes with `self.model` on `self.device`, and adds the rows that it has
+    acted on to `self.env_steps` while `self.training`, if it has schedules.
     """
 
     squashed: ClassVar[bool] = False
@@ -241,17 +249,25 @@ class TorchAgent(TorchPolicy):
         class MyPolicy(TorchPolicy): ...             # model, act; counts env_steps when training
         class MyAgent(MyPolicy, TorchAgent): ...     # self.parts |= {"optimizer": ...}; opt
 
-    What `opt` learns through, it puts into `learning_mode`.
+    What `opt` learns through, it puts into `learning_mode`. `examples/own_torch_agent.py` is a
+    whole one.
+
+    Attributes:
+        parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
+            tensors and generators. The model is among them; add targets, optimizers, and what
+            random choices are drawn from. Of torch's optimizers their moments are saved, and not
+            their settings, such as the learning rate.
+        on_load: Functions called after `load_state`. It writes into modules and tensors in place,
+            and puts other tensors in the place of an optimizer's: whoever holds one of these takes
+            the new one here.
+        spare: An older state whose memory the next `state` may write into; the trainer fills it.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         super().__init__(model, device)
         self.parts: dict[str, Part] = {"model": self.model}
-        """What `state` saves, by name; a subclass adds targets, optimizers, generators."""
         self.spare: Params = {}
-        """Arrays that the next `state` may return again."""
         self.on_load: list[Callable[[], object]] = []
-        """Called after `load_state`, which puts tensors of its own in the place of optimizers'."""
 
     def state(self) -> Params:
         """Return a copy of all parts and counters, as named arrays."""
