@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from asyncrl.supervision.restart_policy import RestartPolicyConfig
     from asyncrl.training.asynchronous import build_async_trainer, train_async
     from asyncrl.training.config import AsyncConfig, EvaluationConfig
-    from asyncrl.training.offline import OfflineConfig, train_from_data, train_offline
+    from asyncrl.training.offline import OfflineConfig, OfflineTrainer, train_from_data
     from asyncrl.training.presets import preset
     from asyncrl.training.saved_model import load_policy
     from asyncrl.training.synchronous import SyncConfig, Trainer, TrainerConfig, train_sync
@@ -99,6 +99,7 @@ __all__ = [
     "ModelInfo",
     "NonFiniteModel",
     "OfflineConfig",
+    "OfflineTrainer",
     "OneStep",
     "OutOfMemory",
     "Policy",
@@ -133,7 +134,6 @@ __all__ = [
     "preset",
     "train_async",
     "train_from_data",
-    "train_offline",
     "train_sync",
 ]
 
@@ -181,7 +181,7 @@ _HOMES = {
     "supervision.restart_policy": ["RestartPolicyConfig"],
     "training.asynchronous": ["build_async_trainer", "train_async"],
     "training.config": ["AsyncConfig", "EvaluationConfig"],
-    "training.offline": ["OfflineConfig", "train_from_data", "train_offline"],
+    "training.offline": ["OfflineConfig", "OfflineTrainer", "train_from_data"],
     "training.presets": ["preset"],
     "training.saved_model": ["load_policy"],
     "training.synchronous": ["SyncConfig", "Trainer", "TrainerConfig", "train_sync"],

@@ -22,6 +22,7 @@ MAX_PUBLIC_METHODS = 10
 
 # What may be larger than the numbers above, and why: {"asyncrl/x.py:function": "reason"}.
 LARGER: dict[str, str] = {
+    "asyncrl/learner/trainer.py:BaseTrainer": "loops of the user's own are made of its methods",
     "asyncrl/training/asynchronous.py:build_async_trainer": "half of it is a list of parts",
 }
 
@@ -115,7 +116,9 @@ def test_classes_promise_little() -> None:
 
 def test_every_exception_to_the_sizes_is_still_there() -> None:
     known = {name_of(p) for p in SOURCES}
-    known |= {f"{name_of(p)}:{f.name}" for p in SOURCES for f in functions(p)}
+    for path in SOURCES:
+        nodes = (n for n in ast.walk(tree_of(path)) if isinstance(n, ast.ClassDef))
+        known |= {f"{name_of(path)}:{node.name}" for node in [*nodes, *functions(path)]}
     assert set(LARGER) <= known
 
 

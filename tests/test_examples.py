@@ -69,7 +69,7 @@ def test_recurrent_learns_from_sequences() -> None:
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert embed.main(opt_steps=400).opt_steps == 400
-    assert "400 optimisation steps" in capsys.readouterr().out
+    assert "400 steps" in capsys.readouterr().out
 
 
 def test_offline_learns_from_what_a_run_has_saved() -> None:

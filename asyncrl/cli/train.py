@@ -227,7 +227,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
             with telling_of_replay(quiet=output.quiet):
                 trainer = _build(arguments, run_dir, interrupter, resume=resume)
             with closing(trainer):
-                ended = trainer.books.has_ended(trainer.proxy.record())
+                ended = trainer.has_ended()
                 result = trainer.result() if ended else _trained(trainer, config, run_dir)
             if ended and has_summary(run_dir, result.opt_steps):
                 return interrupted.exit_code

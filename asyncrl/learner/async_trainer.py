@@ -1,44 +1,35 @@
-"""The learner's turn: sample, learn, publish, keep books. Knows no sockets and no processes.
+"""Learning from what actors send: sample, learn, publish. Knows no sockets and no processes.
 
 actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
                                               │ sample
    ▲                                          ▼
-   └───────── link.publish ◄── model ◄── agent.opt          (`AsyncTrainer.run_step`)
+   └───────── link.publish ◄── model ◄── agent.opt          (`BaseTrainer.learn`)
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol, SupportsFloat
+from typing import Protocol, SupportsFloat, Unpack
 
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import going_on_from
+from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, CountsEnvSteps, optimised
-from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.agent import Agent
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Recorder
-from asyncrl.core.replay_buffer import (
-    check_priorities,
-    drawn_singly,
-    in_batches,
-    pass_priorities_on,
-)
+from asyncrl.core.recorder import Record
+from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag, Staleness
-from asyncrl.learner.stop_conditions import StopCondition
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import ActorManager
-
-logger = logging.getLogger(__name__)
 
 _WAIT_S = 0.05
 
@@ -99,20 +90,11 @@ class Strategy(Protocol):
         ...
 
 
-class TurnByTurn:
-    """The loop that is used unless another one is given."""
-
-    def run(self, trainer: AsyncTrainer) -> None:
-        """Take one turn after another."""
-        while not trainer.should_stop:
-            trainer.run_step()
-
-
-class AsyncTrainer:
+class AsyncTrainer(BaseTrainer):
     """Optimises an agent on what actors send, and sends them its models.
 
-    `train` owns the whole run: it starts the proxy, publishes a first model, starts the actors,
-    and leaves nothing behind, however it ends. An error anywhere is raised from it.
+    A run begins with the receiving thread, a first model and then the actors, and leaves nothing
+    behind, however it ends. An error anywhere is raised from it.
     """
 
     def __init__(
@@ -125,134 +107,34 @@ class AsyncTrainer:
         manager: ActorManager,
         interrupter: Interrupter,
         evaluation: EvaluationSite | None = None,
-        recorder: Recorder | None = None,
-        checkpointer: Checkpointer | None = None,
-        stop: StopCondition | None = None,
         strategy: Strategy | None = None,
         setup: Setup | None = None,
-        run_config: Mapping[str, object] | None = None,
-        checkpoint: Checkpoint | None = None,
+        **parts: Unpack[TrainerParts],
     ) -> None:
         """Make a trainer; with a `checkpoint`, one that goes on from there."""
         check_priorities(agent, proxy.buffer)
-        self.agent = agent
         self.proxy = proxy
         self.config = config
-        self.interrupter = interrupter
         self._link, self._manager = link, manager
-        self._close_evaluation = evaluation.close if evaluation else lambda: None
-        self._has_trained = False
-        self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
-        self._strategy = strategy or TurnByTurn()
-        self._run_config = run_config or {}
+        self._strategy = strategy
         self._staleness = Staleness(Lag(config.max_lag_s, config.max_lag_opt_steps))
         proxy.on_experience = self._staleness.on_experience
-        self._agent_record: Mapping[str, SupportsFloat] = {}
-        self._batch: Columns = {}
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
         self._singly = drawn_singly(proxy.buffer)
-        self.books = Bookkeeper(
+        super().__init__(
             agent,
             config.books,
-            interrupter,
+            interrupter=interrupter,
             evaluation=evaluation,
-            recorder=recorder,
-            checkpointer=checkpointer,
-            stop=stop,
             setup=setup,
-            state=self._state,
+            parts=parts,
         )
-        if checkpoint:
-            self._restore(checkpoint)
 
     @property
-    def should_stop(self) -> bool:
-        """Whether the run is to end: a stop condition, a signal, the user, or a failure."""
-        return self.interrupter.is_set
-
-    def train(self) -> TrainResult:
-        """Train until a stop condition holds; raise the first error of any part."""
-        if self._has_trained:
-            raise ConfigError("this trainer has trained already; build another one for another run")
-        if self.books.has_ended(self.proxy.record()):
-            self.close()
-            return self.result()
-        self._has_trained = True
-        try:
-            self._start()
-            self._strategy.run(self)
-            self.proxy.actors.end_learning()
-            self.books.finish()
-            self.interrupter.stop("the loop ended")
-        except BaseException as error:
-            self.interrupter.fail(error)
-        finally:
-            self._close()
-        self.interrupter.raise_if_failed()
-        return self.result()
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint.
-
-        Counters, the ledger, schedules and, if it was saved, the replay go on; actors begin new
-        episodes, which no life of an actor has played before.
-        """
-        with going_on_from(checkpoint):
-            self.books.restore(checkpoint)
-            self.proxy.restore(checkpoint)
-
-    def close(self) -> None:
-        """Release what a trainer holds that is not to train; `train` itself leaves nothing."""
-        if not self._has_trained:
-            self._has_trained = True
-            self.interrupter.take_steps(
-                self._manager.stop, self._link.close, self._close_evaluation, self.books.close_saver
-            )
-            self.interrupter.raise_if_failed()
-
-    def run_step(self, turns_left: int | None = None) -> bool:
-        """Take one turn: sample, learn, keep books.
-
-        Returns whether it learned; if not, it has waited a little for experience.
-        """
-        batch = self.sample(turns_left)
-        if batch is not None:
-            self.learn(batch)
-        self.keep_books()
-        return batch is not None
-
-    def sample(self, turns_left: int | None = None) -> Columns | None:
-        """Return a batch as soon as the limiter allows one; None after a short wait in vain.
-
-        No more are drawn at once than there are `turns_left`, this one included, if that is given.
-        Raises the error of whichever part of the run has failed, so that no loop goes on alone.
-        """
-        self.interrupter.raise_if_failed()
-        batch = next(self._drawn, None)
-        if batch is None:
-            self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
-            batch = next(self._drawn, None)
-        return batch
-
-    def learn(self, batch: Columns) -> None:
-        """Do one optimisation step, count it, and publish the model when that is due."""
-        self._batch = batch
-        if self._scheduled is not None:
-            known = self._scheduled.env_steps
-            self._scheduled.env_steps = max(known, self.proxy.ledger.env_steps)
-        self._agent_record = optimised(self.agent, batch)
-        pass_priorities_on(self.agent, batch, self.proxy)
-        self.books.counts.opt_steps += 1
-        self.books.watch.lap("opt")
-        if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
-            self.publish()
-
-    def keep_books(self) -> None:
-        """Evaluate, record, save and stop, whatever of it is due."""
-        self._count_env_steps()
-        self.books.turn(self.newest_record)
-        self.books.watch.lap("other")
+    def env_steps(self) -> int:
+        """Environment steps of all actors."""
+        return self.proxy.ledger.env_steps
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
@@ -263,21 +145,37 @@ class AsyncTrainer:
 
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's numbers of the newest optimisation step, and its batch's age."""
-        record: dict[str, SupportsFloat] = {
-            f"agent/{name}": value for name, value in self._agent_record.items()
-        }
-        return record | dict(self._staleness.of(self._batch, self.books.counts.opt_steps))
+        age = self._staleness.of(self._batch, self.books.counts.opt_steps)
+        return super().newest_record() | dict(age)
 
     def result(self) -> TrainResult:
         """Sum the run up."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
         return replace(
-            self.books.result(),
+            super().result(),
             actor_shares=self.proxy.actors.shares(),
             ledger={**asdict(balance), "in_flight": balance.in_flight},
             actors={str(actor_id): row.counts() for actor_id, row in rows.items()},
         )
+
+    @property
+    def _priorities(self) -> ReplayBufferProxy:
+        return self.proxy
+
+    def _loop(self) -> None:
+        if self._strategy:
+            self._strategy.run(self)
+        else:
+            super()._loop()
+
+    def _take(self, turns_left: int | None) -> Columns | None:
+        """Return a batch as soon as the limiter allows one; None after a short wait in vain."""
+        batch = next(self._drawn, None)
+        if batch is None:
+            self._drawn = self._draw(min(self._at_once, turns_left or self._at_once))
+            batch = next(self._drawn, None)
+        return batch
 
     def _draw(self, count: int) -> Iterator[Columns]:
         """Draw several batches if the limiter allows them now, else one; none if it allows none."""
@@ -296,59 +194,58 @@ class AsyncTrainer:
             self._at_once = self.config.draw_at_once(together)
         return iter([together])
 
-    def _count_env_steps(self) -> None:
-        self.books.counts.env_steps = self.proxy.ledger.env_steps
+    def _learned(self) -> None:
+        """Publish the model when that is due."""
+        if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
+            self.publish()
 
-    def _state(self) -> RunState:
-        groups, numbers = self.proxy.state(save_replay=self.config.books.save_replay)
+    def _told(self) -> Record:
+        return {**self.proxy.record(), **self.proxy.actors.take()}
+
+    def _state(self, *, save_replay: bool) -> RunState:
+        groups, numbers = self.proxy.state(save_replay=save_replay)
         return RunState(groups, {**numbers, "incarnation": self._manager.next_incarnation})
 
-    def _start(self) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on with the ledger and, if it was saved, the replay.
+
+        Actors begin new episodes, which no life of an actor has played before.
+        """
+        self.proxy.restore(checkpoint)
+
+    def _begin(self) -> None:
         """Sockets are open; then the receiving thread, the first model, and only then actors."""
-        self.books.start(self._run_config, [self.proxy.record, self.proxy.actors.take])
         self.proxy.start()
         self.publish()
         self._manager.start()
 
-    def _close(self) -> None:
+    def _end_learning(self) -> None:
+        self.proxy.actors.end_learning()
+
+    def _ends(self) -> Iterator[Callable[[], object]]:
         """End in the order that loses nothing: actors finish, tails arrive, checkpoint.
 
         After a failure or a signal the checkpoint comes first, since there may be no time for more.
-        Each step is taken whatever became of the one before; the first error is kept.
         """
+        save = [self._save_last] if self.books.counts.opt_steps else []
         urgent = self.interrupter.urgent
-        self.interrupter.take_steps(
-            self._manager.expect_ends,
-            self.proxy.drain,
-            self._link.stop_actors,
-            *([self._save_last] if urgent else []),
-            self._stop_actors,
-            self.proxy.close,
-            *([] if urgent else [self._save_last]),
-            lambda: None if self.proxy.hangs else self._link.close(),
-            self._close_evaluation,
-            self._close_books,
-            self._close_saver,
-        )
+        yield self._manager.expect_ends
+        yield self.proxy.drain
+        yield self._link.stop_actors
+        yield from save if urgent else []
+        yield self._stop_actors
+        yield self.proxy.close
+        yield from [] if urgent else save
+        yield lambda: None if self.proxy.hangs else self._link.close()
+
+    def _release(self) -> Iterator[Callable[[], object]]:
+        yield self._manager.stop
+        yield self._link.close
+        yield from super()._release()
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""
         self._manager.stop(timeout_s=0.0 if self.interrupter.hurry else None)
-
-    def _close_saver(self) -> None:
-        """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
-        self.books.close_saver(wait=not self.interrupter.hurry)
-
-    def _save_last(self) -> None:
-        """Save what was learned, also when a part failed; never a model that is not finite."""
-        self.books.watch.lap("other")  # what came before is the end's, not the checkpoint's
-        self._count_env_steps()
-        if not isinstance(self.interrupter.error, NonFiniteModel) and self.books.counts.opt_steps:
-            self.books.save()
-
-    def _close_books(self) -> None:
-        self._count_env_steps()
-        self.books.close(self.newest_record)
 
 
 _ROUND_WAIT_S = 0.01

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import SupportsFloat
 
 import numpy as np
@@ -362,29 +361,3 @@ class Bookkeeper:
     def _write(self, record: Record) -> None:
         if self._recorder:
             self._recorder.write(record)
-
-
-def _run(
-    loop: Callable[[], None],
-    books: Bookkeeper,
-    interrupter: Interrupter,
-    newest_record: Callable[[], Mapping[str, SupportsFloat]],
-    told: Record,
-) -> TrainResult:
-    """Run a loop, close its books whatever became of it, and raise the first error.
-
-    A run that is resumed at its end, by what is `told` of where it is, has nothing to do, and
-    leaves everything as it is.
-    """
-    if books.has_ended(told):
-        books.close_saver()
-        return books.result()
-
-    def train() -> None:
-        loop()
-        books.finish()
-        books.save()
-
-    interrupter.take_steps(train, partial(books.close, newest_record), books.close_saver)
-    interrupter.raise_if_failed()
-    return books.result()

@@ -20,24 +20,23 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import make_one_step
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, optimised, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Recorder
+from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     ReplayBufferConfig,
     check_priorities,
-    pass_priorities_on,
     replay_groups,
     restore_replay,
     with_start_columns,
@@ -46,68 +45,63 @@ from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig, _run
+from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
 
 
-def train_offline(
-    agent: Agent,
-    buffer: ReplayBuffer,
-    *,
-    batch_size: int = 128,
-    books: BookkeepingConfig | None = None,
-    evaluator: Evaluator | None = None,
-    recorder: Recorder | None = None,
-    checkpointer: Checkpointer | None = None,
-    stop: StopCondition | None = None,
-    interrupter: Interrupter | None = None,
-    run_config: Mapping[str, object] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> TrainResult:
-    """Optimise on a filled buffer, from a `checkpoint` on if there is one, without environments."""
-    if not len(buffer):
-        raise ConfigError("train_offline needs a filled buffer; this one holds no transition")
-    check_priorities(agent, buffer)
-    interrupter, books = interrupter or Interrupter(), books or BookkeepingConfig()
-    save_replay = books.save_replay
-    keeper = Bookkeeper(
-        agent,
-        books,
-        interrupter,
-        evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
-        recorder=recorder,
-        checkpointer=checkpointer,
-        stop=stop,
-        state=lambda: RunState(replay_groups(buffer, save=save_replay), {}),
-    )
-    if checkpoint:
-        with going_on_from(checkpoint):
-            keeper.restore(checkpoint)
-            restore_replay(buffer, checkpoint.groups)
-    newest: dict[str, SupportsFloat] = {}
+class OfflineTrainer(BaseTrainer):
+    """Optimises on a filled buffer, without environments but those that it is evaluated in."""
 
-    def loop() -> None:
-        keeper.start(run_config or {}, [lambda: {"replay/size": float(len(buffer))}])
-        while not interrupter.is_set:
-            batch = buffer.sample(batch_size)
-            keeper.watch.lap("sample")
-            newest.clear()
-            newest.update(_told(agent, batch))
-            pass_priorities_on(agent, batch, buffer)
-            keeper.counts.opt_steps += 1
-            keeper.watch.lap("opt")
-            keeper.turn(lambda: newest)
-            keeper.watch.lap("other")
+    def __init__(
+        self,
+        agent: Agent,
+        buffer: ReplayBuffer,
+        *,
+        batch_size: int = 128,
+        books: BookkeepingConfig | None = None,
+        evaluator: Evaluator | None = None,
+        interrupter: Interrupter | None = None,
+        **parts: Unpack[TrainerParts],
+    ) -> None:
+        """Make a trainer; with a `checkpoint`, one that goes on from there."""
+        if not len(buffer):
+            raise ConfigError("offline training needs a filled buffer; this one has no transition")
+        check_priorities(agent, buffer)
+        self.buffer = buffer
+        self.batch_size = batch_size
+        super().__init__(
+            agent,
+            books or BookkeepingConfig(),
+            interrupter=interrupter,
+            evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
+            parts=parts,
+        )
 
-    return _run(loop, keeper, interrupter, lambda: newest, {})
+    env_steps = 0
+    """None is made."""
 
+    @property
+    def _priorities(self) -> ReplayBuffer:
+        return self.buffer
 
-def _told(agent: Agent, batch: Columns) -> dict[str, SupportsFloat]:
-    return {f"agent/{name}": value for name, value in optimised(agent, batch).items()}
+    def _take(self, turns_left: int | None) -> Columns:
+        batch = self.buffer.sample(self.batch_size)
+        self.books.watch.lap("sample")
+        return batch
+
+    def _told(self) -> Record:
+        return {"replay/size": float(len(self.buffer))}
+
+    def _state(self, *, save_replay: bool) -> RunState:
+        return RunState(replay_groups(self.buffer, save=save_replay), {})
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        restore_replay(self.buffer, checkpoint.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +184,7 @@ def train_from_data(
         closing.callback(env.close)
         buffer = _load(data, config.replay, seed, agent, env.spec)
         context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
-        return train_offline(
+        return OfflineTrainer(
             agent.build(env.spec, context),
             buffer,
             batch_size=config.batch_size,
@@ -202,7 +196,7 @@ def train_from_data(
             interrupter=interrupter,
             run_config=run_config,
             checkpoint=checkpoint,
-        )
+        ).train()
 
 
 def _load(

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.step_processor import StepProcessor, make_one_step, schema_of
-from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.checkpoint.resume import going_on_from, open_checkpoints
+from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, optimised
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -24,7 +24,6 @@ from asyncrl.core.replay_buffer import (
     ReplayBufferConfig,
     check_agent_and_replay,
     check_priorities,
-    pass_priorities_on,
     replay_groups,
     restore_replay,
     with_start_columns,
@@ -32,11 +31,12 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.settings import check_declared
-from asyncrl.core.types import ModelVersion
-from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig, _run
+from asyncrl.core.types import Columns, ModelVersion
+from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.inline_actor import InlineActor
 
@@ -83,7 +83,7 @@ class TrainerConfig:
             )
 
 
-class Trainer:
+class Trainer(BaseTrainer):
     """Steps, stores and optimises in turn, in the caller's own thread."""
 
     def __init__(
@@ -97,21 +97,13 @@ class Trainer:
         processor: StepProcessor,
         seed: int,
         evaluator: Evaluator | None = None,
-        recorder: Recorder | None = None,
-        checkpointer: Checkpointer | None = None,
-        stop: StopCondition | None = None,
         interrupter: Interrupter | None = None,
-        run_config: Mapping[str, object] | None = None,
-        checkpoint: Checkpoint | None = None,
+        **parts: Unpack[TrainerParts],
     ) -> None:
         """Make a trainer; with a `checkpoint`, one that goes on from there."""
         _check(agent, buffer, config)
-        self.agent = agent
         self.buffer = buffer
         self.config = config
-        self.interrupter = interrupter or Interrupter()
-        self._run_config = run_config or {}
-        self._agent_record: Mapping[str, SupportsFloat] = {}
         self._opt_rounds = 0
         self._opts_owed = 0
         self._actor = InlineActor(
@@ -123,80 +115,46 @@ class Trainer:
             processor=processor,
             seed=seed,
         )
-        self.books = Bookkeeper(
+        self._env_steps = 0
+        super().__init__(
             agent,
             config.books,
-            self.interrupter,
+            interrupter=interrupter,
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
-            recorder=recorder,
-            checkpointer=checkpointer,
-            stop=stop,
-            state=self._state,
+            parts=parts,
         )
-        if checkpoint:
-            self._restore(checkpoint)
 
-    def train(self) -> TrainResult:
-        """Train until a stop condition holds."""
+    @property
+    def env_steps(self) -> int:
+        """Environment steps, but for those whose round of learning is not over.
 
-        def loop() -> None:
-            self.books.start(self._run_config, [self._record])
-            self._actor.begin_life()
-            while not self.interrupter.is_set:
-                self.run_step()
+        So a limit on them ends on a whole round.
+        """
+        return self._env_steps
 
-        return _run(loop, self.books, self.interrupter, self.newest_record, self._record())
+    @property
+    def _priorities(self) -> ReplayBuffer:
+        return self.buffer
 
-    def run_step(self) -> None:
-        """Take one step in all environments, then optimise as often as is due.
+    def _take(self, turns_left: int | None) -> Columns | None:
+        """Take a step in all environments, unless batches are owed; None once none is any more.
 
         After a checkpoint in the middle of a round, a resumed run does the rest of the round first.
         """
-        if not self._opts_owed:
+        if not self._opts_owed and self._env_steps == self._actor.env_steps:
             self._actor.run_step()
             self._opts_owed = self._opts_due()
-        self.books.watch.lap("act")
-        while self._opts_owed:
-            if self.interrupter.is_set:
-                return
-            self._opts_owed -= 1
-            self._learn()
-            self.books.turn(self.newest_record)
-        # Counted once what they owe is done, so that a limit on them ends on a whole round.
-        self.books.counts.env_steps = self._actor.env_steps
-        self.books.turn(self.newest_record)
-        self.books.watch.lap("other")
+            self.books.watch.lap("act")
+        if not self._opts_owed:
+            self._count_whole_rounds()
+            return None
+        self._opts_owed -= 1
+        batch = self.buffer.sample(self.config.batch_size)
+        self.books.watch.lap("sample")
+        return batch
 
-    def newest_record(self) -> dict[str, SupportsFloat]:
-        """Return the agent's numbers of the newest optimisation step."""
-        return {f"agent/{name}": value for name, value in self._agent_record.items()}
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint.
-
-        What follows is, bit for bit, what followed in the run that saved it, if it saved its
-        replay too.
-        """
-        with going_on_from(checkpoint):
-            self._opt_rounds = checkpoint.count("run.opt_rounds")
-            self._opts_owed = checkpoint.count("run.opts_owed")
-            lives = ("incarnation", "env_steps", "stored", "episodes")
-            self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
-            self.books.restore(checkpoint)
-            restore_replay(self.buffer, checkpoint.groups)
+    def _learned(self) -> None:
         self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
-
-    def _state(self) -> RunState:
-        """End the actor's life and begin another: nobody can save an environment's insides.
-
-        So a checkpoint ends the episodes that are being played, and what follows depends on nothing
-        but the checkpoint.
-        """
-        actor = self._actor.end_life()
-        numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
-        groups = replay_groups(self.buffer, save=self.config.books.save_replay)
-        self._actor.begin_life()
-        return RunState(groups, numbers)
 
     def _opts_due(self) -> int:
         """Return how many optimisation steps this turn owes; none before the warm-up is over."""
@@ -209,17 +167,45 @@ class Trainer:
         due, self._opt_rounds = rounds - self._opt_rounds, rounds
         return due * self.config.opt_steps_per_interval
 
-    def _learn(self) -> None:
-        batch = self.buffer.sample(self.config.batch_size)
-        self.books.watch.lap("sample")
-        self._agent_record = optimised(self.agent, batch)
-        pass_priorities_on(self.agent, batch, self.buffer)
-        self.books.counts.opt_steps += 1
-        self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
-        self.books.watch.lap("opt")
+    def _begin(self) -> None:
+        self._actor.begin_life()
 
-    def _record(self) -> Record:
+    def _end_learning(self) -> None:
+        self._count_whole_rounds()
+
+    def _count_whole_rounds(self) -> None:
+        if not self._opts_owed:
+            self._env_steps = self._actor.env_steps
+
+    def _told(self) -> Record:
         return {"replay/size": float(len(self.buffer)), **self._actor.record()}
+
+    def _state(self, *, save_replay: bool) -> RunState:
+        """End the actor's life and begin another: nobody can save an environment's insides.
+
+        So a checkpoint ends the episodes that are being played, and what follows depends on nothing
+        but the checkpoint.
+        """
+        actor = self._actor.end_life()
+        numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
+        groups = replay_groups(self.buffer, save=save_replay)
+        self._actor.begin_life()
+        return RunState(groups, numbers)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
+
+        What follows is, bit for bit, what followed in the run that saved it, if it saved its
+        replay too.
+        """
+        self._opt_rounds = checkpoint.count("run.opt_rounds")
+        self._opts_owed = checkpoint.count("run.opts_owed")
+        lives = ("incarnation", "env_steps", "stored", "episodes")
+        self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
+        self._env_steps = checkpoint.count("env_steps")
+        self._count_whole_rounds()
+        restore_replay(self.buffer, checkpoint.groups)
+        self._actor.model_version = ModelVersion(checkpoint.count("opt_steps"))
 
 
 def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:

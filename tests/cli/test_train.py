@@ -11,7 +11,6 @@ import re
 import signal
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -521,8 +520,9 @@ class NoTrainer:
 
     def __init__(self) -> None:
         self.closed = False
-        self.books = SimpleNamespace(has_ended=lambda _: False)
-        self.proxy = SimpleNamespace(record=dict)
+
+    def has_ended(self) -> bool:
+        return False
 
     def close(self) -> None:
         self.closed = True

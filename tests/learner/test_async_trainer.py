@@ -224,12 +224,11 @@ class Stage:
             manager=self.manager,  # type: ignore[arg-type]
             interrupter=self.interrupter,
             evaluation=self.site,
-            recorder=self.recorder,
-            checkpointer=Saves(self.log),
-            **parts,
+            **{"recorder": self.recorder, "checkpointer": Saves(self.log)} | parts,
         )
         self.saves = Saves(self.log)
-        self.trainer.books._saver = DirectSaver(self.saves, self.interrupter)
+        if "checkpointer" not in parts:
+            self.trainer.books._saver = DirectSaver(self.saves, self.interrupter)
 
     def say_hello(self) -> None:
         self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
@@ -781,27 +780,6 @@ def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None
     assert stage.manager.waited_s == 0.0
     assert disk.waited is False
     assert "close link" in stage.log
-
-
-def test_own_loop_that_never_asks_ends_with_the_error_of_another_part() -> None:
-    class Stubborn:
-        def run(self, trainer: AsyncTrainer) -> None:
-            trainer.interrupter.fail(ValueError("of an actor"))
-            while True:
-                trainer.run_step()
-
-    with pytest.raises(ValueError, match="of an actor"):
-        Stage(strategy=Stubborn()).train()
-
-
-def test_trainer_trains_once() -> None:
-    class Nothing:
-        def run(self, trainer: AsyncTrainer) -> None: ...
-
-    stage = Stage(strategy=Nothing())
-    stage.train()
-    with pytest.raises(ConfigError, match="has trained already"):
-        stage.trainer.train()
 
 
 @pytest.mark.parametrize(

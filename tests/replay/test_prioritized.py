@@ -16,7 +16,7 @@ from asyncrl.core.types import Array, IntArray
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.replay.priorities import Heap, SumTree
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from asyncrl.training.offline import train_offline
+from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.replay.segments import segment, with_columns
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
@@ -299,7 +299,7 @@ def expected_of(agent: Wrong) -> list[tuple[list[int], list[float]]]:
 def test_offline_training_tells_priorities() -> None:
     buffer, agent = Notes(PrioritizedReplayConfig(), schema(LENGTH, 1), 0), Wrong()
     fill(buffer, 12)
-    train_offline(agent, buffer, batch_size=4, stop=MaxOptSteps(3))
+    OfflineTrainer(agent, buffer, batch_size=4, stop=MaxOptSteps(3)).train()
     assert len(buffer.told) == 3
     assert buffer.told == expected_of(agent)
 
@@ -329,7 +329,7 @@ def test_agent_that_tells_no_priorities_is_refused() -> None:
     buffer = build()
     fill(buffer, 12)
     with pytest.raises(ConfigError, match="ConstantAgent has none, so use uniform replay"):
-        train_offline(ConstantAgent(), buffer)
+        OfflineTrainer(ConstantAgent(), buffer)
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
-from asyncrl.training.offline import train_offline
+from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.streams import make_outbox, play
@@ -144,25 +144,6 @@ def test_stop_ends_in_the_middle_of_a_round() -> None:
     assert trainer.train().opt_steps == 13
 
 
-def test_interrupter_reason_stands_in_the_result() -> None:
-    interrupter = Interrupter()
-    interrupter.stop("not today")
-    result = build(interrupter=interrupter).train()
-    assert (result.stop_reason, result.opt_steps) == ("not today", 0)
-
-
-def test_error_is_raised_and_the_recorder_hears_of_it() -> None:
-    recorder = MemoryRecorder()
-
-    class Failing(ConstantAgent):
-        def opt(self, batch: Any) -> Any:
-            raise ArithmeticError("no")
-
-    with pytest.raises(ArithmeticError):
-        build(agent=Failing(), recorder=recorder).train()
-    assert recorder.failed is True
-
-
 class FailingAgent(ConstantAgent):
     def opt(self, batch: Columns) -> Mapping[str, float]:
         if self.opt_steps == 2:
@@ -229,19 +210,6 @@ def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run
     other.unlock()
 
 
-class FailingRecorder(MemoryRecorder):
-    def close(self, *, failed: bool) -> None:
-        super().close(failed=failed)
-        raise OSError("no space left")
-
-
-def test_recorder_that_fails_at_the_end_does_not_hide_why_it_came() -> None:
-    trainer = build(agent=FailingAgent(), recorder=FailingRecorder())
-    with pytest.raises(ValueError, match="step 3 went wrong") as caught:
-        trainer.train()
-    assert "no space left" in "".join(caught.value.__notes__)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"batch_size": 501}, "batch_size of 501"), ({"warmup_env_steps": 501}, "warm-up of 501")],
@@ -275,7 +243,7 @@ def filled_buffer() -> UniformReplay:
 def test_offline_training_learns_from_a_buffer_alone() -> None:
     agent, recorder = ConstantAgent(), MemoryRecorder()
     evaluator = ScriptedEvaluator([1.0, 2.0, 3.0])
-    result = train_offline(
+    result = OfflineTrainer(
         agent,
         filled_buffer(),
         batch_size=8,
@@ -283,7 +251,7 @@ def test_offline_training_learns_from_a_buffer_alone() -> None:
         evaluator=evaluator,
         recorder=recorder,
         stop=MaxOptSteps(50),
-    )
+    ).train()
     assert (result.opt_steps, result.env_steps, agent.opt_steps) == (50, 0, 50)
     assert [len(batch["obs"]) for batch in agent.batches] == [8] * 50
     assert evaluator.calls == 3, "at 20, at 40, and the last model"
@@ -293,7 +261,7 @@ def test_offline_training_learns_from_a_buffer_alone() -> None:
 def test_offline_training_refuses_an_empty_buffer() -> None:
     empty = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     with pytest.raises(ConfigError, match="no transition"):
-        train_offline(ConstantAgent(), empty)
+        OfflineTrainer(ConstantAgent(), empty)
 
 
 class ScriptedEvaluator:

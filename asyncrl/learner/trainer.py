@@ -1,0 +1,283 @@
+"""The loop that all trainers share: take a batch, learn from it, keep books. Knows no source.
+
+    with trainer:                          # begins the run, and ends it however the loop ends
+        for batch in trainer.batches():    # until the run is to end
+            trainer.learn(batch)
+    print(trainer.result().stop_reason)
+
+Where batches come from is what trainers differ in: actor processes (`AsyncTrainer`), environments
+stepped in between (`Trainer`), or experience that is there already (`OfflineTrainer`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Self, SupportsFloat, TypedDict
+
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.resume import going_on_from
+from asyncrl.checkpoint.saver import RunState
+from asyncrl.core.agent import Agent, CountsEnvSteps, optimised
+from asyncrl.core.errors import ConfigError, NonFiniteModel
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.recorder import Record, Recorder
+from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
+from asyncrl.core.types import Columns
+from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
+from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.train_result import TrainResult
+from asyncrl.metrics.verdict import Setup
+
+
+class TrainerParts(TypedDict, total=False):
+    """What every trainer takes beside its own."""
+
+    recorder: Recorder | None
+    """Who keeps the numbers."""
+
+    checkpointer: Checkpointer | None
+    """Where checkpoints go; without it none are saved."""
+
+    stop: StopCondition | None
+    """When to stop; without it only the interrupter or an error ends the run."""
+
+    run_config: Mapping[str, object] | None
+    """Plain values for the recorder and for checkpoints."""
+
+    checkpoint: Checkpoint | None
+    """What to go on from."""
+
+
+class BaseTrainer(ABC):
+    """Optimises an agent on batches from somewhere, and keeps books, until the run is to end."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        books: BookkeepingConfig,
+        *,
+        interrupter: Interrupter | None = None,
+        evaluation: EvaluationSite | None = None,
+        setup: Setup | None = None,
+        parts: TrainerParts,
+    ) -> None:
+        """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
+        self.agent = agent
+        self.interrupter = interrupter or Interrupter()
+        self._run_config = parts.get("run_config") or {}
+        self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
+        self._agent_record: Mapping[str, SupportsFloat] = {}
+        self._batch: Columns = {}
+        self._has_begun = self._runs = False
+        self._close_evaluation = evaluation.close if evaluation else lambda: None
+        self.books = Bookkeeper(
+            agent,
+            books,
+            self.interrupter,
+            evaluation=evaluation,
+            recorder=parts.get("recorder"),
+            checkpointer=parts.get("checkpointer"),
+            stop=parts.get("stop"),
+            setup=setup,
+            state=lambda: self._state(save_replay=books.save_replay),
+        )
+        if checkpoint := parts.get("checkpoint"):
+            with going_on_from(checkpoint):
+                self.books.restore(checkpoint)
+                self._restore(checkpoint)
+
+    # --- what trainers differ in ------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def env_steps(self) -> int:
+        """Environment steps of the run so far."""
+
+    @property
+    @abstractmethod
+    def _priorities(self) -> TakesPriorities | object:
+        """Who hears how wrong the agent was about a batch, if it takes priorities."""
+
+    @abstractmethod
+    def _take(self, turns_left: int | None) -> Columns | None:
+        """Return a batch, as `sample` does."""
+
+    @abstractmethod
+    def _told(self) -> Record:
+        """Return what the source of batches has to record, since the call before."""
+
+    @abstractmethod
+    def _state(self, *, save_replay: bool) -> RunState:
+        """Return what a checkpoint holds of it."""
+
+    @abstractmethod
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from what `_state` returned."""
+
+    def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
+        """Let experience come; the books are open."""
+
+    def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
+        """Do what follows an optimisation step."""
+
+    def _end_learning(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
+        """Take note that the loop is over, before the last model is evaluated."""
+
+    def _ends(self) -> Iterator[Callable[[], object]]:
+        """Yield the steps of the end, with `_save_last` where it belongs among them."""
+        if not self.interrupter.error:
+            yield self._save_last
+
+    def _release(self) -> Iterator[Callable[[], object]]:
+        """Yield the steps that release what it holds, where nothing was begun."""
+        yield self._close_evaluation
+
+    # --- a run ------------------------------------------------------------------------------------
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end: a stop condition, a signal, the user, or a failure."""
+        return self.interrupter.is_set
+
+    def train(self) -> TrainResult:
+        """Train until the run is to end; raise the first error of any part."""
+        with self:
+            if self._runs:
+                self._loop()
+        return self.result()
+
+    def __enter__(self) -> Self:
+        """Begin the run; one that is resumed at its end has nothing to do, and is left as it is."""
+        if self._has_begun:
+            raise ConfigError("this trainer has trained already; build another one for another run")
+        if self.has_ended():
+            self.close()
+            return self
+        self._has_begun = self._runs = True
+        try:
+            self.books.start(self._run_config, [self._told])
+            self._begin()
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the run; raise the first error of any part."""
+        if self._runs:
+            self._end(error)
+
+    def batches(self) -> Iterator[Columns]:
+        """Yield batches until the run is to end, and keep the books after each of them."""
+        while not self.should_stop:
+            batch = self.sample()
+            if batch is not None:
+                yield batch
+            self.keep_books()
+
+    def run_step(self, turns_left: int | None = None) -> bool:
+        """Take one turn: sample, learn, keep books; return whether there was a batch."""
+        batch = self.sample(turns_left)
+        if batch is not None:
+            self.learn(batch)
+        self.keep_books()
+        return batch is not None
+
+    def sample(self, turns_left: int | None = None) -> Columns | None:
+        """Return a batch to learn from; None, soon, if there is none yet.
+
+        No more are drawn at once than there are `turns_left`, this one included, if that is given.
+        Raises the error of whichever part of the run has failed, so that no loop goes on alone.
+        """
+        if not self._runs:
+            raise ConfigError(
+                "the run has not begun, or is over: put the loop into `with trainer:`, which "
+                "begins and ends it, or call trainer.train()"
+            )
+        self.interrupter.raise_if_failed()
+        return self._take(turns_left)
+
+    def learn(self, batch: Columns) -> None:
+        """Do one optimisation step, and count it."""
+        self._batch = batch
+        if self._scheduled is not None:
+            self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
+        self._agent_record = optimised(self.agent, batch)
+        pass_priorities_on(self.agent, batch, self._priorities)
+        self.books.counts.opt_steps += 1
+        self.books.watch.lap("opt")
+        self._learned()
+
+    def keep_books(self) -> None:
+        """Evaluate, record, save and stop, whatever of it is due."""
+        self.books.counts.env_steps = self.env_steps
+        self.books.turn(self.newest_record)
+        self.books.watch.lap("other")
+
+    def newest_record(self) -> dict[str, SupportsFloat]:
+        """Return the agent's numbers of the newest optimisation step."""
+        return {f"agent/{name}": value for name, value in self._agent_record.items()}
+
+    def has_ended(self) -> bool:
+        """Tell, before it begins, whether a run that is resumed has reached its end; say why."""
+        return self.books.has_ended(self._told())
+
+    def result(self) -> TrainResult:
+        """Sum the run up."""
+        return self.books.result()
+
+    def close(self) -> None:
+        """Release what a trainer holds that is not to train; one that has trained holds nothing."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.interrupter.take_steps(*self._release(), self.books.close_saver)
+            self.interrupter.raise_if_failed()
+
+    def _loop(self) -> None:
+        for batch in self.batches():
+            self.learn(batch)
+
+    def _end(self, error: BaseException | None) -> None:
+        """End in the order that loses nothing; each step is taken whatever became of the others."""
+        self._runs = False
+        if error is None:
+            self.interrupter.take_steps(self._finish)
+        else:
+            self.interrupter.fail(error)
+        self.interrupter.take_steps(
+            *self._ends(), self._close_evaluation, self._close_books, self._close_saver
+        )
+        try:
+            self.interrupter.raise_if_failed()
+        except BaseException as first:
+            if first is not error:  # which goes on by itself, with the others as its notes
+                raise
+
+    def _finish(self) -> None:
+        self._end_learning()
+        self.books.counts.env_steps = self.env_steps
+        self.books.finish()
+        self.interrupter.stop("the loop ended")
+
+    def _save_last(self) -> None:
+        """Save what was learned; never a model that is not finite."""
+        self.books.watch.lap("other")  # what came before is the end's, not the checkpoint's
+        self.books.counts.env_steps = self.env_steps
+        if not isinstance(self.interrupter.error, NonFiniteModel):
+            self.books.save()
+
+    def _close_books(self) -> None:
+        self.books.counts.env_steps = self.env_steps
+        self.books.close(self.newest_record)
+
+    def _close_saver(self) -> None:
+        """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
+        self.books.close_saver(wait=not self.interrupter.hurry)
