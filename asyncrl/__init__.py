@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         SyncModel,
         TellsPriorities,
     )
-    from asyncrl.core.callback import Callback, Training
     from asyncrl.core.env import BatchEnv, EnvSpec
     from asyncrl.core.errors import (
         ActorFailed,
@@ -82,7 +81,6 @@ __all__ = [
     "AsyncTrainer",
     "AsyncTrainerConfig",
     "BatchEnv",
-    "Callback",
     "CheckpointError",
     "Checkpointer",
     "CollectThenTrain",
@@ -124,7 +122,6 @@ __all__ = [
     "TellsPriorities",
     "Trainer",
     "TrainerConfig",
-    "Training",
     "Trajectories",
     "Trajectory",
     "TrajectoryConfig",
@@ -155,7 +152,6 @@ _HOMES = {
         "SyncModel",
         "TellsPriorities",
     ],
-    "core.callback": ["Callback", "Training"],
     "core.env": ["BatchEnv", "EnvSpec"],
     "core.errors": [
         "ActorFailed",

@@ -1,7 +1,7 @@
-"""`asyncrl doctor`: are a machine and an environment fit for training?
+"""`asyncrl doctor`: are a machine, an environment and an agent fit for training?
 
-The environment is asked in a process of its own: one that crashes or hangs takes that process with
-it, and the report says where.
+Environments and agents are asked in a process of their own: one that crashes or hangs takes that
+process with it, and the report says where.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
@@ -36,26 +35,27 @@ _INDENT = 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """Look at the machine, play with an environment, and say what is wrong and what to do."""
+    """Look at the machine, play with an environment or an agent; say what is wrong, what to do."""
 
     env: Annotated[str, tyro.conf.Positional] = ""
-    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`; without one, only the
+    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`; or `module:Class` of an
+    agent's config, which is asked whether the agent keeps its contract. Without one, only the
     machine is looked at."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Arguments for making it."""
 
-    envs_per_actor: Count = 8
+    envs_per_actor: int = 8
     """Environments stepped together."""
 
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps plain environments one after another; `native` uses the environment's own
     vector form."""
 
-    seconds: Positive = 10.0
+    seconds: float = 10.0
     """Time to play, all in all."""
 
-    seed: Natural = 0
+    seed: int = 0
     """Of episodes and actions."""
 
     preset: str = ""
@@ -69,7 +69,10 @@ class DoctorArguments:
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
+        if not self.seconds > 0:
+            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
         if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
             raise ConfigError(
                 "give one of an environment to play with, --preset and --config: the latter two "

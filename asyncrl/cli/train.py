@@ -25,8 +25,7 @@ from asyncrl.cli.run_directory import (
 )
 from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune import tune
-from asyncrl.core.callback import Callback
-from asyncrl.core.declared import CountOrOff, check_declared
+from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -128,12 +127,15 @@ class Output:
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
 
-    profile_opt_steps: CountOrOff = 0
+    profile_opt_steps: int = 0
     """Record where so many of the learner's optimisation steps spend their time, as `profile.json`
     in the run directory, for https://ui.perfetto.dev; 0 is off."""
 
     def __post_init__(self) -> None:
-        check_declared(self, flags=True)
+        if self.profile_opt_steps < 0:
+            raise ConfigError(
+                f"--profile-opt-steps must be 0 (off) or more, got {self.profile_opt_steps}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +300,7 @@ def _build(
 ) -> AsyncTrainer:
     config = arguments.config
     return build_async_trainer(
-        config.agent,
+        _agent(arguments, run_dir),
         config.env_config().build,
         config,
         stop=config.stop_condition(),
@@ -311,18 +313,21 @@ def _build(
         ),
         checkpoint_dir=run_dir / "checkpoints",
         resume=resume,
-        callbacks=_callbacks(arguments.output, run_dir),
         interrupter=interrupter,
         run_config=to_plain(config),
     )
 
 
-def _callbacks(output: Output, run_dir: Path) -> list[Callback]:
-    if not output.profile_opt_steps:
-        return []
-    from asyncrl.agents.parts.profiler import Profiler
+def _agent(arguments: TrainArguments, run_dir: Path) -> AgentConfig:
+    if not arguments.output.profile_opt_steps:
+        return arguments.config.agent
+    from asyncrl.agents.parts.torch_config import ProfiledConfig
 
-    return [Profiler(run_dir / "profile.json", output.profile_opt_steps)]
+    return ProfiledConfig(
+        agent=arguments.config.agent,
+        trace=run_dir / "profile.json",
+        opt_steps=arguments.output.profile_opt_steps,
+    )
 
 
 def _concrete(config: RunConfig) -> RunConfig:

@@ -6,6 +6,8 @@ runs all of it:
     act = policy.act(obs)                    # actor, for all its environments at once
     record = agent.opt(batch)                # learner
     info = agent.model_info(); policy.sync_model(info)
+
+`asyncrl.testing.check_agent` asks whether an agent keeps what is promised here.
 """
 
 from __future__ import annotations

@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 import psutil
 
+from asyncrl.core.agent import is_agent_config
 from asyncrl.core.env import BatchEnv
-from asyncrl.core.errors import AsyncRLError
-from asyncrl.core.settings import from_plain, to_plain
+from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.settings import from_plain, load_object, to_plain
+from asyncrl.doctor.agent import examine_anywhere
 from asyncrl.doctor.findings import (
     Finding,
     action_bounds,
@@ -290,14 +292,27 @@ def main(arguments: Sequence[str]) -> None:
     def send(message: Mapping[str, Any]) -> None:
         os.write(fd, (json.dumps(message) + "\n").encode())
 
-    for finding in diagnose(
-        from_plain(EnvConfig, what["config"]),
+    config = from_plain(EnvConfig, what["config"])
+    found = _agent(config.id) or diagnose(
+        config,
         seconds=what["seconds"],
         seed=what["seed"],
         pickled=pickled,
         tell=lambda doing: send({"doing": doing}),
-    ):
+    )
+    for finding in found:
         send(dataclasses.asdict(finding))
+
+
+def _agent(path: str) -> Iterator[Finding] | None:
+    """Return what is to be said of the agent whose settings a path names, if it names such."""
+    try:
+        named: Any = load_object(path) if ":" in path else None
+    except ConfigError:
+        return None  # said where an environment is to be made of it
+    if not is_agent_config(named):
+        return None
+    return examine_anywhere(named)
 
 
 def _start(what: str, writer: int) -> subprocess.Popen[bytes]:

@@ -15,14 +15,14 @@ from typing import Protocol, SupportsFloat, Unpack
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
-from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
+from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig, take_snapshot
+from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag, Staleness
@@ -138,8 +138,7 @@ class AsyncTrainer(BaseTrainer):
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
-        counts = self.books.counts
-        info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
+        info = self.books.snapshot()
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
         self.books.watch.lap("publish")

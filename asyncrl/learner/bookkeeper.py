@@ -19,11 +19,11 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, number_told
-from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import GoesOn, Record, Recorder
+from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored
@@ -49,8 +49,6 @@ def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelI
 
 
 logger = logging.getLogger(__name__)
-
-_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,22 +195,6 @@ class Bookkeeper:
             logger.warning("the evaluation of the last model took too long and was given up")
         self.watch.lap("eval")
 
-    def evaluate(self, timeout_s: float) -> float | None:
-        """Evaluate the newest model as soon as may be; return its score if it comes in time."""
-        site, deadline = self._evaluation, self._clock() + timeout_s
-        if site is None:
-            raise ConfigError(
-                "nothing evaluates in this run: evaluation.where is off, or no evaluator was given"
-            )
-        self._eval_due = True
-        self._evaluate(site)
-        while self._eval_due or site.busy:
-            if self._clock() >= deadline or self._interrupter.urgent:
-                return None
-            time.sleep(_POLL_S)
-            self._evaluate(site)
-        return self._last_score
-
     def save(self) -> None:
         """Save a checkpoint to go on from."""
         if self._saver:
@@ -225,7 +207,7 @@ class Bookkeeper:
                 "config": self._run_config,
                 "run": dict(state.numbers),
             }
-            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
+            groups = {"model": self.snapshot().params, "agent": self._agent.state()}
             self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
             self.watch.lap("save")
 
@@ -299,16 +281,15 @@ class Bookkeeper:
         self._take_scores(site)
         if self._eval_due and not site.busy:
             self._eval_due = False
-            if self._evaluated_opt_steps != self.counts.opt_steps:
-                self._request(site)
-                self._take_scores(site)
+            self._request(site)
+            self._take_scores(site)
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        site.request(self._snapshot())
+        site.request(self.snapshot())
         self.watch.lap("eval")
 
-    def _snapshot(self) -> ModelInfo:
+    def snapshot(self) -> ModelInfo:
         """Return the agent's model, numbered by the run's counts; refuse one that is not finite."""
         counts = self.counts
         return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
@@ -336,7 +317,7 @@ class Bookkeeper:
         if not self.counts.opt_steps:
             self._best.pass_over(record)
         elif not self._best.by.of_evaluations:
-            self._keep_if_best(record, self._snapshot)
+            self._keep_if_best(record, self.snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)
@@ -360,7 +341,7 @@ class Bookkeeper:
     def _wait_until_free(self, site: EvaluationSite, deadline: float) -> None:
         while site.busy and self._clock() < deadline and not self._interrupter.urgent:
             self._take_scores(site)
-            time.sleep(_POLL_S)
+            time.sleep(0.005)
 
     def _record(self, agent_record: Mapping[str, SupportsFloat]) -> Record:
         record = self._pace.axes() | self._told()

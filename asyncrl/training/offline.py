@@ -16,6 +16,7 @@ only. What was learned can be improved online by `train_async` with the same con
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +28,11 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
-from asyncrl.core.declared import check_declared
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     ReplayBufferConfig,
@@ -43,12 +43,13 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
+from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
+from asyncrl.learner.trainer import BaseTrainer, TrainerParts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
 
@@ -154,10 +155,11 @@ def train_from_data(
     config: OfflineConfig | None = None,
     *,
     stop: StopCondition,
+    recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
-    **parts: Unpack[CommonParts],
+    run_config: Mapping[str, object] | None = None,
 ) -> TrainResult:
     """Train an agent on saved segments, or on a filled buffer, and return how it went.
 
@@ -171,10 +173,7 @@ def train_from_data(
     never = not config.books.eval_interval_opt_steps
     check_can_hold(stop, {"play": config.play is None, "books.eval_interval_opt_steps": never})
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir,
-        keep=config.books.keep_checkpoints,
-        resume=resume,
-        config=parts.get("run_config"),
+        checkpoint_dir, keep=config.books.keep_checkpoints, resume=resume, config=run_config
     )
     with ExitStack() as closing:
         if checkpointer:
@@ -191,11 +190,12 @@ def train_from_data(
             batch_size=config.batch_size,
             books=config.books,
             evaluator=_make_evaluator(config, env),
+            recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
+            run_config=run_config,
             checkpoint=checkpoint,
-            **parts,
         ).train()
 
 

@@ -12,11 +12,16 @@ import psutil
 import pytest
 
 from asyncrl.cli.doctor import DoctorArguments, parse, render, run
+from asyncrl.core.agent import PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.run_config import RunConfig, save_yaml
+from examples.own_agent import Table, TableConfig
 from tests.cli import console
 from tests.support.helpers import many_descriptors, wait_until
 from tests.support.leftovers import children
@@ -24,6 +29,18 @@ from tests.support.leftovers import children
 pytestmark = pytest.mark.processes
 
 PATIENT = "tests.envs.patients:make"
+
+
+class BrokenTable(Table):
+    """Tells nothing, not even that."""
+
+    def opt(self, batch: Columns) -> Any:
+        super().opt(batch)
+
+
+class BrokenConfig(TableConfig):
+    def build(self, spec: EnvSpec, context: PolicyContext) -> BrokenTable:
+        return BrokenTable(self, 4, context.seed)
 
 
 def arguments(**settings: Any) -> DoctorArguments:
@@ -44,6 +61,18 @@ def test_good_environment_is_fit(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "CartPole-v1 is fit for training: 0 failures" in out
     assert "ok    factory        can be sent" in out
+
+
+def test_agents_are_asked_whether_they_keep_their_contract(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(arguments(env="examples.own_agent:TableConfig")) == 0
+    assert "examples.own_agent:TableConfig is fit for training" in capsys.readouterr().out
+    assert run(arguments(env=f"{__name__}:BrokenConfig")) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fail opt" in out
+    assert "`opt` of BrokenTable must return numbers by name, got None; return" not in out
+    assert "`opt` of BrokenTable must return numbers by name, got None -> Return for" in out
 
 
 def test_without_an_environment_the_machine_is_looked_at(
@@ -145,6 +174,24 @@ def test_command_line_is_read() -> None:
         "native",
         3,
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seconds": 0.0}, "--seconds must be positive, got 0"),
+        ({"seconds": float("nan")}, "--seconds must be positive, got nan"),
+        ({"seed": -1}, "--seed must be 0 or more, got -1"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        arguments(**settings)
+
+
+def test_what_no_environment_can_be_made_from_is_refused() -> None:
+    with pytest.raises(ConfigError, match="n_envs must be at least 1, got 0"):
+        parse(["CartPole-v1", "--envs-per-actor", "0"])
 
 
 def test_long_findings_are_wrapped_and_advice_stands_below() -> None:

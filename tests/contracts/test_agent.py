@@ -1,15 +1,15 @@
-"""What holds for every agent: how it acts, hands its model over, learns, and goes on from a state.
+"""What holds for every agent of ours: the contract, which `asyncrl.testing.check_agent` asks for.
 
-A case is a config and the spaces it is for; to test an agent of your own, add one.
+And what the contract leaves open: in which mode networks act and learn, how batches are taken in
+parts, what is told. A case is a config and the spaces it is for.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import cloudpickle
@@ -47,9 +47,10 @@ from asyncrl.core.agent import (
     forget,
 )
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.errors import CheckpointError, ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Array, Columns, Params
+from asyncrl.doctor.agent import Subject, examine_agent
 from tests.support.fakes import ConstantConfig
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
@@ -67,25 +68,18 @@ class Case:
 
     config: AgentConfig
     spec: EnvSpec
-    other: AgentConfig | None = None
-    """Of the same algorithm, with other networks; None for what has none."""
-
     explores: bool = True
 
-    trajectories: bool = False
-    """Whether it learns from trajectories instead of single transitions."""
-
-    sequences: bool = False
-    """Whether it learns from sequences of one episode each."""
-
-    start_columns: tuple[str, ...] = ()
-    """Its own columns of which a trajectory has those of the first row alone."""
+    @cached_property
+    def subject(self) -> Subject:
+        """Makes agents, and batches of what they have done."""
+        return Subject(self.config, self.spec)
 
     def build(self, seed: int = 5) -> Agent:
-        return self.config.build(self.spec, dataclasses.replace(CONTEXT, seed=seed))
+        return self.subject.agent(seed)
 
     def build_policy(self, seed: int = 5) -> Policy:
-        return self.config.build_policy(self.spec, dataclasses.replace(CONTEXT, seed=seed))
+        return self.subject.policy(seed)
 
 
 _DQN = DQNConfig(
@@ -108,115 +102,62 @@ _IMPALA = IMPALAConfig(hidden=(16, 16), device="cpu")
 _BC = BCConfig(hidden=(16, 16), device="cpu")
 _AWAC = AWACConfig(hidden=(16, 16), device="cpu")
 _IQL = IQLConfig(hidden=(16, 16), device="cpu")
-_OTHER_DQN = dataclasses.replace(_DQN, hidden=(16, 8))
 _NORMALIZED: dict[str, Any] = {"normalize_obs": True, "normalize_reward": True}
 CASES = {
-    "dqn": Case(_DQN, CHOICES, _OTHER_DQN),
+    "dqn": Case(_DQN, CHOICES),
     "dqn-ladder": Case(
-        DQNConfig(hidden=(16,), device="cpu", tau=0.0, target_interval_opt_steps=2),
-        CHOICES,
-        _OTHER_DQN,
+        DQNConfig(hidden=(16,), device="cpu", tau=0.0, target_interval_opt_steps=2), CHOICES
     ),
-    "dqn-softmax": Case(
-        dataclasses.replace(_DQN, exploration=Softmax(temperature=2.0), dueling=True),
-        CHOICES,
-        _OTHER_DQN,
-    ),
-    "dqn-normalized": Case(
-        dataclasses.replace(_DQN, **_NORMALIZED, actor_priorities=True), CHOICES, _OTHER_DQN
-    ),
-    "dqn-noisy": Case(
-        dataclasses.replace(_DQN, noisy=True, exploration=None),
-        CHOICES,
-        dataclasses.replace(_OTHER_DQN, noisy=True),
-    ),
-    "c51": Case(_C51, CHOICES, dataclasses.replace(_C51, n_atoms=5)),
-    "rainbow": Case(_RAINBOW, CHOICES, dataclasses.replace(_RAINBOW, n_atoms=5)),
+    "dqn-softmax": Case(replace(_DQN, exploration=Softmax(temperature=2.0), dueling=True), CHOICES),
+    "dqn-normalized": Case(replace(_DQN, **_NORMALIZED, actor_priorities=True), CHOICES),
+    "dqn-noisy": Case(replace(_DQN, noisy=True, exploration=None), CHOICES),
+    "c51": Case(_C51, CHOICES),
+    "rainbow": Case(_RAINBOW, CHOICES),
     "rainbow-normalized": Case(
-        dataclasses.replace(_RAINBOW, **_NORMALIZED, tau=0.0, target_interval_opt_steps=2),
-        CHOICES,
-        _RAINBOW,
+        replace(_RAINBOW, **_NORMALIZED, tau=0.0, target_interval_opt_steps=2), CHOICES
     ),
-    "iqn": Case(_IQN, CHOICES, dataclasses.replace(_IQN, hidden=(16, 8))),
+    "iqn": Case(_IQN, CHOICES),
     "iqn-noisy": Case(
-        dataclasses.replace(_IQN, **_NORMALIZED, noisy=True, dueling=True, exploration=None),
-        CHOICES,
-        _IQN,
+        replace(_IQN, **_NORMALIZED, noisy=True, dueling=True, exploration=None), CHOICES
     ),
-    "r2d2": Case(
-        _R2D2,
-        CHOICES,
-        dataclasses.replace(_R2D2, hidden=(8,)),
-        sequences=True,
-        start_columns=("memory",),
-    ),
+    "r2d2": Case(_R2D2, CHOICES),
     "r2d2-gru-normalized": Case(
-        dataclasses.replace(_R2D2, **_NORMALIZED, memory="gru", noisy=True, burn_in=0),
-        CHOICES,
-        dataclasses.replace(_R2D2, memory_units=8),
-        sequences=True,
-        start_columns=("memory",),
+        replace(_R2D2, **_NORMALIZED, memory="gru", noisy=True, burn_in=0), CHOICES
     ),
-    "sac-normalized": Case(dataclasses.replace(_SAC, **_NORMALIZED), CONTINUOUS, _SAC),
-    "sac": Case(_SAC, CONTINUOUS, dataclasses.replace(_SAC, hidden=(16, 8))),
-    "discrete-sac": Case(
-        _DISCRETE_SAC, CHOICES, dataclasses.replace(_DISCRETE_SAC, hidden=(16, 8))
-    ),
+    "sac": Case(_SAC, CONTINUOUS),
+    "sac-normalized": Case(replace(_SAC, **_NORMALIZED), CONTINUOUS),
+    "discrete-sac": Case(_DISCRETE_SAC, CHOICES),
     "discrete-sac-normalized": Case(
-        dataclasses.replace(_DISCRETE_SAC, **_NORMALIZED, clip_change=0.5, n_critics=3),
-        CHOICES,
-        _DISCRETE_SAC,
+        replace(_DISCRETE_SAC, **_NORMALIZED, clip_change=0.5, n_critics=3), CHOICES
     ),
-    "crossq": Case(_CROSSQ, CONTINUOUS, dataclasses.replace(_CROSSQ, hidden=(16, 8))),
-    "crossq-normalized": Case(dataclasses.replace(_CROSSQ, **_NORMALIZED), CONTINUOUS, _CROSSQ),
-    "td3": Case(_TD3, CONTINUOUS, dataclasses.replace(_TD3, hidden=(16, 8))),
+    "crossq": Case(_CROSSQ, CONTINUOUS),
+    "crossq-normalized": Case(replace(_CROSSQ, **_NORMALIZED), CONTINUOUS),
+    "td3": Case(_TD3, CONTINUOUS),
     "td3-ladder": Case(
-        dataclasses.replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),
+        replace(_TD3, **_NORMALIZED, noise_ladder=4.0, noise_correlation_env_steps=5.0),
         CONTINUOUS,
-        _TD3,
     ),
-    "ppo": Case(_PPO, CHOICES, dataclasses.replace(_PPO, hidden=(16, 8)), trajectories=True),
+    "ppo": Case(_PPO, CHOICES),
     "ppo-vtrace-normalized": Case(
-        dataclasses.replace(_PPO, **_NORMALIZED, correction="vtrace", dual_clip=3.0),
-        CONTINUOUS,
-        _PPO,
-        trajectories=True,
+        replace(_PPO, **_NORMALIZED, correction="vtrace", dual_clip=3.0), CONTINUOUS
     ),
-    "ppo-lstm": Case(
-        dataclasses.replace(_PPO, memory="lstm", shared_torso=True),
-        CONTINUOUS,
-        _PPO,
-        trajectories=True,
-        start_columns=("memory",),
-    ),
-    "impala": Case(
-        _IMPALA, CHOICES, dataclasses.replace(_IMPALA, hidden=(16, 8)), trajectories=True
-    ),
+    "ppo-lstm": Case(replace(_PPO, memory="lstm", shared_torso=True), CONTINUOUS),
+    "impala": Case(_IMPALA, CHOICES),
     "impala-rmsprop-normalized": Case(
-        dataclasses.replace(_IMPALA, **_NORMALIZED, optimizer="rmsprop"),
-        CONTINUOUS,
-        _IMPALA,
-        trajectories=True,
+        replace(_IMPALA, **_NORMALIZED, optimizer="rmsprop"), CONTINUOUS
     ),
-    "impala-gru": Case(
-        dataclasses.replace(_IMPALA, memory="gru"),
-        CHOICES,
-        _IMPALA,
-        trajectories=True,
-        start_columns=("memory",),
-    ),
-    "bc": Case(_BC, CHOICES, dataclasses.replace(_BC, hidden=(16, 8))),
-    "bc-normalized": Case(dataclasses.replace(_BC, **_NORMALIZED, state_std=True), CONTINUOUS, _BC),
-    "awac": Case(_AWAC, CHOICES, dataclasses.replace(_AWAC, hidden=(16, 8))),
-    "awac-normalized": Case(dataclasses.replace(_AWAC, **_NORMALIZED), CONTINUOUS, _AWAC),
-    "iql": Case(_IQL, CONTINUOUS, dataclasses.replace(_IQL, hidden=(16, 8))),
-    "iql-normalized": Case(dataclasses.replace(_IQL, **_NORMALIZED), CHOICES, _IQL),
+    "impala-gru": Case(replace(_IMPALA, memory="gru"), CHOICES),
+    "bc": Case(_BC, CHOICES),
+    "bc-normalized": Case(replace(_BC, **_NORMALIZED, state_std=True), CONTINUOUS),
+    "awac": Case(_AWAC, CHOICES),
+    "awac-normalized": Case(replace(_AWAC, **_NORMALIZED), CONTINUOUS),
+    "iql": Case(_IQL, CONTINUOUS),
+    "iql-normalized": Case(replace(_IQL, **_NORMALIZED), CHOICES),
     "constant": Case(ConstantConfig(action=2), CHOICES, explores=False),
 }
 EXPLORING = {name: case for name, case in CASES.items() if case.explores}
-WITH_NETWORKS = {name: case for name, case in CASES.items() if case.other}
-REMEMBERING = {name: case for name, case in CASES.items() if "memory" in case.start_columns}
-
+WITH_NETWORKS = {n: case for n, case in CASES.items() if isinstance(case.config, TorchConfig)}
+REMEMBERING = {name: CASES[name] for name in ("r2d2", "ppo-lstm", "impala-gru")}
 IN_PARTS = {
     name: case
     for name, case in CASES.items()
@@ -234,71 +175,15 @@ def observations(count: int = 6, seed: int = 0) -> Array:
     return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
 
 
-def batch_for(case: Case, seed: int, size: int = 32) -> Columns:
-    """Make what a replay buffer would hand over."""
-    random = np.random.default_rng(seed)
-    if case.trajectories:
-        return trajectories_for(case, random, seed)
-    if case.sequences:
-        return sequences_for(case, random, seed)
-    return {
-        "obs": observations(size, seed),
-        "next_obs": observations(size, seed + 1000),
-        "action": actions_for(case, random, size),
-        "reward": random.normal(size=size).astype(np.float32),
-        "discount": np.where(random.random(size) < 0.1, 0.0, 0.99).astype(np.float32),
-        "model_version": np.zeros(size, np.int64),
-        "discounted_return": random.normal(size=size).astype(np.float32),
-    }
+def batch_for(case: Case, number: int) -> Columns:
+    """Return what a replay hands out, in arrays of its own; there are eight of each case."""
+    batches = case.subject.batches
+    return copied(batches[number % len(batches)])
 
 
-def trajectories_for(
-    case: Case, random: np.random.Generator, seed: int, n: int = 4, length: int = 8
-) -> Columns:
-    """Make what `TrajectoryQueue` would hand over, of actions that the policy has chosen."""
-    obs = observations(n * (length + 1), seed).reshape(n, length + 1, 3)
-    context = dataclasses.replace(CONTEXT, seed=seed, n_envs=n * length)
-    act = case.config.build_policy(case.spec, context).act(obs[:, :-1].reshape(-1, 3))
-    own = {
-        name: column.reshape(n, length, *column.shape[1:])
-        for name, column in {**act.extras, "action": act.action}.items()
-    }
-    mask = random.random((n, length)) < 0.9
-    return {
-        **{name: c[:, 0] if name in case.start_columns else c for name, c in own.items()},
-        "obs": obs,
-        "reward": mask * random.normal(size=mask.shape).astype(np.float32),
-        "discount": mask * np.where(random.random(mask.shape) < 0.1, 0.0, 0.99).astype(np.float32),
-        "mask": mask,
-        "model_version": np.zeros(mask.shape, np.int64),
-        "discounted_return": random.normal(size=mask.shape).astype(np.float32),
-    }
-
-
-def sequences_for(case: Case, random: np.random.Generator, seed: int) -> Columns:
-    """Make what `SequenceReplay` would hand over, of episodes that may end in the second half."""
-    batch = trajectories_for(case, random, seed)
-    goes_on = np.where(np.arange(8) < 4, np.True_, batch["mask"])
-    mask = np.logical_and.accumulate(goes_on, axis=1)
-    return {
-        **batch,
-        "reward": mask * batch["reward"],
-        "discount": mask * batch["discount"],
-        "mask": mask,
-        "bootstrap": np.arange(8) + mask,
-    }
-
-
-def actions_for(case: Case, random: np.random.Generator, size: int) -> Array:
-    action = case.spec.action
-    if isinstance(action, DiscreteSpec):
-        return random.integers(action.n, size=size)
-    return random.uniform(action.low, action.high, (size, *action.shape)).astype(action.dtype)
-
-
-def learn(agent: Agent, case: Case, seeds: range) -> None:
-    for seed in seeds:
-        agent.opt(batch_for(case, seed))
+def learn(agent: Agent, case: Case, numbers: range) -> None:
+    for number in numbers:
+        agent.opt(batch_for(case, number))
 
 
 def greedy(policy: Policy, obs: Array) -> Array:
@@ -331,6 +216,12 @@ def modes(agent: Any) -> dict[str, set[tuple[bool, bool]]]:
     return called
 
 
+@every_agent
+def test_keeps_the_contract(case: Case) -> None:
+    findings = examine_agent(case.config, case.spec)
+    assert not [finding for finding in findings if finding.level != "ok"]
+
+
 @every_agent_with_networks
 @pytest.mark.parametrize("training", [True, False])
 def test_networks_act_in_evaluation_mode(case: Case, training: bool) -> None:
@@ -359,24 +250,6 @@ def test_what_is_learned_through_is_in_training_mode_and_slow_copies_are_not(cas
 
 
 @every_agent
-@pytest.mark.parametrize("side", [Case.build, Case.build_policy], ids=["agent", "policy"])
-@pytest.mark.parametrize("training", [True, False])
-def test_actions_belong_to_the_space(
-    case: Case, side: Callable[[Case], Policy], training: bool
-) -> None:
-    policy = side(case)
-    policy.train(training)
-    assert policy.training is training
-    actions = policy.act(observations()).action
-    assert actions.shape == (6, *case.spec.action.shape)
-    assert actions.dtype == case.spec.action.dtype
-    if isinstance(case.spec.action, DiscreteSpec):
-        assert ((actions >= 0) & (actions < case.spec.action.n)).all()
-    else:
-        assert ((actions >= case.spec.action.low) & (actions <= case.spec.action.high)).all()
-
-
-@every_agent
 def test_evaluated_policy_takes_any_number_of_rows_and_repeats_itself(case: Case) -> None:
     policy = case.build_policy()
     obs = observations(9)
@@ -396,88 +269,11 @@ def test_policy_that_remembers_repeats_itself_once_it_has_forgotten(case: Case) 
     assert np.array_equal(greedy(policy, obs), first)
 
 
-@every_agent
-def test_evaluation_in_the_middle_of_episodes_changes_nothing_in_them(case: Case) -> None:
-    model = case.build().model_info()
-
-    def play(evaluated: bool) -> list[bytes]:
-        policy = case.build_policy()
-        policy.sync_model(model)
-        actions = []
-        for step in range(10):
-            actions.append(policy.act(observations(seed=step)).action.tobytes())
-            if evaluated:
-                greedy(policy, observations(9, seed=step + 100))
-        return actions
-
-    assert play(evaluated=True) == play(evaluated=False)
-
-
 @every_exploring_agent
 def test_training_policy_explores(case: Case) -> None:
     policy = case.build_policy()
     obs = observations()
     assert len({policy.act(obs).action.tobytes() for _ in range(20)}) > 1
-
-
-@every_exploring_agent
-def test_exploration_repeats_itself_for_a_seed_and_only_then(case: Case) -> None:
-    model = case.build().model_info()
-
-    def play(seed: int) -> list[bytes]:
-        policy = case.build_policy(seed)
-        policy.sync_model(model)
-        return [policy.act(observations()).action.tobytes() for _ in range(20)]
-
-    assert play(1) == play(1)
-    assert play(1) != play(2)
-
-
-@every_agent
-def test_evaluation_mode_leaves_the_mode_as_it_was(case: Case) -> None:
-    for before in (True, False):
-        agent = case.build()
-        agent.train(before)
-        with evaluation_mode(agent):
-            assert not agent.training
-        assert agent.training is before
-
-
-@every_agent
-def test_record_holds_finite_numbers(case: Case) -> None:
-    for policy in (case.build(), case.build_policy()):
-        policy.act(observations())
-        assert all(np.isfinite(float(value)) for value in policy.record().values())
-
-
-@every_agent
-def test_extra_columns_are_what_act_adds(case: Case) -> None:
-    extras = case.build_policy().act(observations()).extras
-    columns = {c.name: (c.dtype, c.shape) for c in case.config.extra_columns(case.spec)}
-    columns.pop("discounted_return", None)  # the step processor fills it
-    assert {name: (str(v.dtype), v.shape[1:]) for name, v in extras.items()} == columns
-
-
-@every_agent
-def test_opt_tells_numbers_and_counts_versions(case: Case) -> None:
-    agent = case.build()
-    assert agent.model_info().version == 0
-    for done in (1, 2, 3):
-        record = agent.opt(batch_for(case, done))
-        assert "loss" in " ".join(record)
-        assert all(np.isfinite(float(value)) for value in record.values())
-        assert agent.model_info().version == done
-
-
-@every_agent
-def test_opt_changes_the_model_but_no_snapshot_and_no_batch(case: Case) -> None:
-    agent, batch = case.build(), batch_for(case, 1)
-    info, batch_before = agent.model_info(), copied(batch)
-    before = copied(info.params)
-    agent.opt(batch)
-    assert same(info.params, before)
-    assert same(batch, batch_before)
-    assert not same(agent.model_info().params, before)
 
 
 def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
@@ -487,7 +283,7 @@ def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
         with pytest.raises(
             ConfigError, match=r"agent\.accumulate=3 .*normalise a batch by its own"
         ):
-            dataclasses.replace(CASES[name].config, accumulate=3)  # type: ignore[type-var]
+            replace(CASES[name].config, accumulate=3)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("case", IN_PARTS.values(), ids=IN_PARTS)
@@ -501,8 +297,8 @@ def test_batches_in_parts_teach_what_whole_ones_do(
         return checkpoint(*args, **kwargs)
 
     monkeypatch.setattr(accumulation, "checkpoint", counting)
-    config = dataclasses.replace(case.config, accumulate=3)  # type: ignore[type-var]
-    whole, parts = case.build(), dataclasses.replace(case, config=config).build()
+    config = replace(case.config, accumulate=3)  # type: ignore[type-var]
+    whole, parts = case.build(), replace(case, config=config).build()
     for seed in range(3):
         batch = batch_for(case, seed)
         expected = {name: float(value) for name, value in whole.opt(batch).items()}
@@ -519,83 +315,13 @@ def test_learning_rates_that_change_are_told(case: Case) -> None:
     names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
     rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
     assert rates
-    config = dataclasses.replace(case.config, **rates)  # type: ignore[type-var]
-    agent: Any = dataclasses.replace(case, config=config).build()
+    config = replace(case.config, **rates)  # type: ignore[type-var]
+    agent: Any = replace(case, config=config).build()
     for env_steps in (0, 50, 100):
         agent.env_steps = env_steps
         told = agent.opt(batch_for(case, env_steps))
         expected = pytest.approx(1e-3 * (1 - env_steps / 100))
         assert {name: float(told[name]) for name in rates} == dict.fromkeys(rates, expected)
-
-
-@every_agent
-def test_policies_with_the_same_model_act_alike(case: Case) -> None:
-    agent, policy = case.build(seed=1), case.build_policy(seed=2)
-    learn(agent, case, range(3))
-    info = agent.model_info()
-    assert info.version == 3
-    policy.sync_model(info)
-    obs = observations(200)
-    assert np.array_equal(greedy(agent, obs), greedy(policy, obs))
-    assert same(policy.model_info().params, info.params)
-
-
-@every_agent
-def test_synced_policy_does_not_share_memory_with_the_snapshot(case: Case) -> None:
-    source, taker = case.build(seed=1), case.build(seed=2)
-    info = source.model_info()
-    before = copied(info.params)
-    taker.sync_model(info)
-    learn(taker, case, range(2))
-    assert same(info.params, before)
-
-
-@every_agent_with_networks
-def test_model_that_does_not_fit_changes_nothing(case: Case) -> None:
-    assert case.other is not None
-    policy = case.build_policy()
-    before = policy.model_info()
-    fitting = case.build(seed=9).model_info()
-    some = max(fitting.params)
-    wrong = {
-        "other shapes": case.other.build(case.spec, CONTEXT).model_info().params,
-        "one missing": {name: v for name, v in fitting.params.items() if name != some},
-        "one more": {**fitting.params, "strange": np.zeros(3, np.float32)},
-        "one misshapen": {**fitting.params, some: np.zeros(99, np.float32)},
-    }
-    for params in wrong.values():
-        with pytest.raises(ConfigError, match="does not fit"):
-            policy.sync_model(dataclasses.replace(fitting, params=params))
-        assert same(policy.model_info().params, before.params)
-        assert policy.model_info().version == before.version
-
-
-@every_agent
-@pytest.mark.parametrize("opt_steps", [0, 7])
-def test_agent_goes_on_from_a_state_with_the_same_bits(case: Case, opt_steps: int) -> None:
-    first, second = case.build(seed=1), case.build(seed=2)
-    learn(first, case, range(opt_steps))
-    second.opt(batch_for(case, 99))
-    second.load_state(first.state())
-    obs = observations()
-    for agent in (first, second):
-        learn(agent, case, range(100, 105))
-    for _ in range(5):
-        assert first.act(obs).action.tobytes() == second.act(obs).action.tobytes()
-    assert same(first.state(), second.state())
-    assert first.model_info().version == second.model_info().version == opt_steps + 5
-
-
-@every_agent
-def test_state_is_a_copy_of_plain_numbers(case: Case) -> None:
-    agent = case.build()
-    agent.opt(batch_for(case, 0))
-    state = agent.state()
-    before = copied(state)
-    learn(agent, case, range(3))
-    agent.act(observations())
-    assert same(state, before)
-    assert not any(np.asarray(value).dtype.hasobject for value in state.values())
 
 
 @every_agent_with_networks
@@ -612,31 +338,6 @@ def test_state_takes_the_place_of_an_older_one(case: Case) -> None:
     assert any(state[name] is old[name] for name in old)
     assert not agent.spare
     assert agent.state() is not state
-
-
-@every_agent_with_networks
-def test_state_that_does_not_fit_changes_nothing(case: Case) -> None:
-    assert case.other is not None
-    agent, other = case.build(), case.other.build(case.spec, CONTEXT)
-    learn(agent, case, range(2))
-    learn(other, case, range(2))
-    mine = agent.state()
-    states = [
-        other.state(),
-        {},
-        {**mine, "strange": np.zeros(3, np.float32)},
-        ConstantConfig().build(case.spec, CONTEXT).state(),
-        *({key: v for key, v in mine.items() if key != name} for name in _always_there(case)),
-    ]
-    for state in states:
-        with pytest.raises(CheckpointError):
-            agent.load_state(state)
-        assert same(agent.state(), mine)
-
-
-def _always_there(case: Case) -> list[str]:
-    """Return what a state holds from the start, unlike the moments of an optimizer."""
-    return list(case.build().state())
 
 
 LEARN_ALL = """

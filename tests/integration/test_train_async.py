@@ -458,7 +458,7 @@ class ExplodingAgent(ConstantAgent):
 
     def sync_model(self, info: ModelInfo) -> None:
         assert np.isfinite(info.params["weight"])
-        super().sync_model(info)
+        super().sync_model(ModelInfo(params={"action": info.params["action"]}))
 
     def act(self, obs: Array) -> Act:
         return super().act(obs)

@@ -11,6 +11,7 @@ import numpy as np
 from asyncrl.checkpoint.saver import Saver
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, EnvStep
+from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
@@ -81,18 +82,23 @@ class ConstantAgent:
         return ModelInfo(version=ModelVersion(self.opt_steps), params=params)
 
     def sync_model(self, info: ModelInfo) -> None:
+        shapes = {name: value.shape for name, value in info.params.items()}
+        if shapes != {"action": ()}:
+            raise ConfigError(f"a constant has one action, got {shapes}")
         self.params = {name: np.array(value) for name, value in info.params.items()}
 
     def opt(self, batch: Columns) -> Mapping[str, float]:
         self.batches.append(batch)
         self.opt_steps += 1
-        self.params = {"action": (self.params["action"] + 1) % 10}
+        self.params = {"action": np.array((self.params["action"] + 1) % 10)}
         return {"loss": 1.0 / self.opt_steps}
 
     def state(self) -> Params:
         return {**self.params, "opt_steps": np.array(self.opt_steps)}
 
     def load_state(self, state: Params) -> None:
+        if set(state) != {"action", "opt_steps"}:
+            raise CheckpointError(f"a constant has an action and a count, got {sorted(state)}")
         self.opt_steps = int(state["opt_steps"])
         self.params = {"action": np.array(state["action"])}
 

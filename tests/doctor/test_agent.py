@@ -1,0 +1,293 @@
+"""Each thing that may be wrong with an agent is found, in one that has nothing else wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from asyncrl.core.agent import Act, BatchKind, PolicyContext
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Array, BoolArray, Columns, Params
+from asyncrl.doctor.agent import examine_agent, examine_anywhere
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.testing import check_agent
+from examples.own_agent import TableConfig
+from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingMemory, ThriftyAgent
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    """Makes agents of a class."""
+
+    made: type[ConstantAgent] = ConstantAgent
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        return self.made()
+
+    build_policy = build
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[()]:
+        return ()
+
+
+class LeavesTheSpace(ConstantAgent):
+    def act(self, obs: Array) -> Act:
+        return Act(np.full(len(obs), 99))
+
+
+class ChoosesTwice(ConstantAgent):
+    def act(self, obs: Array) -> Act:
+        return Act(np.zeros((len(obs), 2), np.int64))
+
+
+class ActsWithoutAct(ConstantAgent):
+    def act(self, obs: Array) -> Any:
+        return super().act(obs).action
+
+
+class ChangesWhatItSees(ConstantAgent):
+    def act(self, obs: Array) -> Act:
+        obs += 1.0
+        return super().act(obs)
+
+
+class AlwaysExplores(ConstantAgent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = np.random.default_rng(0)
+
+    def act(self, obs: Array) -> Act:
+        return Act(self.random.integers(10, size=len(obs)))
+
+
+class ExploresWithoutSeed(ConstantAgent):
+    def act(self, obs: Array) -> Act:
+        return Act(np.random.default_rng().integers(10, size=len(obs)) * self.training)
+
+
+class KeepsExploring(ConstantAgent):
+    def train(self, mode: bool = True) -> object:
+        return self
+
+
+class AddsAColumn(ConstantAgent):
+    def act(self, obs: Array) -> Act:
+        return Act(super().act(obs).action, {"v": np.zeros(len(obs), np.float32)})
+
+
+class RecordsText(ConstantAgent):
+    def record(self) -> Mapping[str, Any]:
+        return {"mode": "greedy"}
+
+
+class TellsNothing(ConstantAgent):
+    def opt(self, batch: Columns) -> Any:
+        super().opt(batch)
+
+
+class Raises(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        return {"loss": float(batch["value"].mean())}
+
+
+class Diverges(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        told = super().opt(batch)
+        self.params = {"action": np.array(np.nan)}
+        return told
+
+
+class SharesItsModel(ConstantAgent):
+    def model_info(self) -> ModelInfo:
+        return ModelInfo(params=self.params)
+
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.params["action"][...] = (self.params["action"] + 1) % 10
+        return {}
+
+
+class TakesNoModel(ConstantAgent):
+    def sync_model(self, info: ModelInfo) -> None:
+        pass
+
+
+class KeepsWhatItIsGiven(ConstantAgent):
+    def sync_model(self, info: ModelInfo) -> None:
+        super().sync_model(info)
+        self.params = dict(info.params)
+
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.params["action"][...] = (self.params["action"] + 1) % 10
+        return {}
+
+
+class TakesAnyModel(ConstantAgent):
+    def sync_model(self, info: ModelInfo) -> None:
+        if "action" in info.params:
+            super().sync_model(ModelInfo(params={"action": info.params["action"]}))
+
+
+class RefusesByKeyError(ConstantAgent):
+    def sync_model(self, info: ModelInfo) -> None:
+        if set(info.params) - {"action"}:
+            super().sync_model(info)
+        self.params = {"action": info.params["action"].copy()}
+
+
+class SharesItsState(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.params["action"][...] = (self.params["action"] + 1) % 10
+        return {}
+
+    def state(self) -> Params:
+        return {**self.params, "opt_steps": np.array(0)}
+
+
+class TakesAnyState(ConstantAgent):
+    def load_state(self, state: Params) -> None:
+        if {"action", "opt_steps"} <= set(state):
+            super().load_state({name: state[name] for name in ("action", "opt_steps")})
+
+
+class ForgetsItsPace(ConstantAgent):
+    """Learns by steps that grow, and saves all but how long they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pace = 0
+
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.pace += 1
+        self.params = {"action": np.array((self.params["action"] + self.pace) % 10)}
+        return {}
+
+
+class LearnsAtRandom(ConstantAgent):
+    def opt(self, batch: Columns) -> Mapping[str, float]:
+        self.params = {"action": np.array(np.random.default_rng().integers(2**60))}
+        return {}
+
+    def act(self, obs: Array) -> Act:
+        return Act(np.zeros(len(obs), np.int64))
+
+
+class TellsOnePriority(ConstantAgent):
+    def priorities(self) -> Array:
+        return np.ones(1)
+
+
+class OneMemory(CountingMemory):
+    def act(self, obs: Array) -> Act:
+        training, self.training = self.training, True
+        act = super().act(obs)
+        self.training = training
+        return Act(act.action % 10)
+
+    def forget(self, where: BoolArray) -> None:
+        self.seen = {}
+
+
+class KeepsTheSpare(ThriftyAgent):
+    def state(self) -> Params:
+        return ConstantAgent.state(self)
+
+
+WRONG: list[tuple[type[ConstantAgent], str, str]] = [
+    (LeavesTheSpace, "act", r"\[99, .*which leaves what is allowed: 0 to 9.*count from 0"),
+    (ChoosesTwice, "act", r"shape \(6, 2\) and dtype int64, expected \(6,\) and int64"),
+    (ActsWithoutAct, "act", r"must return Act\(action\), got \[0, "),
+    (ChangesWhatItSees, "act", "`act` changed the observations. Copy `obs`"),
+    (KeepsExploring, "act", r"after `train\(False\)`, `training` is True"),
+    (AlwaysExplores, "evaluation", r"got other actions the second time\. Explore only if"),
+    (
+        AddsAColumn,
+        "columns",
+        r"held the columns \{'v': \(6,\)\}, and `extra_columns` declares none",
+    ),
+    (RecordsText, "record", "mode must be one number, got 'greedy'"),
+    (TellsNothing, "opt", "must return numbers by name, got None"),
+    (Raises, "opt", r"KeyError: 'value' at .*test_agent\.py:\d+ in opt"),
+    (Diverges, "opt", "after three batches, action of the model is NaN"),
+    (SharesItsModel, "opt", "changed the arrays of a snapshot .* Return copies"),
+    (TakesNoModel, "model", "after `sync_model` the policy's own `model_info` holds another model"),
+    (KeepsWhatItIsGiven, "model", "`opt` changed the arrays that it had been given"),
+    (TakesAnyModel, "wrong model", "took a model with an unknown array.* raise `ConfigError`"),
+    (RefusesByKeyError, "wrong model", "a model with 'action' missing raised KeyError: 'action'"),
+    (SharesItsState, "state", "`opt` changed a state returned before"),
+    (TakesAnyState, "state", "took a state with no array at all.* raise `CheckpointError`"),
+    (ForgetsItsPace, "going on", "learned otherwise .* moments of optimizers, slow copies"),
+    (TellsOnePriority, "priorities", r"shape \(1,\), expected \(32,\) numbers"),
+    (OneMemory, "memory", "an evaluation in the middle of episodes changed"),
+    (KeepsTheSpare, "spare", "Take `spare` out first"),
+]
+
+
+@pytest.mark.parametrize(("made", "check", "words"), WRONG, ids=[one[0].__name__ for one in WRONG])
+def test_what_is_wrong_is_said(made: type[ConstantAgent], check: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=rf"(?m)^{check}: .*{words}"):
+        check_agent(OwnConfig(made), COUNTING_SPEC)
+
+
+@pytest.mark.parametrize("made", [ExploresWithoutSeed, LearnsAtRandom])
+def test_what_is_random_without_a_seed_is_warned_of(made: type[ConstantAgent]) -> None:
+    findings = [*examine_agent(OwnConfig(made), COUNTING_SPEC)]
+    (warning,) = [one for one in findings if one.level != "ok"]
+    assert warning.level == "warn"
+    assert "context.seed" in warning.advice
+
+
+def test_what_lacks_a_method_is_told_which() -> None:
+    class Mute(ConstantAgent):
+        load_state = property()  # type: ignore[assignment]
+
+    with pytest.raises(AssertionError, match="`build` makes Mute, which has no load_state"):
+        check_agent(OwnConfig(Mute), COUNTING_SPEC)
+
+
+def test_own_agents_that_keep_the_contract_pass() -> None:
+    for made in (ConstantAgent, ThriftyAgent):
+        check_agent(OwnConfig(made), COUNTING_SPEC)
+
+
+@dataclass(frozen=True)
+class LearnsFromTrajectories(OwnConfig):
+    learns_from: ClassVar[BatchKind] = "trajectories"
+
+
+def test_batches_are_of_the_kind_that_the_agent_learns_from() -> None:
+    seen: list[set[str]] = []
+
+    class Looks(ConstantAgent):
+        def opt(self, batch: Columns) -> Mapping[str, float]:
+            seen.append(set(batch))
+            return super().opt(batch)
+
+    check_agent(LearnsFromTrajectories(Looks), COUNTING_SPEC)
+    assert all("mask" in columns for columns in seen)
+    with pytest.raises(AssertionError, match="learns from trajectories, each once"):
+        check_agent(LearnsFromTrajectories(Looks), COUNTING_SPEC, replay=UniformReplayConfig())
+
+
+def test_spaces_are_found_that_an_agent_is_for() -> None:
+    findings = [*examine_anywhere(TableConfig)]
+    assert [f.seen for f in findings if f.check == "spaces"] == [
+        "3 numbers are seen; actions: one of 4 choices"
+    ]
+
+
+def test_settings_that_cannot_be_made_are_told() -> None:
+    @dataclass(frozen=True)
+    class Wanting(OwnConfig):
+        rate: float = 0.0
+
+        def __post_init__(self) -> None:
+            raise TypeError("a rate is needed")
+
+    (finding,) = examine_anywhere(Wanting)
+    assert (finding.level, finding.check) == ("fail", "settings")
+    assert "TypeError: a rate is needed" in finding.seen
