@@ -21,12 +21,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests.support import scale
 from tests.support.helpers import wait_until
 from tests.support.leftovers import added_shared_memory, children, shared_memory
-
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("asyncrl", deadline=None)
-settings.load_profile("asyncrl")
 
 # Runs of this suite beside this one, and anything else, have temporary files of their own.
 _SCRATCH = tempfile.mkdtemp(prefix="tests-")
@@ -41,8 +38,39 @@ for _number, _usual in (
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _usual)
 
-_WATCHED_FOLDERS = ("tests/integration/", "tests/launchers/")
+_STARTS_PROCESSES = (
+    "tests/contracts/test_launcher.py",
+    "tests/faults/",
+    "tests/integration/",
+    "tests/supervision/test_bodies.py",
+    "tests/supervision/test_local.py",
+)
+_LEARNS = ("tests/agents/", "tests/contracts/test_agent.py", "tests/export/", "tests/training/")
 _LEFTOVERS_DEADLINE_S = 15.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer a size of the tests that draw examples, or repeat something."""
+    parser.addoption(
+        "--scale", choices=("usual", "full"), default="usual", help="how many examples are drawn"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the size before the tests' modules are loaded, which ask for it."""
+    scale.full = config.getoption("--scale") == "full"
+    # How long an example takes says more about the machine than about the code.
+    settings.register_profile("asyncrl", deadline=None, max_examples=scale.examples(100))
+    settings.load_profile("asyncrl")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole folders."""
+    for item in items:
+        if item.nodeid.startswith(_STARTS_PROCESSES):
+            item.add_marker("processes")
+        if item.nodeid.startswith(_LEARNS):
+            item.add_marker("learning")
 
 
 def pytest_unconfigure() -> None:
@@ -60,7 +88,7 @@ def tracker_ends() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
     """Check, for tests that start processes, that all they started is gone afterwards."""
-    if not _starts_processes(request):
+    if not request.node.get_closest_marker("processes"):
         yield
         return
     before, shared_before = _traces(), shared_memory()
@@ -74,12 +102,6 @@ def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
         wait_until(lambda: not left(), _LEFTOVERS_DEADLINE_S, "nothing left over")
     if words := sorted(left()):
         pytest.fail("left over after the test:\n  " + "\n  ".join(words), pytrace=False)
-
-
-def _starts_processes(request: pytest.FixtureRequest) -> bool:
-    if request.node.get_closest_marker("processes"):
-        return True
-    return request.node.nodeid.startswith(_WATCHED_FOLDERS)
 
 
 def _traces() -> set[str]:

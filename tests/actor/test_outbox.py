@@ -16,6 +16,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Columns, ModelVersion
+from tests.support.scale import examples
 from tests.support.streams import PEER, Transition, make_outbox, play, schema, take_all
 
 LOOKAHEAD = 2
@@ -67,7 +68,7 @@ def read_stacks(message: Experience, frame_stack: int) -> Iterator[list[float]]:
 
 
 @given(streams(), st.integers(1, 7), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
     outbox = make_outbox(len(ends), length, lookahead)
     told, messages = play(ends, outbox)
@@ -90,7 +91,7 @@ def test_whole_segments_carry_their_lookahead(
 
 
 @given(streams(), st.integers(1, 5), st.integers(2, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_segments_look_back_at_the_frames_before(
     ends: list[list[str]], length: int, frame_stack: int
 ) -> None:

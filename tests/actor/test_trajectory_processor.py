@@ -30,6 +30,7 @@ from asyncrl.metrics.metrics import describe
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
+from tests.support.scale import examples
 from tests.support.streams import PEER, SPEC
 
 
@@ -216,7 +217,7 @@ class Naive:
     clip=st.integers(0, 6),
     stride=st.integers(0, 7),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_any_lengths(ends: str, min_length: int, more: int, clip: int, stride: int) -> None:
     clip = max(clip, min_length) if clip else 0
     config = TrajectoryConfig(

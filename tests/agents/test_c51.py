@@ -20,6 +20,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array, Columns
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
+from tests.support.scale import examples
 
 CONTEXT = PolicyContext(seed=0)
 
@@ -64,7 +65,7 @@ def distributions(draw: st.DrawFn) -> Array:
     st.floats(-100.0, 100.0),
     st.one_of(st.just(0.0), st.just(1.0), st.floats(0.0, 1.0)),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_projection_is_that_of_the_paper(
     probs: Array, v_min: float, width: float, reward: float, discount: float
 ) -> None:

@@ -21,6 +21,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
+from tests.support.scale import examples
 
 CONTEXT = PolicyContext(seed=0)
 SMALL = IQNConfig(hidden=(8, 8), n_quantiles=3, n_target_quantiles=5, device="cpu")
@@ -52,7 +53,7 @@ def test_loss_by_hand() -> None:
 @given(
     st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.floats(0.1, 5.0), st.integers(0, 99)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_loss_is_that_of_the_paper(
     n: int, n_target: int, rows: int, kappa: float, seed: int
 ) -> None:

@@ -19,6 +19,7 @@ from asyncrl.core.segment import (
     SegmentSchema,
     make_schema,
 )
+from tests.support.scale import examples
 
 OBS, FLAGS = ColumnSpec("obs", "uint8", (84, 84)), ColumnSpec("flags", "uint8")
 
@@ -63,7 +64,7 @@ def test_segment_counts_its_lookahead() -> None:
 
 
 @given(schemas, schemas)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_hash_tells_schemas_apart(a: SegmentSchema, b: SegmentSchema) -> None:
     assert (a.hash() == b.hash()) is (a == b)
     assert replace(a).hash() == a.hash()

@@ -20,6 +20,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
 from asyncrl.training.run_config import load_yaml, save_yaml
+from tests.support.scale import examples
 
 Width = NewType("Width", int)
 
@@ -170,7 +171,7 @@ def types_in(value: Any) -> Any:
     return type(value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(config=everything)
 def test_a_config_comes_back_from_its_file_identical(
     tmp_path_factory: pytest.TempPathFactory, config: Everything

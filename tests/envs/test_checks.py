@@ -16,6 +16,7 @@ from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.envs.checks import Checks
 from asyncrl.envs.spaces import Parts, spec_from_spaces
+from tests.support.scale import examples
 
 SHAPES: Any = st.one_of(st.just(()), hnp.array_shapes(max_dims=3, max_side=3))
 
@@ -30,7 +31,7 @@ def checks_of(space: Space[Any], n_envs: int) -> Checks:
 
 
 @given(SHAPES, st.sampled_from(["float32", "uint8", "int64"]), st.integers(1, 4), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_stack_is_numpys_stack(
     shape: tuple[int, ...], dtype: str, n_envs: int, data: st.DataObject
 ) -> None:
@@ -43,7 +44,7 @@ def test_stack_is_numpys_stack(
 
 @pytest.mark.fault("F25")
 @given(SHAPES, st.lists(SHAPES, min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_stack_takes_rows_of_the_right_shape_and_no_others(
     shape: tuple[int, ...], found: list[tuple[int, ...]]
 ) -> None:

@@ -28,6 +28,7 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 from tests.envs.strategies import nested_spaces
+from tests.support.scale import examples
 
 ANY = Box(-1, 1, (1,), np.float32)
 
@@ -75,7 +76,7 @@ def test_bounds_beyond_what_can_be_declared_are_none() -> None:
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_actions_on_rounded_bounds_are_accepted_by_the_environment(a: float, b: float) -> None:
     space = Box(min(a, b), max(a, b), (1,), np.float64)
     if np.float32(min(a, b)) >= np.float32(max(a, b)):
@@ -182,7 +183,7 @@ def leaves(observation: Any) -> list[Any]:
 
 
 @given(nested_spaces(), st.integers(1, 4), st.integers(0, 2**31))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_packed_observations_unpack_to_exactly_what_was_there(
     space: gym.Space[Any], count: int, seed: int
 ) -> None:
@@ -206,7 +207,7 @@ def test_packed_observations_unpack_to_exactly_what_was_there(
 
 
 @given(nested_spaces())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_fields_are_aligned_views(space: gym.Space[Any]) -> None:
     spec = packed(space)
     rows = np.zeros((3, *spec.shape), np.uint8)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from asyncrl.envs.batch import PlainBatch
 from tests.support.fake_envs import Plan, TellingEnv
+from tests.support.scale import examples
 
 Wrap = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
@@ -52,11 +53,12 @@ wraps = st.sampled_from(
         lambda env: TimeLimit(ShortenedTimeLimit(env, 4), 3),
     ]
 )
+
 ends = st.tuples(st.integers(1, 6), st.sampled_from(["T", "C", "TC"]))
 plans = st.lists(ends, min_size=1, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(wraps, plans), min_size=1, max_size=4), st.sets(st.integers(0, 29)))
 def test_a_batch_is_its_environments_stepped_by_hand(
     kinds: list[tuple[Wrap, Plan]], resets: set[int]

@@ -33,6 +33,7 @@ from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.memory import MemoryRecorder
 from tests.support.fakes import ConstantAgent, DirectSaver, ThriftyAgent
+from tests.support.scale import examples
 
 
 class FakeSite:
@@ -174,7 +175,7 @@ def test_evaluation_that_comes_due_during_another_is_not_lost() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30), st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_every_due_time_is_followed_by_an_evaluation(
     turns: list[tuple[int, bool]], interval: int
 ) -> None:

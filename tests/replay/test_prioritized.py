@@ -20,6 +20,7 @@ from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.replay.segments import segment, with_columns
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.scale import examples
 from tests.support.streams import make_outbox, play, schema
 
 LENGTH = 4
@@ -53,7 +54,7 @@ def changes(draw: st.DrawFn) -> tuple[int, list[list[tuple[int, float]]]]:
 
 
 @given(changes(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_tree_finds_what_a_running_sum_finds(
     made: tuple[int, list[list[tuple[int, float]]]], fractions: list[float]
 ) -> None:

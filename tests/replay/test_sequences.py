@@ -19,6 +19,7 @@ from asyncrl.replay.sequences import (
     SequenceReplayConfig,
 )
 from tests.replay.segments import segment, streams, with_columns
+from tests.support.scale import examples
 from tests.support.streams import Transition, make_outbox, n_step_return, play, schema
 
 GAMMA = 0.5
@@ -98,7 +99,7 @@ def check(sample: Mapping[str, Array], episodes: Episodes, config: SequenceRepla
 
 
 @given(configs(), streams(max_steps=40), st.integers(2, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_sequences_are_windows_of_episodes(
     config: SequenceReplayConfig, ends: list[list[str]], length: int
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import in_batches
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
+from tests.support.scale import examples
 from tests.support.streams import make_outbox, n_step_return, play, schema
 
 KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
@@ -30,7 +31,7 @@ def streams(draw: st.DrawFn) -> list[list[str]]:
 
 
 @given(streams(), st.integers(1, 5), st.integers(1, 6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_samples_equal_naive_n_step_returns(
     ends: list[list[str]], n_step: int, length: int
 ) -> None:

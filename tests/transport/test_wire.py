@@ -50,6 +50,7 @@ from tests.support.sample_messages import (
     make_report,
     same,
 )
+from tests.support.scale import examples
 
 WIRE = WireFormat(schema=SCHEMA, run_id="a run", max_message_bytes=1 << 20, max_model_bytes=1 << 20)
 
@@ -221,7 +222,7 @@ def test_noise_is_refused(frames: list[bytes]) -> None:
     assert decode_or_refuse(frames) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.integers(0, 12),
     st.recursive(

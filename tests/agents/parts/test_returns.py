@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from asyncrl.agents.parts.policy_gradient import VTrace, gae, vtrace
 from asyncrl.agents.r2d2 import rescale, undo_rescale
 from asyncrl.core.types import Array
+from tests.support.scale import examples
 
 GAMMA = 0.9
 
@@ -90,7 +91,7 @@ def bootstrap(rows: Rows, b: int, last: int, terminated: bool) -> float:
 
 
 @given(trajectories(), st.sampled_from([0.0, 0.7, 1.0]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_gae_is_the_weighted_sum_of_the_errors_ahead(rows: Rows, lambda_: float) -> None:
     expected = np.zeros_like(rows.reward)
     for b, episode, terminated in rows.episodes():
@@ -156,7 +157,7 @@ def naive_vtrace(rows: Rows, lambda_: float, clips: Clips) -> tuple[Array, Array
         clip_pg_rho=st.sampled_from([0.5, 1.0, 1e9]),
     ),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_vtrace_is_that_of_the_paper(rows: Rows, lambda_: float, clips: Clips) -> None:
     targets, advantages = naive_vtrace(rows, lambda_, clips)
     found = vtrace(torch.from_numpy(rows.log_rhos), *tensors(rows), lambda_=lambda_, **clips)

@@ -1,0 +1,13 @@
+"""How much of it: `pytest --scale full` draws as many examples as a test can use."""
+
+from __future__ import annotations
+
+_USUAL = 40
+
+full = False
+"""Set from the command line before tests are loaded."""
+
+
+def examples(most: int) -> int:
+    """Return how many examples to draw, where up to `most` have found something once."""
+    return most if full else min(most, _USUAL)
