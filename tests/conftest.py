@@ -21,7 +21,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests.support import scale
+from asyncrl.supervision import local
+from tests.support import scale, warm
 from tests.support.helpers import wait_until
 from tests.support.leftovers import added_shared_memory, children, shared_memory
 
@@ -76,6 +77,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_unconfigure() -> None:
     """Remove the scratch directory."""
     shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process() -> Iterator[None]:
+    """Keep a process that has loaded torch; launchers' helpers, for one, are forked from it."""
+    if not warm.AVAILABLE:
+        yield
+        return
+    with warm.listening(Path(_SCRATCH)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_start_server", warm.start_server)
+        yield
+
+
+@pytest.fixture
+def fresh_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start launchers' helpers as users have them."""
+    monkeypatch.setattr(local, "_start_server", warm.start_fresh)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command line as users have it: the installed `asyncrl`, in a process of its own."""
+"""The command line in a process of its own: from the warm one, or the installed `asyncrl`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support import warm
 
 COMMAND = str(Path(sys.executable).with_name("asyncrl"))
 
@@ -20,8 +22,10 @@ TINY = """
 _DEADLINE_S = 60.0
 
 
-def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*args: str, cwd: Path, installed: bool = False) -> subprocess.CompletedProcess[str]:
     """Run one command line to its end."""
+    if warm.AVAILABLE and not installed:
+        return warm.run("asyncrl", args, cwd=cwd, timeout_s=_DEADLINE_S)
     return subprocess.run(
         [COMMAND, *args],
         cwd=cwd,
@@ -35,7 +39,7 @@ def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def started(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start one command line; whatever happens in the block, it has ended afterwards."""
+    """Start the installed command; whatever happens in the block, it has ended afterwards."""
     with subprocess.Popen(
         [COMMAND, *args],
         cwd=cwd,

@@ -214,7 +214,7 @@ def test_exit_code_and_sentence_of_each_kind_of_end(
 
 @pytest.mark.processes
 def test_installed_command_passes_the_exit_code_on(tmp_path: Path) -> None:
-    done = run("train", "dqn", "--actors", "0", cwd=tmp_path)
+    done = run("train", "dqn", "--actors", "0", cwd=tmp_path, installed=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "asyncrl: error: actors must be at least 1, got 0\n"
 

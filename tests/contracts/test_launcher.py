@@ -19,7 +19,7 @@ from asyncrl.supervision.local import LocalLauncher
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
 
 DEADLINE_S = 60.0
 

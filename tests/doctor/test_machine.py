@@ -106,6 +106,7 @@ def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.usefixtures("fresh_helpers")
 def test_this_machine_can_be_looked_at() -> None:
     facts = read_facts()
     assert facts.cores >= 1

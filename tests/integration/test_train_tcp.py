@@ -34,7 +34,7 @@ from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
 from tests.support.leftovers import children
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("fresh_helpers")]
 
 CONFIG = AsyncConfig(
     actors=2,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.support import warm
+
 # Python keeps these two for as long as the interpreter lives, and they end with it.
 _HELPERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
@@ -18,9 +20,20 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 def children(*, recursive: bool = False) -> list[psutil.Process]:
-    """Return the processes that tests have started, without those that Python keeps."""
+    """Return the processes that tests have started, without those that Python keeps.
+
+    What the warm process has forked for a test counts as started by the test.
+    """
     me = psutil.Process()
-    return [child for child in me.children(recursive=recursive) if not _is_helper(child, me)]
+    found: list[psutil.Process] = []
+    for child in me.children():
+        with suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            if warm.MODULE in command:
+                found += child.children(recursive=recursive)
+            elif not any(name in command for name in _HELPERS):
+                found += [child, *(child.children(recursive=True) if recursive else ())]
+    return found
 
 
 def shared_memory() -> set[Path]:
@@ -39,13 +52,6 @@ def added_shared_memory(before: AbstractSet[Path]) -> set[Path]:
         return set()
     elsewhere = "".join(_maps_of_others())
     return {path for path in added if (place := _place(path)) and place not in elsewhere}
-
-
-def _is_helper(child: psutil.Process, me: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        command = " ".join(child.cmdline())
-        return child.ppid() == me.pid and any(name in command for name in _HELPERS)
-    return False
 
 
 def _place(path: Path) -> str:

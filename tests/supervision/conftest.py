@@ -1,0 +1,8 @@
+"""The launcher starts its helper as users have it."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _fresh(fresh_helpers: None) -> None:
+    """Start them anew, not from the warm process."""

@@ -1,0 +1,305 @@
+"""A process that has loaded what runs need; tests fork from it what would take seconds to start.
+
+It takes requests, one a connection: a line of JSON, and descriptors that the child is to hold, the
+first three as stdin, stdout and stderr. It answers with a line when the child lives, and with
+another one when that has ended. With the end of its own stdin, that is of whoever started it, it
+kills its children and ends.
+
+A child is a process like others, with its own signals, exit code, environment and directory; but
+its parent is this process, and not the test that asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
+
+from asyncrl.cli.main import main as asyncrl
+from asyncrl.supervision import local, local_helper
+from asyncrl.supervision.local_files import marked
+
+MODULE = __name__
+AVAILABLE = hasattr(os, "pidfd_open")
+"""Whether the system tells of the end of processes by descriptors, as Linux does."""
+
+_BOOT = f"import sys; from {MODULE} import main; sys.exit(main(*sys.argv[1:]))"
+_LOADED = (
+    "asyncrl.actor.process",
+    "asyncrl.agents.parts.torch_agent",
+    "asyncrl.cli.eval",
+    "asyncrl.cli.resume",
+    "asyncrl.cli.train",
+    "asyncrl.envs.gym",
+    "asyncrl.training.asynchronous",
+    "asyncrl.transport.zeromq",
+    "tests.support.fakes",
+)
+_MOST_DESCRIPTORS = 16
+_DEADLINE_S = 60.0
+
+start_fresh = local._start_server
+"""Starts a launcher's helper process as users have it."""
+
+
+class Forked:
+    """A child of the warm process, for whoever asked for it; a little like `subprocess.Popen`."""
+
+    def __init__(self, place: Path, request: dict[str, object], held: Sequence[int]) -> None:
+        self.returncode: int | None = None
+        with contextlib.ExitStack() as undo:
+            self._news = undo.enter_context(socket.socket(socket.AF_UNIX))
+            self._news.settimeout(_DEADLINE_S)
+            self._news.connect(str(place))
+            line = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self._news, [line], held)
+            self._news.sendall(line[sent:])
+            self._told = undo.enter_context(self._news.makefile("rb"))
+            self.pid: int = json.loads(self._told.readline())["pid"]
+            self._undo = undo.pop_all()
+
+    def poll(self) -> int | None:
+        """Return its exit code if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit code as soon as it has ended."""
+        if self.returncode is None:
+            ready = select.poll()
+            ready.register(self._news, select.POLLIN)
+            if not ready.poll(None if timeout is None else 1000 * timeout):
+                raise subprocess.TimeoutExpired(f"child {self.pid}", timeout or 0.0)
+            self.returncode = json.loads(self._told.readline())["code"]
+            self._undo.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class _Warm:
+    """Where the process listens, and the process once it was needed."""
+
+    def __init__(self, place: Path, listening: socket.socket | None) -> None:
+        self.place = place
+        self._listening = listening
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, unless it runs already."""
+        if self._process or not self._listening:
+            return
+        path = os.pathsep.join(os.fspath(path) for path in sys.path if path)
+        descriptor = self._listening.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _BOOT, str(self.place), str(descriptor)],
+            env={**os.environ, **local._ONE_THREAD, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+            start_new_session=True,
+        )
+
+    def end(self) -> None:
+        if self._process:
+            assert self._process.stdin
+            self._process.stdin.close()
+            self._process.wait(_DEADLINE_S)
+
+
+_current: list[_Warm] = []
+"""The one to ask, if there is one."""
+
+
+@contextlib.contextmanager
+def listening(directory: Path) -> Iterator[None]:
+    """Let there be a warm process; it starts when it is first asked for something."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        place = directory / "warm"
+        bound.bind(str(place))
+        bound.listen()
+        warm = _Warm(place, bound)
+        _current.append(warm)
+        try:
+            yield
+        finally:
+            _current.remove(warm)
+            warm.end()
+
+
+def fork(does: str, arguments: Sequence[str], held: Sequence[int], **more: object) -> Forked:
+    """Have a child of the warm process do something; `more` changes its surroundings."""
+    (warm,) = _current
+    warm.start()
+    request = {
+        "does": does,
+        "arguments": arguments,
+        "environment": dict(os.environ),
+        "cwd": str(Path.cwd()),
+        "path": [os.fspath(path) for path in sys.path],
+        **more,
+    }
+    return Forked(warm.place, request, held)
+
+
+def run(
+    does: str, arguments: Sequence[str], *, cwd: Path, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Have a child do something, and return how that ended, and what it wrote."""
+    with Path(os.devnull).open("rb") as nothing, TemporaryFile() as out, TemporaryFile() as err:
+        child = fork(does, arguments, [f.fileno() for f in (nothing, out, err)], cwd=str(cwd))
+        try:
+            code = child.wait(timeout_s)
+        finally:
+            child.kill()
+        out.seek(0)
+        err.seek(0)
+        told = out.read().decode(), err.read().decode()
+        return subprocess.CompletedProcess([does, *arguments], code, *told)
+
+
+def start_server(
+    control: socket.socket,
+    alive: int,
+    directory: Path,
+    start_method: str,
+    preload: Sequence[str],
+) -> Forked | subprocess.Popen[bytes]:
+    """Start a launcher's helper process, in place of `local._start_server`."""
+    if start_method != "forkserver":
+        return start_fresh(control, alive, directory, start_method, preload)
+    environment = marked({**os.environ, **local._ONE_THREAD}, directory)
+    with Path(os.devnull).open("rb") as nothing:
+        held = [nothing.fileno(), 1, 2, control.fileno(), alive]
+        arguments = [str(directory), start_method, json.dumps(list(preload))]
+        return fork("help", arguments, held, environment=environment)
+
+
+class _Child(NamedTuple):
+    """What a process that has just been forked is to do."""
+
+    does: str
+    arguments: list[str]
+    held: list[int]
+
+
+def main(place: str, descriptor: str) -> int:
+    """Load, then fork for as long as whoever started this process lives; in a child, do as told."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in _LOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    child = _Server(socket.socket(fileno=int(descriptor))).run()
+    if not child:
+        return 0
+    _current.append(_Warm(Path(place), None))
+    local._start_server = start_server  # type: ignore[assignment]
+    match child.does:
+        case "help":
+            control, alive = child.held
+            directory, start_method, preload = child.arguments
+            learner = str(os.getppid())
+            local_helper.main([str(control), str(alive), directory, start_method, learner, preload])
+        case "asyncrl":
+            sys.argv = ["asyncrl", *child.arguments]
+            return asyncrl()
+        case "run":
+            name, code = child.arguments
+            sys.argv = [name]
+            exec(compile(code, name, "exec"), sys.modules["__main__"].__dict__)
+    return 0
+
+
+class _Server:
+    def __init__(self, bound: socket.socket) -> None:
+        self._bound = bound
+        self._starter = os.dup(0)
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        """Process, and who is told of its end, by the descriptor that knows of it."""
+        self._ready = select.poll()
+        self._ready.register(self._starter, select.POLLIN)
+        self._ready.register(bound, select.POLLIN)
+
+    def run(self) -> _Child | None:
+        """Fork as asked; return in each child, and with nothing once the starter has gone."""
+        while True:
+            for descriptor, _ in self._ready.poll():
+                if descriptor == self._starter:
+                    for pid, _ in self._running.values():
+                        os.kill(pid, signal.SIGKILL)
+                    return None
+                if descriptor in self._running:
+                    self._bury(descriptor)
+                elif child := self._fork():
+                    return child
+
+    def _fork(self) -> _Child | None:
+        asked, _ = self._bound.accept()
+        request, held = _receive(asked)
+        pid = os.fork()
+        if pid == 0:
+            for foreign in (self._bound, asked, *(other for _, other in self._running.values())):
+                foreign.close()
+            for number in (self._starter, *self._running):
+                os.close(number)
+            return _born(request, held)
+        for number in held:
+            os.close(number)
+        _tell(asked, {"pid": pid})
+        end = os.pidfd_open(pid)
+        self._running[end] = (pid, asked)
+        self._ready.register(end, select.POLLIN)
+        return None
+
+    def _bury(self, end: int) -> None:
+        self._ready.unregister(end)
+        os.close(end)
+        pid, asked = self._running.pop(end)
+        _, status = os.waitpid(pid, 0)
+        _tell(asked, {"code": os.waitstatus_to_exitcode(status)})
+        asked.close()
+
+
+def _receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    data, held, _, _ = socket.recv_fds(asked, 65536, _MOST_DESCRIPTORS)
+    while not data.endswith(b"\n"):
+        data += asked.recv(65536)
+    return json.loads(data), held
+
+
+def _tell(asked: socket.socket, message: dict[str, int]) -> None:
+    with contextlib.suppress(OSError):  # it has gone
+        asked.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _born(request: dict[str, Any], held: list[int]) -> _Child:
+    """Become like a process that has just been started."""
+    os.setsid()
+    for number, descriptor in enumerate(held[:3]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    importlib.invalidate_caches()
+    return _Child(request["does"], request["arguments"], held[3:])
