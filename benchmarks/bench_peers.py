@@ -24,11 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.bench.result import machine
-from benchmarks.common import RESULTS, ROOT, commit, fingerprint, note, positive
-from benchmarks.make_table import insert
+from benchmarks.common import PAGE, RESULTS, ROOT, commit, fingerprint, note, positive, publish
 from benchmarks.peer_results import (
-    BEGIN,
-    END,
+    MARKS,
     OURS,
     Measurement,
     Quantity,
@@ -224,7 +222,7 @@ def arguments() -> argparse.Namespace:
         "--any-code", action="store_true", help="keep what was measured with code that has changed"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     return parser.parse_args()
 
 
@@ -278,8 +276,7 @@ def main() -> None:
         note(f"{what} {found.value} {found.note} ({found.wall_s:.0f} s)")
         taken.append(found)
         save_measurements(path, here, taken)
-    page = args.page.read_text(encoding="utf-8")
-    args.page.write_text(insert(page, render(here, taken), (BEGIN, END)), encoding="utf-8")
+    publish(args.page, render(here, taken), MARKS)
     note(f"the table is in {args.page}")
 
 

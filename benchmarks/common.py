@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.bench.result import machine
+from benchmarks.peers.apart import run_apart
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "benchmarks" / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 PEER_VENV = ROOT / ".peers" / "sb3"
 ASYNCRL = (sys.executable, "-c", "import sys; from asyncrl.cli.main import main; sys.exit(main())")
@@ -34,6 +36,9 @@ Rounds = dict[str, list[float]]
 """Name of what was measured -> one number for each round."""
 
 _QUIET_LOAD = 0.5
+_PLACES = {"results", "venv", "peers"}
+"""Of a command line: what a result does not depend on."""
+
 _TIMEOUT_S = 3600.0
 
 
@@ -58,11 +63,6 @@ def make_parser(description: str | None, *, repeats: int = 3) -> argparse.Argume
         parser.add_argument("--repeats", type=positive, default=repeats, help="of each measurement")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory of JSON files")
     return parser
-
-
-def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what a result depends on of a command line: all but where it goes."""
-    return {name: value for name, value in vars(args).items() if name != "results"}
 
 
 def positive(text: str) -> int:
@@ -130,38 +130,39 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def save(
-    directory: Path,
+def keep(
+    args: argparse.Namespace,
     name: str,
-    *,
     question: str | None,
-    settings: Mapping[str, object],
     comparisons: Iterable[Comparison],
+    *,
     origin: Mapping[str, object],
     details: Mapping[str, object] | None = None,
-) -> Path:
-    """Write one result to `directory/name.json`, whole or not at all.
+    quiet: bool = False,
+) -> None:
+    """Write one result to `NAME.json` in the directory of results, and print it as one line.
 
     Args:
-        directory: Made if it does not exist.
+        args: The command line; all but where results go are settings that the result depends on.
         name: Of the result; an older one of this name is replaced.
         question: What was asked; the first line of a docstring.
-        settings: What was measured, as plain values.
         comparisons: The answer.
         origin: What `provenance` returned before the first measurement.
         details: Every single number.
+        quiet: Only write it, for one that is not complete.
     """
+    settings = {key: value for key, value in vars(args).items() if key not in _PLACES}
     result = {
         "name": name,
         "question": (question or "").partition("\n")[0],
         **origin,
-        "settings": dict(settings),
+        "settings": settings,
         "comparisons": [asdict(comparison) for comparison in comparisons],
         "details": dict(details or {}),
     }
-    path = directory / f"{name}.json"
-    write_json(path, result)
-    return path
+    write_json(args.results / f"{name}.json", result)
+    if not quiet:
+        print(json.dumps(result), flush=True)
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:
@@ -172,9 +173,18 @@ def write_json(path: Path, result: Mapping[str, object]) -> None:
     unfinished.replace(path)
 
 
-def show(path: Path) -> None:
-    """Print a result as one line."""
-    print(json.dumps(json.loads(path.read_text(encoding="utf-8"))), flush=True)
+def insert(page: str, table: str, marks: tuple[str, str]) -> str:
+    """Return the page with the table in the place of the one between the marks."""
+    before, begin, rest = page.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not begin or not end:
+        raise ValueError(f"the page needs the two lines {marks[0]!r} and {marks[1]!r}, in order")
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def publish(page: Path, table: str, marks: tuple[str, str]) -> None:
+    """Write a table into a page, between its marks."""
+    page.write_text(insert(page.read_text(encoding="utf-8"), table, marks), encoding="utf-8")
 
 
 def peer_python(venv: Path) -> Path | None:
@@ -189,12 +199,9 @@ def peer_python(venv: Path) -> Path | None:
 def run_peer(python: Path, script: str, arguments: Sequence[object] = ()) -> dict[str, Any]:
     """Run a script of `peers/` and return what it printed."""
     command = [str(python), "-m", f"benchmarks.peers.{script}", *map(str, arguments)]
-    done = subprocess.run(  # noqa: S603  # our own script
-        command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    printed, why = run_apart(command, _TIMEOUT_S)
+    if why:
+        raise RuntimeError(f"{' '.join(command)} {why}")
     return printed
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT
+from benchmarks.common import PAGE, RESULTS, publish
 
-BEGIN = "<!-- results: written by make_table.py -->"
-END = "<!-- end of results -->"
+MARKS = "<!-- results: written by make_table.py -->", "<!-- end of results -->"
 
 _HEAD = [
     "| measured / compared with | ratio | of single rounds | ours | other | unit | taken |",
@@ -34,15 +33,6 @@ def render(results: Iterable[Mapping[str, Any]]) -> str:
         whose = "" if len(machines) == 1 else f" ({', '.join(names)})"
         lines += [f"Hardware and versions{whose}: {machine}.", ""]
     return "\n".join(lines)
-
-
-def insert(page: str, table: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
-    """Return the page with the table in the place of the one between the marks."""
-    before, begin, rest = page.partition(marks[0])
-    _, end, after = rest.partition(marks[1])
-    if not begin or not end:
-        raise ValueError(f"the page needs the two lines {marks[0]!r} and {marks[1]!r}, in order")
-    return f"{before}{begin}\n{table}\n{end}{after}"
 
 
 def _row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
@@ -82,13 +72,12 @@ def main() -> None:
     """Read all results and rewrite the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
     paths = sorted(args.results.glob("*.json"))
     read = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     results = [result for result in read if "comparisons" in result]
-    page = insert(args.page.read_text(encoding="utf-8"), render(results))
-    args.page.write_text(page, encoding="utf-8")
+    publish(args.page, render(results), MARKS)
     print(f"{len(results)} results are in {args.page}")
 
 

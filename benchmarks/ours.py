@@ -21,8 +21,6 @@ from asyncrl.bench.stage_learner import LearnerStage, filled
 from asyncrl.bench.stage_runs import SampleStage
 from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from benchmarks.bench_learner import PEERS_DQN
-from benchmarks.bench_time_to_score import TASKS, train_ours
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
@@ -36,6 +34,8 @@ from benchmarks.peers.interface import (
     rate,
     report,
 )
+from benchmarks.speed.learner import PEERS_DQN
+from benchmarks.speed.race import TASKS, train_ours
 
 ENVS_PER_ACTOR = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
 """Of two actors, fastest on two cores of 8 to 256."""
@@ -93,7 +93,9 @@ def prioritized(asked: Request) -> None:
     """Sample by priority, and set the priorities of what was sampled."""
     config = PrioritizedReplayConfig(capacity=PER_ROWS)
     load = Load.of(Workload(env=asked.env, capacity=PER_ROWS, batch_size=PER_BATCH))
-    replay: Any = filled(config, load, made_up_experience(load.schema, load.spec, FILL_SEGMENTS))
+    replay: Any = filled(
+        config, load.schema, made_up_experience(load.schema, load.spec, FILL_SEGMENTS)
+    )
     rng = np.random.default_rng(0)
     errors = itertools.cycle(rng.random((100, PER_BATCH)).astype(np.float32))
 

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import write_json
 from benchmarks.peers.interface import STAGES, UNITS
 
-BEGIN = "<!-- peers: written by bench_peers.py -->"
-END = "<!-- end of peers -->"
+MARKS = "<!-- peers: written by bench_peers.py -->", "<!-- end of peers -->"
 
 OURS = "asyncrl"
 LABELS: Mapping[str, str] = {
@@ -180,11 +180,8 @@ def save_measurements(
     path: Path, machine: Mapping[str, Any], measurements: Sequence[Measurement]
 ) -> None:
     """Write the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"machine": dict(machine), "measurements": [asdict(m) for m in measurements]}
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    measured = [asdict(measurement) for measurement in measurements]
+    write_json(path, {"machine": dict(machine), "measurements": measured})
 
 
 def render(machine: Mapping[str, Any], measurements: Sequence[Measurement]) -> str:

@@ -11,8 +11,11 @@ import numpy as np
 from asyncrl.bench.load import Load, made_up_experience
 from asyncrl.bench.measure import Rates, Repeating
 from asyncrl.bench.result import Quantity
+from asyncrl.core.agent import Agent
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities, in_batches
+from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 
@@ -35,7 +38,7 @@ class ReplayStage:
         segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
         self._message = made_up_experience(load.schema, load.spec, segments)
         self._rows = np.full(segments, load.schema.rows, np.int64)
-        self._buffer = filled(KINDS[kind](load.capacity), load, self._message)
+        self._buffer = filled(KINDS[kind](load.capacity), load.schema, self._message)
         self._bare = BareColumns(self._message, load.capacity // workload.segment_length)
         batch = self._buffer.sample(workload.batch_size)
         takes_priorities = isinstance(self._buffer, TakesPriorities)
@@ -170,15 +173,43 @@ def _source(name: str) -> str:
     return {"next_obs": "obs", "discount": "flags"}.get(name, name)
 
 
-def filled(config: ReplayBufferConfig, load: Load, message: Columns) -> ReplayBuffer:
+def filled(config: ReplayBufferConfig, schema: SegmentSchema, message: Columns) -> ReplayBuffer:
     """Build a replay and push segments until it makes room for no more of them."""
-    buffer = config.build(load.schema, seed=0)
-    rows = np.full(len(message["flags"]), load.schema.rows, np.int64)
+    buffer = config.build(schema, seed=0)
+    rows = np.full(len(message["flags"]), schema.rows, np.int64)
     before = -1
     while len(buffer) > before:
         before = len(buffer)
         buffer.push(message, rows)
     return buffer
+
+
+class Turns:
+    """An agent's optimisation steps, from a replay and from one of its batches."""
+
+    def __init__(self, agent: Agent, buffer: ReplayBuffer, batch_size: int) -> None:
+        self._agent, self._buffer, self._batch_size = agent, buffer, batch_size
+        self._batch = buffer.sample(batch_size)
+        self.at_once = AsyncTrainerConfig(batch_size=batch_size).draw_at_once(self._batch)
+        self._record: Mapping[str, SupportsFloat] = {}
+
+    def from_replay(self) -> int:
+        """Draw batches and learn from them, as `AsyncTrainer` does; return how many."""
+        together = self._buffer.sample(self.at_once * self._batch_size)
+        return sum(map(self._opt, in_batches(together, self._batch_size)))
+
+    def from_one_batch(self) -> int:
+        """Learn from the same batch again."""
+        return self._opt(self._batch)
+
+    def settle(self) -> None:
+        """Wait for the device: it may still be at work on steps that were only ordered."""
+        for value in self._record.values():
+            float(value)
+
+    def _opt(self, batch: Columns) -> int:
+        self._record = self._agent.opt(batch)
+        return 1
 
 
 class LearnerStage:
@@ -187,14 +218,11 @@ class LearnerStage:
     def __init__(self, load: Load, *, slices: int = 0) -> None:
         """Make and fill what is needed; 0 slices are as many as the workload's length has."""
         workload = load.workload
-        self._load = load
         segments = max(1, min(64, load.capacity // workload.segment_length))
         message = made_up_experience(load.schema, load.spec, segments)
-        self._buffer = filled(load.async_config().replay, load, message)
-        batch = self._buffer.sample(workload.batch_size)
-        self._at_once = load.async_config().trainer.draw_at_once(batch)
-        self._agent = load.agent.build(load.spec, load.context)
-        self._record: Mapping[str, SupportsFloat] = {}
+        buffer = filled(load.async_config().replay, load.schema, message)
+        agent = load.agent.build(load.spec, load.context)
+        turns = Turns(agent, buffer, workload.batch_size)
         self.quantities = (
             Quantity(
                 stage="learner",
@@ -205,19 +233,20 @@ class LearnerStage:
                     "env_kwargs": dict(workload.env_kwargs),
                     "agent": type(load.agent).__name__.removesuffix("Config"),
                     "hidden": list(workload.hidden),
-                    "device": str(getattr(self._agent, "device", "")),
+                    "device": str(getattr(agent, "device", "")),
                     "batch_size": workload.batch_size,
                     "frame_stack": load.frame_stack,
-                    "batches_per_draw": self._at_once,
+                    "batches_per_draw": turns.at_once,
                     "capacity": load.capacity,
                 },
             ),
         )
-
         self.slices = slices or workload.slices
         self._slice_seconds = workload.seconds / self.slices
-        self._turn = self._repeating(self._turns)
-        self._fixed = self._repeating(lambda: self._opt(batch))
+        self._turn, self._fixed = (
+            Repeating(turn, warm_up_seconds=workload.warm_up_seconds, settle=turns.settle)
+            for turn in (turns.from_replay, turns.from_one_batch)
+        )
 
     def measure_value(self) -> Rates:
         """Sample, learn, and so on."""
@@ -229,25 +258,6 @@ class LearnerStage:
 
     def close(self) -> None:
         """Let go of the memory."""
-        for name in ("_turn", "_fixed", "_buffer", "_agent"):
+        for name in ("_turn", "_fixed"):
             with contextlib.suppress(AttributeError):
                 delattr(self, name)
-
-    def _turns(self) -> int:
-        """Draw batches and learn from them, as `AsyncTrainer` does."""
-        batch_size = self._load.workload.batch_size
-        together = self._buffer.sample(self._at_once * batch_size)
-        return sum(map(self._opt, in_batches(together, batch_size)))
-
-    def _opt(self, batch: Columns) -> int:
-        self._record = self._agent.opt(batch)
-        return 1
-
-    def _settle(self) -> None:
-        """Wait for the device: it may still be at work on steps that were only ordered."""
-        for value in self._record.values():
-            float(value)
-
-    def _repeating(self, turn: Callable[[], int]) -> Repeating:
-        warm_up_seconds = self._load.workload.warm_up_seconds
-        return Repeating(turn, warm_up_seconds=warm_up_seconds, settle=self._settle)

@@ -24,9 +24,7 @@ from benchmarks.chaos.entries import ENTRIES, Entry
 from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.one_entry import run_apart
 from benchmarks.chaos.table import findings_of, write_table
-from benchmarks.common import RESULTS, ROOT, make_parser, note, provenance, write_json
-
-_PAGE = ROOT / "benchmarks" / "README.md"
+from benchmarks.common import PAGE, RESULTS, make_parser, note, provenance, write_json
 
 
 def end_on_sigterm() -> None:
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name:20} {entry.sentence} ({entry.small_s:,.0f} s, {entry.full_s:,.0f} s)")
         return 0
     if args.table:
-        write_table(args.results, _PAGE)
+        write_table(args.results, PAGE)
         return 0
     found: list[Finding] = []
     for name in args.only:

@@ -10,10 +10,9 @@ from typing import Any
 from asyncrl.bench.result import title
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.targets import TARGETS
-from benchmarks.make_table import insert
+from benchmarks.common import publish
 
-BEGIN = "<!-- chaos: written by benchmarks.chaos --table -->"
-END = "<!-- end of chaos -->"
+MARKS = "<!-- chaos: written by benchmarks.chaos --table -->", "<!-- end of chaos -->"
 
 _HEAD = [
     "|  | what happens | promised | measured | kept | entry, size, taken |",
@@ -54,8 +53,7 @@ def write_table(results: Path, page: Path) -> None:
     """Put the table of all results in a directory into a page."""
     read = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("*.json"))]
     results_of_entries = [result for result in read if "findings" in result]
-    text = insert(page.read_text(encoding="utf-8"), render(results_of_entries), (BEGIN, END))
-    page.write_text(text, encoding="utf-8")
+    publish(page, render(results_of_entries), MARKS)
 
 
 def _row(number: int, results: Iterable[Mapping[str, Any]]) -> str:

@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from benchmarks.common import ROOT, note, positive
+from benchmarks.common import PAGE, note, positive, publish
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import DIRECTORY, keep, kept
-from benchmarks.learning.table import BEGIN, END, render
-from benchmarks.make_table import insert
+from benchmarks.learning.table import MARKS, render
 
 _SEEDS = 3
 _DUEL_SEEDS = 5
@@ -86,9 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         show(pieces, directory)
     if args.table:
-        text = render(kept(args.results), kept(args.results / _DUELS))
-        page = insert(args.page.read_text(encoding="utf-8"), text, (BEGIN, END))
-        args.page.write_text(page, encoding="utf-8")
+        publish(args.page, render(kept(args.results), kept(args.results / _DUELS)), MARKS)
     if args.plot:
         from benchmarks.learning.plot import draw  # noqa: PLC0415  # alone needs matplotlib
 
@@ -116,7 +113,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--table", action="store_true", help="write the tables into the page")
     parser.add_argument("--plot", action="store_true", help="draw the learning curves")
     parser.add_argument("--results", type=Path, default=DIRECTORY)
-    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     return parser.parse_args(argv)
 
 

@@ -13,8 +13,7 @@ from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run
 from benchmarks.learning.tasks import CASES, TASKS, Case, missing
 
-BEGIN = "<!-- learning: written by benchmarks.learning --table -->"
-END = "<!-- end of learning -->"
+MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end of learning -->"
 
 _PEERS = {"sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
 _TOLERANCE = 0.02

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import RESULTS, ROOT, note, provenance, write_json
-from benchmarks.make_table import insert
+from benchmarks.common import PAGE, RESULTS, ROOT, note, provenance, publish, write_json
 from benchmarks.peers.apart import end_in_order, started
 from benchmarks.peers.faults_verdict import ACTORS, Seen, Strength, judge
 from benchmarks.peers.faulty import Run
@@ -359,7 +358,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="measure these anew")
     parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
     parser.add_argument("--results", type=Path, default=RESULTS / "chaos")
-    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "README.md")
+    parser.add_argument("--page", type=Path, default=PAGE)
     given = parser.parse_args()
     end_in_order()
     path = given.results / "peers.json"
@@ -368,8 +367,7 @@ def main() -> None:
             note(f"{cell.name}: benchmarks/peers/make_venv.sh {SIDES[cell.side].venv} is missing")
         elif given.again or cell.name not in load(path):
             measure(cell, path)
-    page = insert(given.page.read_text(encoding="utf-8"), render(load(path)), MARKS)
-    given.page.write_text(page, encoding="utf-8")
+    publish(given.page, render(load(path)), MARKS)
 
 
 if __name__ == "__main__":

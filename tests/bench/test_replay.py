@@ -43,7 +43,7 @@ def test_priorities_change_between_two_batches(monkeypatch: pytest.MonkeyPatch) 
 def test_replay_is_full_before_it_is_measured(kind: str) -> None:
     load = Load.of(tiny())
     message = made_up_experience(load.schema, load.spec, 3)
-    buffer = filled(KINDS[kind](load.capacity), load, message)
+    buffer = filled(KINDS[kind](load.capacity), load.schema, message)
     assert len(buffer) == buffer.capacity == 2000
 
 
@@ -51,7 +51,7 @@ def test_replay_is_full_before_it_is_measured(kind: str) -> None:
 def test_the_limit_takes_as_many_bytes_as_a_batch_has(kind: str) -> None:
     load = Load.of(tiny())
     message = made_up_experience(load.schema, load.spec, 3)
-    batch = filled(KINDS[kind](load.capacity), load, message).sample(16)
+    batch = filled(KINDS[kind](load.capacity), load.schema, message).sample(16)
     taken = BareColumns(message, 250).taking(batch, 16)()
     chosen = {"index", "weight"}  # are in no column
     by_name = dict(zip([name for name in batch if name not in chosen], taken, strict=True))

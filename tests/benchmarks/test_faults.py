@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.common import RESULTS, ROOT
+from benchmarks.common import RESULTS, ROOT, insert
 from benchmarks.deeds import CAUSE
-from benchmarks.make_table import insert
 from benchmarks.peers import faults
 from benchmarks.peers.faults import MARKS, SIDES, Cell, Side, cells, chosen, load, render, run_cell
 from benchmarks.peers.faults_verdict import Seen, Strength, judge

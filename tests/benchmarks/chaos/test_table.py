@@ -11,7 +11,7 @@ import pytest
 
 from asyncrl.bench.result import machine
 from benchmarks.chaos.finding import Finding, not_run
-from benchmarks.chaos.table import BEGIN, END, newest, render, write_table
+from benchmarks.chaos.table import MARKS, newest, render, write_table
 from benchmarks.chaos.targets import TARGETS
 from benchmarks.common import ROOT
 
@@ -83,15 +83,15 @@ def test_table_goes_between_its_marks(tmp_path: Path) -> None:
     )
     (tmp_path / "other.json").write_text('{"question": "of something else"}')
     page = tmp_path / "README.md"
-    page.write_text(f"before\n{BEGIN}\nof before\n{END}\nafter")
+    page.write_text(f"before\n{MARKS[0]}\nof before\n{MARKS[1]}\nafter")
     write_table(tmp_path, page)
     written = page.read_text()
-    assert written.startswith(f"before\n{BEGIN}\n")
-    assert written.endswith(f"{END}\nafter")
+    assert written.startswith(f"before\n{MARKS[0]}\n")
+    assert written.endswith(f"{MARKS[1]}\nafter")
     assert "| 7 |" in written
     assert "of before" not in written
 
 
 def test_the_page_has_the_marks() -> None:
     page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert page.index(BEGIN) < page.index(END)
+    assert page.index(MARKS[0]) < page.index(MARKS[1])

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_peers import SIDES, Plan, settled, still_valid
-from benchmarks.common import ROOT
-from benchmarks.make_table import insert
+from benchmarks.common import ROOT, insert
 from benchmarks.peer_results import (
-    BEGIN,
-    END,
     LABELS,
+    MARKS,
     OURS,
     Measurement,
     Quantity,
@@ -175,7 +173,7 @@ def test_every_side_has_its_script_and_a_label():
 
 def test_the_readme_has_a_place_for_the_table():
     page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert "a table" in insert(page, "a table", (BEGIN, END))
+    assert "a table" in insert(page, "a table", MARKS)
 
 
 def test_the_picture_has_a_bar_for_each_side():

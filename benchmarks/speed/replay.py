@@ -6,7 +6,7 @@ beforehand. Prioritized replay of 1 M transitions, sampled and told 256 new prio
 of each peer whose virtual environment is there. And uniform replay behind its receiving thread,
 while that stores messages of 4 MiB as fast as it can: the 90th percentile, of waiting and sampling.
 
-    python -m benchmarks.bench_replay [--rows N] [--peers DIRECTORY]
+    python -m benchmarks.speed.replay [--rows N] [--peers DIRECTORY]
 """
 
 from __future__ import annotations
@@ -15,79 +15,75 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import numpy as np
 import torch
 
+from asyncrl.bench.measure import Repeating
+from asyncrl.bench.stage_learner import filled
+from asyncrl.bench.stage_transport import Case, rows_schema
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.messages import Experience, Message, ModelInfo, Peer
-from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.core.transport import Topic, Transport
-from asyncrl.core.types import ActorId, Array, ModelVersion
+from asyncrl.core.messages import Experience, Message, Peer
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.segment import SegmentSchema
+from asyncrl.core.types import ActorId, Array, Columns, ModelVersion
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.common import (
     ROOT,
     Comparison,
     Rounds,
     compare,
     in_turns,
+    keep,
     make_parser,
     peer_python,
     positive,
     provenance,
     run_peer,
-    save,
-    show,
 )
 
 PEERS = ("cpprb", "tianshou", "torchrl")
-FRAME = (84, 84)
+CASES: Mapping[str, Case] = {"transitions": "CartPole-size rows", "frames": "84x84 frames"}
 LENGTH = 32
 MESSAGE_BYTES = 4 << 20
 PAUSE_S = 0.0005  # between two samples: a learner does something else, too
 
 
-def one_step_schema(obs: ColumnSpec) -> SegmentSchema:
-    """Return the segments of one-step transitions with such observations."""
-    columns = [
-        obs,
-        ColumnSpec("action", "int64"),
-        ColumnSpec("reward", "float32"),
-        ColumnSpec("flags", "uint8"),
-        ColumnSpec("model_version", "int32"),
-    ]
-    return make_schema(columns, length=LENGTH, lookahead=1)
-
-
-def segments(schema: SegmentSchema, rows: int) -> tuple[dict[str, Array], Array]:
+def noise(schema: SegmentSchema, segments: int) -> Columns:
     """Return whole segments of noise without an episode's end."""
     random = np.random.default_rng(0)
-    n = rows // LENGTH
-    columns: dict[str, Array] = {}
-    for c in schema.columns:
-        shape = (n, schema.rows, *c.shape)
-        columns[c.name] = (
-            np.zeros(shape, c.dtype)
-            if c.name == "flags"
-            else random.integers(0, 9, shape, np.uint8).astype(c.dtype)
-        )
-    return columns, np.full(n, schema.rows)
+    shape = segments, schema.rows
+    columns = {
+        c.name: random.integers(0, 9, (*shape, *c.shape), np.uint8).astype(c.dtype)
+        for c in schema.columns
+    }
+    columns["flags"][:] = 0
+    return columns
 
 
-def microseconds(turn: Callable[[], object], seconds: float) -> float:
-    """Return the mean time of one `turn`, as the peers' scripts do."""
-    for _ in range(50):
+def full_replay(what: str, rows: int) -> tuple[ReplayBuffer, SegmentSchema]:
+    """Return a uniform replay that is full, and the schema of its segments."""
+    schema = rows_schema(CASES[what], LENGTH)
+    config = UniformReplayConfig(capacity=rows)
+    return filled(config, schema, noise(schema, max(1, rows // LENGTH))), schema
+
+
+def microseconds(turn: Callable[[], object], seconds: float) -> Callable[[], float]:
+    """Return what measures the mean time of one `turn`."""
+
+    def once() -> int:
         turn()
-    began, count = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - began) < seconds or not count:
-        turn()
-        count += 1
-    return 1e6 * elapsed / count
+        return 1
+
+    work = Repeating(once, warm_up_seconds=seconds / 4)
+    return lambda: 1e6 / work.rate(seconds)
 
 
 def index_select(batch: Mapping[str, Array], rows: int, batch_size: int) -> Callable[[], object]:
@@ -105,15 +101,14 @@ def index_select(batch: Mapping[str, Array], rows: int, batch_size: int) -> Call
     return turn
 
 
-def compare_uniform(what: str, obs: ColumnSpec, rows: int, args: argparse.Namespace) -> Comparison:
+def compare_uniform(what: str, rows: int, args: argparse.Namespace) -> Comparison:
     """Measure uniform replay beside bare selection."""
-    schema, size = one_step_schema(obs), args.batch_size
-    replay: UniformReplay = UniformReplayConfig(capacity=rows).build(schema, 0)
-    replay.push(*segments(schema, rows))
+    size = args.batch_size
+    replay, _ = full_replay(what, rows)
     select = index_select(replay.sample(size), rows, size)
     measures = {
-        what: lambda: microseconds(lambda: replay.sample(size), args.seconds),
-        "index_select": lambda: microseconds(select, args.seconds),
+        what: microseconds(lambda: replay.sample(size), args.seconds),
+        "index_select": microseconds(select, args.seconds),
     }
     rounds = in_turns(measures, args.repeats)
     text = f"sample {size} of {rows:,} {what} / torch.index_select of as many bytes"
@@ -122,9 +117,10 @@ def compare_uniform(what: str, obs: ColumnSpec, rows: int, args: argparse.Namesp
 
 def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
     """Measure prioritized replay beside each peer's; theirs hold a million transitions."""
-    schema, size = one_step_schema(ColumnSpec("obs", "float32", (4,))), args.batch_size
+    schema, size = rows_schema(CASES["transitions"], LENGTH), args.batch_size
     replay = PrioritizedReplayConfig(capacity=args.rows).build(schema, 0)
-    replay.push(*segments(schema, args.rows))
+    message = noise(schema, args.rows // LENGTH)
+    replay.push(message, np.full(len(message["flags"]), schema.rows))
     random = np.random.default_rng(0)
     replay.update_priorities(np.arange(len(replay)), random.random(len(replay)))
     errors = itertools.cycle(random.random((512, size)).astype(np.float32))
@@ -137,10 +133,10 @@ def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
         printed = run_peer(python, name, ["per", "--seconds", args.seconds, "--threads", 1])
         return 1e6 / float(printed["value"])
 
-    measures: dict[str, Callable[[], float]] = {"asyncrl": lambda: microseconds(turn, args.seconds)}
+    measures = {"asyncrl": microseconds(turn, args.seconds)}
     for name in PEERS:
         if python := peer_python(args.peers / name):
-            measures[name] = lambda p=python, n=name: peers_us(p, n)  # type: ignore[misc]
+            measures[name] = partial(peers_us, python, name)
     rounds = in_turns(measures, args.repeats)
     text = f"sample {size} of {args.rows:,} by priority and update them /"
     return [
@@ -151,26 +147,25 @@ def compare_prioritized(args: argparse.Namespace) -> list[Comparison]:
 
 
 class Flood:
-    """A learner's link on which a long message waits at every poll, until `dry`."""
+    """A learner's link on which a long message waits at every poll, until `dry`.
+
+    Nobody is at its other end, so nothing else that is asked of it does anything.
+    """
 
     def __init__(self, schema: SegmentSchema) -> None:
-        columns, filled = segments(schema, MESSAGE_BYTES // schema.segment_bytes * LENGTH)
-        self.dry = False
+        columns = noise(schema, MESSAGE_BYTES // schema.segment_bytes)
+        rows = np.full(len(columns["flags"]), schema.rows)
+        self.dry, self.counters = False, dict[str, int]()
         self._message = Experience(
             peer=Peer(actor_id=ActorId(0), incarnation=0),
             seq=1,
             columns=columns,
-            rows=filled,
-            transitions=len(filled) * LENGTH,
+            rows=rows,
+            transitions=len(rows) * LENGTH,
             produced=0,
             env_steps=0,
             model_version=ModelVersion(0),
         )
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """Everything counts."""
-        return {}
 
     def poll(self, timeout_s: float, waited: Callable[[], object] = lambda: None) -> list[Message]:
         """Return the same message again."""
@@ -180,30 +175,8 @@ class Flood:
         waited()
         return []
 
-    def wake(self) -> None:
-        """Nobody sleeps."""
-
-    def acknowledge(self, peer: Peer, seq: int) -> None:
-        """Nobody waits."""
-
-    def admit(self, peer: Peer, *, evaluates: bool = False) -> Transport:
-        """Nobody is to come."""
-        raise NotImplementedError
-
-    def revoke(self, peer: Peer) -> None:
-        """Nobody has a key."""
-
-    def refuse(self, peer: Peer, reason: str) -> None:
-        """Nobody is there."""
-
-    def publish(self, model: ModelInfo, topic: Topic) -> None:
-        """Nobody listens."""
-
-    def stop_actors(self) -> None:
-        """Nobody acts."""
-
-    def close(self) -> None:
-        """Hold nothing."""
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 def latency_us(proxy: ReplayBufferProxy, batch_size: int, seconds: float) -> float:
@@ -218,24 +191,19 @@ def latency_us(proxy: ReplayBufferProxy, batch_size: int, seconds: float) -> flo
     return 1e6 * quantiles(times, n=10)[-1]
 
 
-def compare_pushing(what: str, obs: ColumnSpec, rows: int, args: argparse.Namespace) -> Comparison:
+def compare_pushing(what: str, rows: int, args: argparse.Namespace) -> Comparison:
     """Measure how long sampling takes while experience pours in, and at rest."""
-    schema, interrupter = one_step_schema(obs), Interrupter()
-    link = Flood(schema)
-    proxy = ReplayBufferProxy(
-        link,
-        UniformReplayConfig(capacity=rows).build(schema, 0),
-        RateLimiterConfig(samples_per_insert=0.0).build(max_insert=rows, batch_size=1),
-        interrupter,
-    )
+    interrupter = Interrupter()
+    replay, schema = full_replay(what, rows)  # what is new takes longer to write to
+    link: Any = Flood(schema)
+    limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=rows, batch_size=1)
+    proxy = ReplayBufferProxy(link, replay, limiter, interrupter)
     proxy.start()
-    while len(proxy.buffer) < proxy.buffer.capacity:  # what is new takes longer to write to
-        interrupter.raise_if_failed()
-        time.sleep(0.01)
     rounds: Rounds = {"pushing": [], "at rest": []}
     for _ in range(args.repeats):
         for name, link.dry in (("pushing", False), ("at rest", True)):
             time.sleep(0.2)
+            interrupter.raise_if_failed()
             rounds[name].append(latency_us(proxy, args.batch_size, args.seconds))
     proxy.close()
     interrupter.raise_if_failed()
@@ -256,31 +224,13 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Measure, save, and print one JSON line."""
-    args = arguments()
+    args, origin = arguments(), provenance()
     torch.set_num_threads(1)
-    origin = provenance()
-    comparisons = [
-        compare_uniform("transitions", ColumnSpec("obs", "float32", (4,)), args.rows, args),
-        compare_uniform("frames", ColumnSpec("obs", "uint8", FRAME), args.frames, args),
-        compare_pushing("transitions", ColumnSpec("obs", "float32", (4,)), args.rows, args),
-        compare_pushing("frames", ColumnSpec("obs", "uint8", FRAME), args.frames, args),
-        *compare_prioritized(args),
-    ]
-    path = save(
-        args.results,
-        "replay",
-        question=__doc__,
-        settings={
-            "rows": args.rows,
-            "frames": args.frames,
-            "batch_size": args.batch_size,
-            "seconds": args.seconds,
-            "repeats": args.repeats,
-        },
-        comparisons=comparisons,
-        origin=origin,
-    )
-    show(path)
+    sizes = {"transitions": args.rows, "frames": args.frames}
+    comparisons = [compare_uniform(what, rows, args) for what, rows in sizes.items()]
+    comparisons += [compare_pushing(what, rows, args) for what, rows in sizes.items()]
+    comparisons += compare_prioritized(args)
+    keep(args, "replay", __doc__, comparisons, origin=origin)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ policy and environments, columns written, and nothing else. On plain CartPoles, 
 collects PPO rollouts in one process. Each side has the arrangement that is its fastest on two
 cores.
 
-    python -m benchmarks.bench_sampling [--cases CASE ...]
-    python -m benchmarks.bench_sampling --sweep
+    python -m benchmarks.speed.sampling [--cases CASE ...]
+    python -m benchmarks.speed.sampling --sweep
 
 For other environments, `asyncrl bench sample` measures the same.
 """
@@ -28,15 +28,13 @@ from benchmarks.common import (
     Comparison,
     Rounds,
     compare,
+    keep,
     make_parser,
     note,
     peer_python,
     positive,
     provenance,
     run_peer,
-    save,
-    settings_of,
-    show,
 )
 
 SB3 = {"processes": False, "envs": 128}
@@ -158,16 +156,8 @@ def main() -> None:
         rounds = measure(case, args.repeats, peer_python(args.venv) if case.peer else None)
         comparisons += compared(case, rounds)
         details[words_of(case)] = rounds
-    path = save(
-        args.results,
-        "sampling_sweep" if args.sweep else "sampling",
-        question=__doc__,
-        settings={name: value for name, value in settings_of(args).items() if name != "venv"},
-        comparisons=comparisons,
-        origin=origin,
-        details=details,
-    )
-    show(path)
+    name = "sampling_sweep" if args.sweep else "sampling"
+    keep(args, name, __doc__, comparisons, origin=origin, details=details)
 
 
 if __name__ == "__main__":

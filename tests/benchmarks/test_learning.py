@@ -23,7 +23,7 @@ from benchmarks.learning.environments import cartpole_hidden
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
-from benchmarks.learning.table import BEGIN, END, no_worse, render
+from benchmarks.learning.table import MARKS, no_worse, render
 from benchmarks.learning.tasks import CASES, TASKS, case_of, missing, with_settings
 from benchmarks.learning.training import InARow, sync_config
 
@@ -331,7 +331,7 @@ def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
     other = next(line for line in lines if line.startswith("| Acrobot-v1, -100 | dqn |"))
     assert "| not run |" in other
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     keep(tmp_path, runs[0])
     assert main(["--table", "--results", str(tmp_path), "--page", str(page)]) == 0
     text = page.read_text()

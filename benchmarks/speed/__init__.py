@@ -1,0 +1,1 @@
+"""One question a script: how fast is it, beside what?"""

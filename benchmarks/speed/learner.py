@@ -1,0 +1,268 @@
+"""How fast does the learner learn? Against one fixed batch, and against Stable-Baselines3.
+
+Each optimisation step takes a batch out of a full replay of made-up experience. All agents have one
+torch thread. The settings that may make a step faster are compared with the step without them. On
+a GPU, batches that are moved there are compared with those of a replay that keeps them there, and
+it is told how far each setting's model is from that of plain updates from the same batches.
+
+    python -m benchmarks.speed.learner [--cases sac dqn dqn-256 dqn-images]
+    python -m benchmarks.speed.learner --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from asyncrl.actor.step_processor import OneStep
+from asyncrl.agents.dqn import DQNConfig
+from asyncrl.agents.parts.updates import TRANSITION_COLUMNS, BatchMover
+from asyncrl.agents.sac import SACConfig
+from asyncrl.bench.load import made_up_experience
+from asyncrl.bench.measure import Repeating
+from asyncrl.bench.stage_learner import Turns, filled
+from asyncrl.core.agent import Agent, PolicyContext
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.segment import make_schema
+from asyncrl.core.types import Params
+from asyncrl.replay.uniform import UniformReplayConfig
+from benchmarks.common import (
+    PEER_VENV,
+    Comparison,
+    Rounds,
+    compare,
+    in_turns,
+    keep,
+    make_parser,
+    note,
+    peer_python,
+    provenance,
+    run_peer,
+)
+from benchmarks.peers.interface import REPLAY_ROWS, SIZES, Sizes
+
+UNIT = "opt steps/s"
+SAMPLED, FIXED, PEER = "from the replay", "one fixed batch", "Stable-Baselines3"
+MOVED, ON_DEVICE = "sampled and moved", "replay on the device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One algorithm at one size."""
+
+    words: str
+    agent: SACConfig | DQNConfig
+    sizes: Sizes
+    stage: str = ""
+    """Of `peers/sb3.py` that measures the same; empty if none does."""
+
+    image: tuple[int, ...] = ()
+    """Shape of `sizes.obs` bytes to observe; numbers are observed where it is empty."""
+
+    replay_rows: int = REPLAY_ROWS
+    """In the replay that updates are measured from."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Return observations and actions of the sizes asked for."""
+        sizes = self.sizes
+        discrete = isinstance(self.agent, DQNConfig)
+        return EnvSpec(
+            _image(self.image) if self.image else _box(sizes.obs),
+            DiscreteSpec(sizes.actions) if discrete else _box(sizes.actions),
+        )
+
+
+_SAC, _DQN = SIZES["updates-sac"], SIZES["updates-dqn"]
+
+_FRAMES = (4, 84, 84)
+"""What Atari's games are observed as: the newest frames, in grey."""
+
+PEERS_DQN = DQNConfig(
+    hidden=_DQN.hidden,
+    double=False,
+    loss="huber",
+    tau=0.0,
+    target_interval_opt_steps=2500,
+    device="cpu",
+    threads=1,
+)
+"""What the peers' DQN computes: one network chooses and rates, and is copied now and then."""
+
+CASES: Mapping[str, Case] = {
+    "sac": Case(
+        words="SAC 256x256, batches of 256",
+        agent=SACConfig(hidden=_SAC.hidden, device="cpu", threads=1),
+        sizes=_SAC,
+        stage="updates-sac",
+    ),
+    "dqn": Case(
+        words="DQN 64x64, batches of 128",
+        agent=PEERS_DQN,
+        sizes=_DQN,
+        stage="updates-dqn",
+    ),
+    "dqn-256": Case(
+        words="DQN 256x256, batches of 128",
+        agent=DQNConfig(hidden=(256, 256), device="cpu", threads=1),
+        sizes=_DQN,
+    ),
+    "dqn-images": Case(
+        words="DQN on 4x84x84 bytes, 512 units behind convolutions, batches of 32",
+        agent=DQNConfig(hidden=(512,), device="cpu", threads=1),
+        sizes=Sizes(obs=math.prod(_FRAMES), actions=6, hidden=(512,), batch=32),
+        image=_FRAMES,
+        replay_rows=5_000,
+    ),
+}
+VARIANTS: Mapping[str, dict[str, str | bool]] = {
+    "bfloat16": {"precision": "bfloat16"},
+    "compiled": {"accelerate": "compile"},
+    "normalized observations": {"normalize_obs": True},
+    "graphs": {"accelerate": "graphs"},
+    "graphs, bfloat16": {"precision": "bfloat16", "accelerate": "graphs"},
+}
+"""Name -> settings that differ from the plain ones; graphs are a GPU's alone."""
+
+
+def full_replay(case: Case, device: str = "host") -> ReplayBuffer:
+    """Return a replay full of made-up experience, in the host's memory or on a device."""
+    schema = make_schema(OneStep().columns(case.spec, ()), length=64, lookahead=1)
+    config = UniformReplayConfig(capacity=case.replay_rows, device=device)
+    return filled(config, schema, made_up_experience(schema, case.spec, 64))
+
+
+def make_agent(case: Case, variant: str, device: str) -> Agent:
+    """Return a case's agent with the settings of a variant; no name is the plain one."""
+    config = replace(case.agent, device=device, **VARIANTS.get(variant, {}))  # type: ignore[arg-type]  # by name
+    return config.build(case.spec, PolicyContext(seed=0))
+
+
+def measures_of(
+    case: Case, args: argparse.Namespace, python: Path | None
+) -> dict[str, Callable[[], float]]:
+    """Return what is measured of a case, by name; the peer only where it is installed."""
+    replay, size = full_replay(case), case.sizes.batch
+    plain = Turns(make_agent(case, "", args.device), replay, size)
+
+    def rate(turn: Callable[[], int], settle: Callable[[], None]) -> Callable[[], float]:
+        warm_up_seconds = args.seconds / 4
+        work = Repeating(turn, warm_up_seconds=warm_up_seconds, settle=settle)
+        return partial(work.rate, args.seconds)
+
+    measures = {
+        SAMPLED: rate(plain.from_replay, plain.settle),
+        FIXED: rate(plain.from_one_batch, plain.settle),
+    }
+    if python is not None and case.stage and args.device == "cpu":
+        request = [case.stage, "--threads", 1, "--seconds", args.seconds]
+        measures[PEER] = lambda: float(run_peer(python, "sb3", request)["value"])
+    for name in args.variants:
+        turns = Turns(make_agent(case, name, args.device), replay, size)
+        measures[name] = rate(turns.from_replay, turns.settle)
+    if args.device != "cpu":
+        for name, source in ((MOVED, replay), (ON_DEVICE, full_replay(case, args.device))):
+            arrive = partial(_arrive, BatchMover(torch.device(args.device), TRANSITION_COLUMNS))
+            measures[name] = rate(partial(arrive, source, size), torch.cuda.synchronize)
+    return measures
+
+
+def compare_all(case: Case, rounds: Rounds, device: str = "cpu") -> list[Comparison]:
+    """Compare steps from the replay with limits and peers, and variants with them."""
+    against = [(SAMPLED, FIXED), (SAMPLED, PEER), *((name, SAMPLED) for name in VARIANTS)]
+    words = case.words if device == "cpu" else f"{device}, {case.words}"
+    found = [
+        compare(rounds, ours, other, what=f"{words}: {ours} / {other}", unit=UNIT)
+        for ours, other in against
+        if {ours, other} <= set(rounds)
+    ]
+    if MOVED in rounds:
+        what = f"{words}: {MOVED} / {ON_DEVICE}"
+        found.append(compare(rounds, MOVED, ON_DEVICE, what=what, unit="batches/s"))
+    return found
+
+
+def measure_parity(case: Case, variants: Sequence[str], device: str, opt_steps: int) -> Rounds:
+    """Return how far each variant's model is from the plain one's after the same batches."""
+    replay, apart = full_replay(case), {}
+    for variant in variants:
+        plain, other = (make_agent(case, name, device) for name in ("", variant))
+        for _ in range(opt_steps):
+            batch = replay.sample(case.sizes.batch)
+            plain.opt(batch)
+            other.opt(batch)
+        params = plain.model_info().params, other.model_info().params
+        apart[variant] = [largest_difference(*params)]
+    return apart
+
+
+def largest_difference(first: Params, second: Params) -> float:
+    """Return the largest difference of two models, relative to each array's largest number."""
+    if set(first) != set(second):
+        raise ValueError(f"the models differ in {sorted(set(first) ^ set(second))}")
+    return max(
+        float(np.abs(first[name] - second[name]).max() / max(np.abs(first[name]).max(), 1e-30))
+        for name in first
+    )
+
+
+def _arrive(move: BatchMover, replay: ReplayBuffer, batch_size: int) -> int:
+    move(replay.sample(batch_size))
+    return 1
+
+
+def _box(n: int) -> BoxSpec:
+    return BoxSpec((n,), "float32", np.full(n, -1, np.float32), np.full(n, 1, np.float32))
+
+
+def _image(shape: tuple[int, ...]) -> BoxSpec:
+    return BoxSpec(shape, "uint8", np.zeros(shape, np.uint8), np.full(shape, 255, np.uint8))
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = make_parser(__doc__, repeats=5)
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS))
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--opt-steps", type=int, default=200, help="before models are compared")
+    args = parser.parse_args(argv)
+    if args.variants is None:
+        args.variants = [v for v in VARIANTS if args.device != "cpu" or "graphs" not in v]
+    return args
+
+
+def main() -> None:
+    """Measure all in turns, case by case."""
+    args = arguments()
+    if args.device != "cpu" and not torch.cuda.is_available():
+        sys.stdout.write(f"torch {torch.__version__} sees no GPU here, so nothing was measured.\n")
+        return
+    torch.set_num_threads(1)
+    origin, python = provenance(), peer_python(PEER_VENV)
+    comparisons: list[Comparison] = []
+    details: dict[str, Rounds] = {}
+    for name in args.cases:
+        note(CASES[name].words)
+        rounds = in_turns(measures_of(CASES[name], args, python), args.repeats)
+        comparisons += compare_all(CASES[name], rounds, args.device)
+        details[name] = rounds
+        if args.device != "cpu":
+            key = f"{name}: largest relative difference from plain updates"
+            details[key] = measure_parity(CASES[name], args.variants, args.device, args.opt_steps)
+    result = "learner" if args.device == "cpu" else "gpu"
+    keep(args, result, __doc__, comparisons, origin=origin, details=details)
+
+
+if __name__ == "__main__":
+    main()

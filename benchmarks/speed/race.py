@@ -1,0 +1,248 @@
+"""How long until the task is solved? `asyncrl train` against Stable-Baselines3, or one process.
+
+Solved is the first evaluation, of 10 greedy episodes, at or above the score. All seconds count from
+the start of training, the start of actor processes included and the import of packages not.
+Stable-Baselines3 trains with the tuned settings of its zoo and stops for its evaluations, so it is
+compared with and without their time. One process is `train_sync` with the preset's numbers and all
+environments in one batch, which is compared in steps a second, too.
+
+Seeds matter more than anything else here, and those of two sides have nothing in common: the ratio
+is that of the medians over all seeds.
+
+A result that was interrupted is gone on with where it stopped, unless anything it depends on has
+changed since.
+
+    python -m benchmarks.speed.race --task cartpole-dqn [-- TRAIN OPTIONS]
+    python -m benchmarks.speed.race --task cartpole-dqn --against sync --seeds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
+from asyncrl.training.presets import preset
+from asyncrl.training.synchronous import train_sync
+from benchmarks.common import (
+    ASYNCRL,
+    PEER_VENV,
+    Comparison,
+    Rounds,
+    compare,
+    fingerprint,
+    keep,
+    make_parser,
+    note,
+    peer_python,
+    positive,
+    provenance,
+    run_peer,
+)
+from benchmarks.learning.training import sync_config
+
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What all sides are given."""
+
+    agent: str
+    env: str
+    score: float
+    stage: str
+    """Of the peer's script."""
+
+    @property
+    def words(self) -> str:
+        """Say who learns what."""
+        return f"{self.agent.upper()} on {self.env}"
+
+
+TASKS = {
+    "cartpole-dqn": Task(agent="dqn", env="CartPole-v1", score=475.0, stage="score-dqn"),
+    "pendulum-sac": Task(agent="sac", env="Pendulum-v1", score=-200.0, stage="score-sac"),
+}
+
+Run = dict[str, Any]
+"""What is kept of one training: side, seed, seconds (None: not solved), and how it ended."""
+
+_KEPT = ("env_steps", "opt_steps", "wall_s", "last_score", "stop_reason")
+
+
+def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]) -> Run:
+    """Train once with the command line, in a process of its own."""
+    with tempfile.TemporaryDirectory() as directory:
+        run_dir = Path(directory) / "run"
+        command = [*ASYNCRL, "train", task.agent]
+        command += ["--env", task.env, "--stop-at-return", str(task.score), "--seed", str(seed)]
+        command += ["--max-seconds", str(max_seconds), "--run-dir", str(run_dir), "--quiet"]
+        _run([*command, *options])
+        summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    return {"seconds": summary["seconds_to_stop_bar"]} | {name: summary[name] for name in _KEPT}
+
+
+def train_in_one_process(name: str, seed: int, max_seconds: float) -> Run:
+    """Train once without actor processes, in a process of its own."""
+    program = (
+        "import sys; from benchmarks.speed.race import one_process; one_process(*sys.argv[1:])"
+    )
+    printed = _run([sys.executable, "-c", program, name, str(seed), str(max_seconds)])
+    run: Run = json.loads(printed.splitlines()[-1])
+    return run
+
+
+def one_process(name: str, seed: str, max_seconds: str) -> None:
+    """Train with a preset's numbers, all environments in one batch, and print the run."""
+    task = TASKS[name]
+    config = replace(preset(task.agent), seed=int(seed), env=task.env)
+    n_envs = config.actors * config.envs_per_actor
+    result = train_sync(
+        config.agent,
+        replace(config.env_config(), n_envs=n_envs).build,
+        sync_config(config),
+        stop=ReachesUpperBound("eval_reward", task.score) | MaxSeconds(float(max_seconds)),
+        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+    )
+    run = {"seconds": result.seconds_to_stop_bar}
+    print(json.dumps(run | {name: getattr(result, name) for name in _KEPT}))
+
+
+def train_peer(python: Path, task: Task, seed: int, max_seconds: float) -> Run:
+    """Train once with the peer's script."""
+    printed = run_peer(python, "sb3", [task.stage, "--seed", seed, "--seconds", max_seconds])
+    details = printed["details"]
+    return {
+        "seconds": details["seconds_with_evaluations"],
+        "seconds_without_evaluation": printed["value"],
+        "env_steps": details["env_steps"],
+        "scores": details["scores"],
+        "threads": printed["settings"]["threads"],
+    }
+
+
+def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
+    """Return the runs of an earlier call with the same identity; none if there was no such."""
+    if not path.exists():
+        return []
+    details = json.loads(path.read_text(encoding="utf-8"))["details"]
+    if details.get("identity") != identity:
+        note(f"{path} was measured with something else; its runs do not count, starting anew")
+        return []
+    runs: list[Run] = details["runs"]
+    note(f"{path} holds {len(runs)} runs; going on")
+    return runs
+
+
+def pair(runs: Sequence[Run], other: str, of: tuple[Callable[[Run], float], ...]) -> Rounds:
+    """Return a number of each side, ours first, for the seeds that both sides have done."""
+    ours, theirs = (
+        {run["seed"]: number(run) for run in runs if run["side"] == side}
+        for side, number in zip(("asyncrl", other), of, strict=True)
+    )
+    seeds = sorted(set(ours) & set(theirs))
+    return {"asyncrl": [ours[s] for s in seeds], other: [theirs[s] for s in seeds]}
+
+
+def compared(task: Task, runs: Sequence[Run]) -> list[Comparison]:
+    """Compare the seeds that both sides have done."""
+
+    def number(name: str) -> Callable[[Run], float]:
+        return lambda run: math.inf if run[name] is None else float(run[name])
+
+    def rate(name: str) -> Callable[[Run], float]:
+        return lambda run: float(run[name] / run["wall_s"])
+
+    seconds, bare = number("seconds"), number("seconds_without_evaluation")
+    one_process = f"{task.words}, asynchronous / synchronous"
+    wanted = [
+        ("sb3", (seconds, seconds), f"{task.words} to {task.score:g}: asyncrl / SB3", "s"),
+        (
+            "sb3",
+            (seconds, bare),
+            f"{task.words} to {task.score:g}: asyncrl / SB3 without its evaluations",
+            "s",
+        ),
+        ("sync", (seconds, seconds), f"{one_process}: to {task.score:g}", "s"),
+        ("sync", (rate("env_steps"),) * 2, one_process, "env steps/s"),
+        ("sync", (rate("opt_steps"),) * 2, one_process, "opt steps/s"),
+    ]
+    found = []
+    for other, of, what, unit in wanted:
+        rounds = pair(runs, other, of)
+        if rounds[other]:
+            paired = unit != "s"
+            found.append(compare(rounds, "asyncrl", other, what=what, unit=unit, paired=paired))
+    return found
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(  # noqa: S603  # our own command line
+        command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line; what stands behind `--` is for `asyncrl train`."""
+    parser = make_parser(__doc__, repeats=0)
+    parser.add_argument("--task", choices=sorted(TASKS), default="cartpole-dqn")
+    parser.add_argument("--against", choices=["sb3", "sync"], default="sb3")
+    parser.add_argument("--seeds", type=positive, default=10, help="0, 1, ... of both sides")
+    parser.add_argument("--max-seconds", type=float, default=600.0, help="of one run")
+    parser.add_argument("--fresh", action="store_true", help="forget an earlier result")
+    parser.add_argument("--venv", type=Path, default=PEER_VENV, help="of the peer")
+    parser.add_argument("options", nargs="*", help="for asyncrl train")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train what is still missing, seed by seed, and keep each run as soon as it is done."""
+    args, origin = arguments(), provenance()
+    task = TASKS[args.task]
+    name = f"time_to_score_{args.task.replace('-', '_')}"
+    if args.against == "sync":
+        name = "async_vs_sync"
+    identity = {
+        "task": args.task,
+        "max_seconds": args.max_seconds,
+        "options": args.options,
+        "code": fingerprint(),
+        "machine": origin["machine"],
+    }
+    runs = [] if args.fresh else load_runs(args.results / f"{name}.json", identity)
+    sides: dict[str, Callable[[int], Run]] = {
+        "asyncrl": lambda seed: train_ours(task, seed, args.max_seconds, args.options)
+    }
+    if args.against == "sync":
+        sides["sync"] = lambda seed: train_in_one_process(args.task, seed, args.max_seconds)
+    elif python := peer_python(args.venv):
+        sides["sb3"] = lambda seed: train_peer(python, task, seed, args.max_seconds)
+    tell = partial(keep, args, name, __doc__, origin=origin)
+    details = {"identity": identity, "runs": runs}
+    done = {(run["side"], run["seed"]) for run in runs}
+    for seed in range(args.seeds):
+        for side, train in sides.items():
+            if (side, seed) not in done:
+                load = os.getloadavg()[0]
+                runs.append({"side": side, "seed": seed, **train(seed), "load_before": load})
+                note(f"seed {seed}: {side} {runs[-1]['seconds']} s")
+                tell(compared(task, runs), details=details, quiet=True)
+    tell(compared(task, runs), details=details)
+
+
+if __name__ == "__main__":
+    main()
