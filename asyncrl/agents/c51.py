@@ -112,7 +112,7 @@ class C51Network(nn.Module):
     def logits(self, obs: NetworkInput) -> Tensor:
         """Return logits (B, actions, atoms)."""
         logits: Tensor = self.body(obs)
-        return logits.reshape(len(logits), -1, len(self.atoms))
+        return logits.reshape(logits.shape[0], -1, len(self.atoms))
 
     def mean(self, logits: Tensor) -> Tensor:
         """Return the means (...) of distributions (..., atoms)."""

@@ -1,9 +1,9 @@
 """Policies in files of plain arrays, which `policy_numpy.py` acts by, or in ONNX models.
 
 The network is traced: what it does to a batch of observations becomes a list of operations. So
-networks of the user's own can be exported, too, as far as they consist of operations that
-`policy_numpy.OPERATIONS` lists. Where there is a memory, it goes in beside the observations and
-comes out beside the answer.
+networks of the user's own can be exported, too: to arrays as far as they consist of operations
+that `policy_numpy.OPERATIONS` lists, to ONNX as far as torch can write them. Where there is a
+memory, it goes in beside the observations and comes out beside the answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from asyncrl.agents.parts.networks import NetworkInput, input_scale, observation_reader
+from asyncrl.agents.parts.networks import input_scale
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import RecurrentCore
 from asyncrl.agents.parts.torch_agent import TorchPolicy
@@ -69,18 +69,18 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     memory_size = _memory_size(policy.model)
     size = _CHECKED_REMEMBERING if memory_size else _CHECKED
     play = _played(policy, spec.observation, *size)
-    network = copy.deepcopy(policy.model).cpu().eval()
-    read_obs = observation_reader(spec.observation)
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "observation": _observation(spec.observation),
+        "action": _action(spec.action, squashed=policy.squashed),
+    }
+    named = isinstance(spec.observation, PackedSpec)
+    network = _Traced(
+        copy.deepcopy(policy.model).cpu(), [*said["observation"]] if named else None, memory_size
+    ).eval()
     for rows in (_TRACED_ROWS, 1):  # a network that looks at how many rows there are gets only one
-        inputs = read_obs(torch.from_numpy(play.obs[0][:rows]))
-        description, arrays = _trace(network, inputs, memory_size)
-        description |= {
-            "format": FORMAT,
-            "any_batch": rows > 1,
-            "observation": _observation(spec.observation),
-            "action": _action(spec.action, squashed=policy.squashed),
-        }
-        content, exported = make(description, arrays, rows)
+        fields = [*_by_field(spec.observation, play.obs[0][:rows]).values()]
+        content, exported = make(network, fields, said | {"any_batch": rows > 1})
         if _acts_so(exported, spec, play):
             path.write_bytes(content)
             return
@@ -91,10 +91,13 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
 
 
 def _numpy_file(
-    description: dict[str, Any], arrays: dict[str, Array], _: int
+    network: _Traced, fields: list[Array], said: dict[str, Any]
 ) -> tuple[bytes, _Exported]:
     """Return a file for `policy_numpy.py`, and what acts by it."""
-    told = np.frombuffer(json.dumps(description).encode(), np.uint8)
+    scales = [field["scale"] for field in said["observation"].values()]
+    read = [torch.from_numpy(x).float() / scale for x, scale in zip(fields, scales, strict=True)]
+    description, arrays = _operations(network, read)
+    told = np.frombuffer(json.dumps(said | description).encode(), np.uint8)
     file = io.BytesIO()
     np.savez_compressed(file, description=told, **arrays)  # type: ignore[arg-type]  # no options
     file.seek(0)
@@ -102,18 +105,20 @@ def _numpy_file(
 
 
 def _onnx_file(
-    description: dict[str, Any], arrays: dict[str, Array], rows: int
+    network: _Traced, fields: list[Array], said: dict[str, Any]
 ) -> tuple[bytes, _Exported]:
-    """Return an ONNX model of what was traced with so many rows, and what acts by it."""
+    """Return an ONNX model, and what acts by it."""
     try:
-        from asyncrl.export import onnx_policy  # noqa: PLC0415  # needs an optional package
+        from asyncrl.export import onnx_policy  # noqa: PLC0415  # needs optional packages
     except ImportError as error:
         raise ConfigError(
             "a file that ends in .onnx needs a package that is not installed: "
             "pip install asyncrl[onnx]"
         ) from error
-    content = onnx_policy.onnx_model(description, arrays, rows)
-    return content, onnx_policy.EvaluatedModel(content)
+    acting = onnx_policy.Acting(network, said).eval()
+    program = _trace(acting, [torch.from_numpy(x) for x in fields], network.memory_size)
+    content = onnx_policy.onnx_model(program, said, remembers=network.memory_size > 0)
+    return content, onnx_policy.RunningModel(content)
 
 
 def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
@@ -124,9 +129,8 @@ def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
     for obs, begins, expected in zip(*play, strict=True):
         exported.reset(begins)
         try:
-            action = exported.act(
-                observation.unpack(obs) if isinstance(observation, PackedSpec) else obs
-            )
+            fields = _by_field(observation, obs)
+            action = exported.act(fields if isinstance(observation, PackedSpec) else obs)
         except ValueError:  # shapes that do not fit: the network has looked at how many rows
             return False
         if action.shape != expected.shape or not np.allclose(action, expected, _ATOL, atol):
@@ -168,6 +172,10 @@ def _draw(box: BoxSpec, count: int, random: np.random.Generator) -> Array:
         low, high = box.low.astype(np.int64), box.high.astype(np.int64)
         return random.integers(low, high, shape, endpoint=True).astype(box.dtype)
     return random.standard_normal(shape).clip(box.low, box.high).astype(box.dtype)
+
+
+def _by_field(observation: BoxSpec | PackedSpec, obs: Array) -> dict[str, Array]:
+    return observation.unpack(obs) if isinstance(observation, PackedSpec) else {"": obs}
 
 
 def _observation(observation: BoxSpec | PackedSpec) -> dict[str, Any]:
@@ -215,16 +223,16 @@ def _within(model: nn.Module) -> nn.Module:
 class _Traced(nn.Module):
     """A network whose inputs are tensors without names, the memory behind the others."""
 
-    def __init__(self, network: nn.Module, names: list[str] | None, *, remembers: bool) -> None:
+    def __init__(self, network: nn.Module, names: list[str] | None, memory_size: int) -> None:
         super().__init__()
         self.network = network
+        self.memory_size = memory_size
         self._names = names
-        self._remembers = remembers
 
     def forward(self, *inputs: Tensor) -> object:
-        fields = inputs[:-1] if self._remembers else inputs
+        fields = inputs[:-1] if self.memory_size else inputs
         obs = fields[0] if self._names is None else dict(zip(self._names, fields, strict=True))
-        if not self._remembers:
+        if not self.memory_size:
             return self.network(obs)
         seen = self.network.see(obs) if isinstance(self.network, Normalized) else obs
         step: Any = _within(self.network).step
@@ -232,24 +240,27 @@ class _Traced(nn.Module):
 
 
 def _trace(
-    network: nn.Module, obs: NetworkInput, memory_size: int
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the operations that lead from inputs to the answer, and the arrays in them."""
-    names = None if isinstance(obs, Tensor) else list(obs)
-    fields = [obs] if isinstance(obs, Tensor) else obs.values()
-    inputs = [tensor.contiguous() for tensor in fields]
+    module: nn.Module, fields: list[Tensor], memory_size: int
+) -> torch.export.ExportedProgram:
+    """Return what a module does to fields, and to a memory if there is one."""
+    inputs = [field.contiguous() for field in fields]
     rows = len(inputs[0])
     if memory_size:
         inputs.append(torch.zeros(rows, memory_size))
     any_rows = {0: torch.export.Dim.AUTO} if rows > 1 else None
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", FutureWarning)  # torch's own
-        program = torch.export.export(
-            _Traced(network, names, remembers=memory_size > 0),
-            tuple(inputs),
-            dynamic_shapes=((any_rows,) * len(inputs),),
+        return torch.export.export(
+            module, tuple(inputs), dynamic_shapes=((any_rows,) * len(inputs),)
         )
-        program = program.run_decompositions({})
+
+
+def _operations(network: _Traced, fields: list[Tensor]) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the operations that lead from inputs to the answer, and the arrays in them."""
+    traced = _trace(network, fields, network.memory_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own
+        program = traced.run_decompositions({})
     signature = program.graph_signature
     own = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     own |= signature.inputs_to_lifted_tensor_constants
@@ -264,9 +275,9 @@ def _trace(
     arrays = {name: known[path].detach().numpy() for name, path in own.items() if name in used}
     answer, *others = (places.get(name, name) for name in signature.user_outputs)
     description = {"operations": operations, "answer": answer, "memory": None}
-    if memory_size:
-        at = {"input": f"input {len(inputs) - 1}", "after": others[0]}
-        description["memory"] = {"size": memory_size, **at}
+    if network.memory_size:
+        at = {"input": f"input {len(fields)}", "after": others[0]}
+        description["memory"] = {"size": network.memory_size, **at}
     return description, arrays
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
@@ -120,7 +120,7 @@ def test_an_onnx_model_stands_alone(
         rf"{to} holds the model after \d+ optimisation steps\n", capsys.readouterr().out
     )
     assert [*tmp_path.iterdir()] == [to]
-    (action,) = ReferenceEvaluator(str(to)).run(None, {"obs": OBS})
+    (action,) = InferenceSession(str(to)).run(None, {"obs": OBS})
     assert np.array_equal(action, actions_of(trained.directory, "best"))
 
 

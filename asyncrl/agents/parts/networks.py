@@ -265,7 +265,7 @@ class OneHot(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return (B, all choices) of observations (B, ...)."""
-        return (obs.reshape(len(obs), -1)[:, self.place] == self.value).float()
+        return (obs.reshape(obs.shape[0], -1)[:, self.place] == self.value).float()
 
 
 class FieldsEncoder(nn.Module):
