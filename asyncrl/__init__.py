@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SyncModel,
         TellsPriorities,
     )
+    from asyncrl.core.callback import Callback, Training
     from asyncrl.core.env import BatchEnv, EnvSpec
     from asyncrl.core.errors import (
         ActorFailed,
@@ -81,6 +82,7 @@ __all__ = [
     "AsyncTrainer",
     "AsyncTrainerConfig",
     "BatchEnv",
+    "Callback",
     "CheckpointError",
     "Checkpointer",
     "CollectThenTrain",
@@ -122,6 +124,7 @@ __all__ = [
     "TellsPriorities",
     "Trainer",
     "TrainerConfig",
+    "Training",
     "Trajectories",
     "Trajectory",
     "TrajectoryConfig",
@@ -152,6 +155,7 @@ _HOMES = {
         "SyncModel",
         "TellsPriorities",
     ],
+    "core.callback": ["Callback", "Training"],
     "core.env": ["BatchEnv", "EnvSpec"],
     "core.errors": [
         "ActorFailed",

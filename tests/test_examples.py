@@ -8,6 +8,7 @@ import pytest
 
 from examples import (
     atari,
+    callback,
     dict_observations,
     dqn_cartpole,
     embed,
@@ -70,6 +71,13 @@ def test_recurrent_learns_from_sequences() -> None:
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert embed.main(opt_steps=400).opt_steps == 400
     assert "400 steps" in capsys.readouterr().out
+
+
+def test_callback_evaluates_and_records(capsys: pytest.CaptureFixture[str]) -> None:
+    result = callback.main(opt_steps=60, every=20)
+    assert result.opt_steps in {20, 40, 60}, "a large gain may end it"
+    assert result.last_score is not None
+    assert "after 20 optimisation steps" in capsys.readouterr().out
 
 
 def test_offline_learns_from_what_a_run_has_saved() -> None:

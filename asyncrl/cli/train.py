@@ -25,7 +25,7 @@ from asyncrl.cli.run_directory import (
 )
 from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune import tune
-from asyncrl.core.agent import AgentConfig
+from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -300,7 +300,7 @@ def _build(
 ) -> AsyncTrainer:
     config = arguments.config
     return build_async_trainer(
-        _agent(arguments, run_dir),
+        config.agent,
         config.env_config().build,
         config,
         stop=config.stop_condition(),
@@ -313,21 +313,18 @@ def _build(
         ),
         checkpoint_dir=run_dir / "checkpoints",
         resume=resume,
+        callbacks=_callbacks(arguments.output, run_dir),
         interrupter=interrupter,
         run_config=to_plain(config),
     )
 
 
-def _agent(arguments: TrainArguments, run_dir: Path) -> AgentConfig:
-    if not arguments.output.profile_opt_steps:
-        return arguments.config.agent
-    from asyncrl.agents.parts.torch_config import ProfiledConfig
+def _callbacks(output: Output, run_dir: Path) -> list[Callback]:
+    if not output.profile_opt_steps:
+        return []
+    from asyncrl.agents.parts.profiler import Profiler
 
-    return ProfiledConfig(
-        agent=arguments.config.agent,
-        trace=run_dir / "profile.json",
-        opt_steps=arguments.output.profile_opt_steps,
-    )
+    return [Profiler(run_dir / "profile.json", output.profile_opt_steps)]
 
 
 def _concrete(config: RunConfig) -> RunConfig:

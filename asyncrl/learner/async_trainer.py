@@ -22,7 +22,7 @@ from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batche
 from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig, take_snapshot
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag, Staleness
@@ -138,7 +138,8 @@ class AsyncTrainer(BaseTrainer):
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
-        info = self.books.snapshot()
+        counts = self.books.counts
+        info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
         self.books.watch.lap("publish")

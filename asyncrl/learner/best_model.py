@@ -23,6 +23,7 @@ _FEWEST_EPISODES = 20
 
 _SPELLING = re.compile(r"(?:(min|max):)?(.+)")
 _OF_EVALUATIONS = "eval/"
+_PREFIXES = {name.partition("/")[0] for name in METRICS if "/" in name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,11 @@ class BestBy:
                 f"in min:agent/loss, got {text!r}"
             )
         way, metric = fitting.groups()
-        # Evaluators of the user's own may say anything of an evaluation.
-        if describe(metric) is None and not metric.startswith(_OF_EVALUATIONS):
+        # Evaluators of the user's own may say anything of an evaluation, callbacks anything else
+        # under prefixes of their own.
+        prefix, slash, _ = metric.partition("/")
+        theirs = slash and (prefix == "eval" or prefix not in _PREFIXES)
+        if describe(metric) is None and not theirs:
             raise ConfigError(
                 f"books.best_by={text!r} names no metric that a run records; {_near(metric)}"
             )

@@ -50,6 +50,8 @@ def take_snapshot(agent: SyncModel, *, opt_steps: int, env_steps: int) -> ModelI
 
 logger = logging.getLogger(__name__)
 
+_POLL_S = 0.005
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookkeepingConfig:
@@ -195,6 +197,22 @@ class Bookkeeper:
             logger.warning("the evaluation of the last model took too long and was given up")
         self.watch.lap("eval")
 
+    def evaluate(self, timeout_s: float) -> float | None:
+        """Evaluate the newest model as soon as may be; return its score if it comes in time."""
+        site, deadline = self._evaluation, self._clock() + timeout_s
+        if site is None:
+            raise ConfigError(
+                "nothing evaluates in this run: evaluation.where is off, or no evaluator was given"
+            )
+        self._eval_due = True
+        self._evaluate(site)
+        while self._eval_due or site.busy:
+            if self._clock() >= deadline or self._interrupter.urgent:
+                return None
+            time.sleep(_POLL_S)
+            self._evaluate(site)
+        return self._last_score
+
     def save(self) -> None:
         """Save a checkpoint to go on from."""
         if self._saver:
@@ -207,7 +225,7 @@ class Bookkeeper:
                 "config": self._run_config,
                 "run": dict(state.numbers),
             }
-            groups = {"model": self.snapshot().params, "agent": self._agent.state()}
+            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
             self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
             self.watch.lap("save")
 
@@ -281,15 +299,16 @@ class Bookkeeper:
         self._take_scores(site)
         if self._eval_due and not site.busy:
             self._eval_due = False
-            self._request(site)
-            self._take_scores(site)
+            if self._evaluated_opt_steps != self.counts.opt_steps:
+                self._request(site)
+                self._take_scores(site)
 
     def _request(self, site: EvaluationSite) -> None:
         self._evaluated_opt_steps = self.counts.opt_steps
-        site.request(self.snapshot())
+        site.request(self._snapshot())
         self.watch.lap("eval")
 
-    def snapshot(self) -> ModelInfo:
+    def _snapshot(self) -> ModelInfo:
         """Return the agent's model, numbered by the run's counts; refuse one that is not finite."""
         counts = self.counts
         return take_snapshot(self._agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
@@ -317,7 +336,7 @@ class Bookkeeper:
         if not self.counts.opt_steps:
             self._best.pass_over(record)
         elif not self._best.by.of_evaluations:
-            self._keep_if_best(record, self.snapshot)
+            self._keep_if_best(record, self._snapshot)
 
     def _keep_if_best(self, record: Record, model: Callable[[], ModelInfo]) -> None:
         best = self._best.offer(record, model)
@@ -341,7 +360,7 @@ class Bookkeeper:
     def _wait_until_free(self, site: EvaluationSite, deadline: float) -> None:
         while site.busy and self._clock() < deadline and not self._interrupter.urgent:
             self._take_scores(site)
-            time.sleep(0.005)
+            time.sleep(_POLL_S)
 
     def _record(self, agent_record: Mapping[str, SupportsFloat]) -> Record:
         record = self._pace.axes() | self._told()

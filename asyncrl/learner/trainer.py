@@ -12,7 +12,7 @@ stepped in between (`Trainer`), or experience that is there already (`OfflineTra
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, SupportsFloat, TypedDict
 
@@ -20,32 +20,41 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import going_on_from
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, CountsEnvSteps, optimised
+from asyncrl.core.callback import Callback
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
+from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.stop_conditions import StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
 
 
-class TrainerParts(TypedDict, total=False):
-    """What every trainer takes beside its own."""
+class CommonParts(TypedDict, total=False):
+    """What every way to train passes on to its trainer."""
 
     recorder: Recorder | None
     """Who keeps the numbers."""
+
+    callbacks: Sequence[Callback]
+    """What else is done in the course of the run; see `core/callback.py`."""
+
+    run_config: Mapping[str, object] | None
+    """Plain values for the recorder and for checkpoints."""
+
+
+class TrainerParts(CommonParts, total=False):
+    """What every trainer takes beside its own."""
 
     checkpointer: Checkpointer | None
     """Where checkpoints go; without it none are saved."""
 
     stop: StopCondition | None
     """When to stop; without it only the interrupter or an error ends the run."""
-
-    run_config: Mapping[str, object] | None
-    """Plain values for the recorder and for checkpoints."""
 
     checkpoint: Checkpoint | None
     """What to go on from."""
@@ -82,12 +91,14 @@ class BaseTrainer(ABC):
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
             setup=setup,
-            state=lambda: self._state(save_replay=books.save_replay),
+            state=lambda: self._whole_state(save_replay=books.save_replay),
         )
+        self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         if checkpoint := parts.get("checkpoint"):
             with going_on_from(checkpoint):
                 self.books.restore(checkpoint)
                 self._restore(checkpoint)
+            self._callbacks.restore(checkpoint.meta["run"])
 
     # --- what trainers differ in ------------------------------------------------------------------
 
@@ -138,6 +149,11 @@ class BaseTrainer(ABC):
     # --- a run ------------------------------------------------------------------------------------
 
     @property
+    def opt_steps(self) -> int:
+        """Optimisation steps of the run so far."""
+        return self.books.counts.opt_steps
+
+    @property
     def should_stop(self) -> bool:
         """Whether the run is to end: a stop condition, a signal, the user, or a failure."""
         return self.interrupter.is_set
@@ -159,6 +175,7 @@ class BaseTrainer(ABC):
         self._has_begun = self._runs = True
         try:
             self.books.start(self._run_config, [self._told])
+            self._callbacks.begin()
             self._begin()
         except BaseException as error:
             self._end(error)
@@ -197,11 +214,7 @@ class BaseTrainer(ABC):
         No more are drawn at once than there are `turns_left`, this one included, if that is given.
         Raises the error of whichever part of the run has failed, so that no loop goes on alone.
         """
-        if not self._runs:
-            raise ConfigError(
-                "the run has not begun, or is over: put the loop into `with trainer:`, which "
-                "begins and ends it, or call trainer.train()"
-            )
+        self._check_runs()
         self.interrupter.raise_if_failed()
         return self._take(turns_left)
 
@@ -217,10 +230,21 @@ class BaseTrainer(ABC):
         self._learned()
 
     def keep_books(self) -> None:
-        """Evaluate, record, save and stop, whatever of it is due."""
+        """Call callbacks; evaluate, record, save and stop, whatever of it is due."""
         self.books.counts.env_steps = self.env_steps
-        self.books.turn(self.newest_record)
+        self._callbacks.step()
+        self.books.turn(self._numbers)
         self.books.watch.lap("other")
+
+    def evaluate(self, timeout_s: float = 0.0) -> float | None:
+        """Evaluate the model as it is now; return its score, which may make it the best one.
+
+        Beside a process that evaluates, the score comes later: it is waited for as long as
+        `timeout_s`, and None is returned where it is not there by then. It is recorded, and may
+        make the model the best one, all the same.
+        """
+        self._check_runs()
+        return self.books.evaluate(timeout_s)
 
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's numbers of the newest optimisation step."""
@@ -241,19 +265,37 @@ class BaseTrainer(ABC):
             self.interrupter.take_steps(*self._release(), self.books.close_saver)
             self.interrupter.raise_if_failed()
 
+    def _check_runs(self) -> None:
+        if not self._runs:
+            raise ConfigError(
+                "the run has not begun, or is over: put the loop into `with trainer:`, which "
+                "begins and ends it, or call trainer.train()"
+            )
+
+    def _numbers(self) -> dict[str, SupportsFloat]:
+        return {**self.newest_record(), **self._callbacks.record()}
+
+    def _whole_state(self, *, save_replay: bool) -> RunState:
+        groups, numbers = self._state(save_replay=save_replay)
+        return RunState(groups, {**numbers, **self._callbacks.state()})
+
     def _loop(self) -> None:
         for batch in self.batches():
             self.learn(batch)
 
     def _end(self, error: BaseException | None) -> None:
         """End in the order that loses nothing; each step is taken whatever became of the others."""
-        self._runs = False
         if error is None:
             self.interrupter.take_steps(self._finish)
         else:
             self.interrupter.fail(error)
+        self._runs = False
         self.interrupter.take_steps(
-            *self._ends(), self._close_evaluation, self._close_books, self._close_saver
+            *self._ends(),
+            self._close_evaluation,
+            self._close_books,
+            *self._callbacks.closing(),
+            self._close_saver,
         )
         try:
             self.interrupter.raise_if_failed()
@@ -265,6 +307,8 @@ class BaseTrainer(ABC):
         self._end_learning()
         self.books.counts.env_steps = self.env_steps
         self.books.finish()
+        if not self.interrupter.urgent:
+            self._callbacks.end()
         self.interrupter.stop("the loop ended")
 
     def _save_last(self) -> None:
@@ -276,7 +320,7 @@ class BaseTrainer(ABC):
 
     def _close_books(self) -> None:
         self.books.counts.env_steps = self.env_steps
-        self.books.close(self.newest_record)
+        self.books.close(self._numbers)
 
     def _close_saver(self) -> None:
         """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""

@@ -15,6 +15,7 @@ from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
+from asyncrl.core.callback import Callback
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
@@ -54,6 +55,7 @@ class RunParts(TypedDict, total=False):
     checkpoint_dir: Path | None
     resume: bool
     strategy: Strategy | None
+    callbacks: Sequence[Callback]
     interrupter: Interrupter | None
     run_config: Mapping[str, object] | None
 
@@ -85,6 +87,7 @@ def build_async_trainer(
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     strategy: Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
     interrupter: Interrupter | None = None,
     run_config: Mapping[str, object] | None = None,
 ) -> AsyncTrainer:
@@ -103,6 +106,7 @@ def build_async_trainer(
         checkpoint_dir: Where checkpoints go; without it none are saved.
         resume: Go on from the newest whole checkpoint in that directory.
         strategy: A training loop of your own.
+        callbacks: What else is done in the course of the run; see `core/callback.py`.
         interrupter: Stops the run from outside, with a reason.
         run_config: Plain values for the recorder to keep beside its numbers.
     """
@@ -149,6 +153,7 @@ def build_async_trainer(
             checkpointer=checkpointer,
             stop=stop,
             strategy=strategy,
+            callbacks=callbacks,
             setup=plan.setup,
             run_config=run_config,
             checkpoint=checkpoint,

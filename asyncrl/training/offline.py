@@ -16,7 +16,6 @@ only. What was learned can be improved online by `train_async` with the same con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Record, Recorder
+from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     ReplayBufferConfig,
@@ -49,7 +48,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, TrainerParts
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
 
@@ -155,11 +154,10 @@ def train_from_data(
     config: OfflineConfig | None = None,
     *,
     stop: StopCondition,
-    recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
-    run_config: Mapping[str, object] | None = None,
+    **parts: Unpack[CommonParts],
 ) -> TrainResult:
     """Train an agent on saved segments, or on a filled buffer, and return how it went.
 
@@ -173,7 +171,10 @@ def train_from_data(
     never = not config.books.eval_interval_opt_steps
     check_can_hold(stop, {"play": config.play is None, "books.eval_interval_opt_steps": never})
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=config.books.keep_checkpoints, resume=resume, config=run_config
+        checkpoint_dir,
+        keep=config.books.keep_checkpoints,
+        resume=resume,
+        config=parts.get("run_config"),
     )
     with ExitStack() as closing:
         if checkpointer:
@@ -190,12 +191,11 @@ def train_from_data(
             batch_size=config.batch_size,
             books=config.books,
             evaluator=_make_evaluator(config, env),
-            recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
-            run_config=run_config,
             checkpoint=checkpoint,
+            **parts,
         ).train()
 
 

@@ -18,7 +18,7 @@ from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
 from asyncrl.core.interrupter import Interrupter
-from asyncrl.core.recorder import Record, Recorder
+from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import (
     ReplayBuffer,
     ReplayBufferConfig,
@@ -36,7 +36,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, TrainerParts
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.inline_actor import InlineActor
 
@@ -258,11 +258,10 @@ def train_sync(
     stop: StopCondition | None = None,
     make_eval_env: MakeBatchEnv | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
-    recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
-    run_config: Mapping[str, object] | None = None,
+    **parts: Unpack[CommonParts],
 ) -> TrainResult:
     """Train an agent in this process and thread, and return how it went.
 
@@ -271,8 +270,9 @@ def train_sync(
     config = config or SyncConfig()
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
+    keep, told = config.trainer.books.keep_checkpoints, parts.get("run_config")
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=config.trainer.books.keep_checkpoints, resume=resume, config=run_config
+        checkpoint_dir, keep=keep, resume=resume, config=told
     )
     with ExitStack() as closing:
         if checkpointer:
@@ -293,12 +293,11 @@ def train_sync(
             processor=processor,
             seed=config.seed,
             evaluator=_make_evaluator(config, make_eval_env or make_env, closing),
-            recorder=recorder,
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
-            run_config=run_config,
             checkpoint=checkpoint,
+            **parts,
         ).train()
 
 

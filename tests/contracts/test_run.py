@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -24,6 +28,19 @@ BATCH_SIZE = 8
 BOOKS = {"record_interval_s": 0.0, "record_interval_opt_steps": 2, "eval_interval_opt_steps": 0}
 
 
+class Scores:
+    """Scores a model by the steps that it has learned for."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def evaluate(self, policy: Any) -> Evaluation:
+        self.calls += 1
+        return Evaluation(float(policy.opt_steps), {})
+
+    def close(self) -> None: ...
+
+
 def with_actors(**parts: Any) -> BaseTrainer:
     stage = Stage(**{"books": BOOKS} | parts)
     stage.manager.at_start = lambda: (stage.say_hello(), stage.feed())
@@ -33,7 +50,7 @@ def with_actors(**parts: Any) -> BaseTrainer:
 def with_environments(**parts: Any) -> BaseTrainer:
     books = BookkeepingConfig(**parts.pop("books", BOOKS))
     settings = {"batch_size": BATCH_SIZE, "books": books}
-    return build(settings=settings, **{"stop": None} | parts)
+    return build(settings=settings, **{"stop": None, "evaluator": Scores()} | parts)
 
 
 def with_data(**parts: Any) -> BaseTrainer:
@@ -42,6 +59,7 @@ def with_data(**parts: Any) -> BaseTrainer:
         buffer.push(message.columns, message.rows)
     books = BookkeepingConfig(**parts.pop("books", BOOKS))
     agent = parts.pop("agent", None) or ConstantAgent()
+    parts = {"evaluator": Scores()} | parts
     return OfflineTrainer(agent, buffer, batch_size=BATCH_SIZE, books=books, **parts)
 
 
@@ -187,3 +205,157 @@ def test_reason_of_who_interrupts_it_stands_in_the_result(make: Make) -> None:
     trainer.interrupter.stop("not today")
     result = trainer.train()
     assert (result.stop_reason, result.opt_steps) == ("not today", 0)
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+class Noting(Callback):
+    """Notes when it is called, and what it was told when the run was resumed."""
+
+    def __init__(self, log: list[str], name: str, fails_in: str = "") -> None:
+        self.log, self.name, self.fails_in = log, name, fails_in
+        self.restored: Mapping[str, Any] = {}
+
+    def note(self, method: str) -> None:
+        self.log.append(f"{method} {self.name}")
+        if method == self.fails_in:
+            raise ArithmeticError(f"in {method}")
+
+    def begin(self, trainer: Training) -> None:
+        self.note("begin")
+
+    def step(self, trainer: Training) -> None:
+        self.note("step")
+
+    def record(self, trainer: Training) -> Mapping[str, float]:
+        self.note("record")
+        return {f"{self.name}/steps": float(trainer.opt_steps)}
+
+    def state(self, trainer: Training) -> Mapping[str, Any]:
+        self.note("state")
+        return {"at": trainer.opt_steps, "name": self.name}
+
+    def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
+        self.restored = state
+
+    def end(self, trainer: Training) -> None:
+        self.note("end")
+
+    def close(self, trainer: Training) -> None:
+        self.note("close")
+
+
+class NotingRecorder(MemoryRecorder):
+    def __init__(self, log: list[str]) -> None:
+        super().__init__()
+        self.log = log
+
+    def start(self, config: Mapping[str, object]) -> None:
+        self.log.append("start recorder")
+
+    def close(self, *, failed: bool) -> None:
+        self.log.append("close recorder")
+
+
+def test_callbacks_are_called_in_their_order_and_closed_in_the_opposite_one(make: Make) -> None:
+    log: list[str] = []
+    callbacks = [Noting(log, "a"), Noting(log, "b")]
+    make(recorder=NotingRecorder(log), callbacks=callbacks, stop=MaxOptSteps(3)).train()
+    steps = [word for word in log if word.startswith("step")]
+    assert steps[:2] * (len(steps) // 2) == steps == ["step a", "step b"] * (len(steps) // 2)
+    assert len(steps) >= 2 * 3, "turns without a batch count, too"
+    assert [word for word in log if not word.startswith(("step", "state"))] == [
+        *("start recorder", "begin a", "begin b"),
+        *("record a", "record b"),  # after two optimisation steps
+        *("end a", "end b", "record a", "record b", "close recorder", "close b", "close a"),
+    ]
+
+
+def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_best(
+    make: Make,
+) -> None:
+    recorder = MemoryRecorder()
+    trainer = make(
+        books=BOOKS | {"best_by": "mine/steps"},
+        recorder=recorder,
+        callbacks=[Noting([], "mine")],
+        stop=ReachesUpperBound("mine/steps", 5),
+    )
+    result = trainer.train()
+    assert result.stop_reason == "mine/steps reached 5 (6)"
+    assert (result.best_by, result.best_score, result.best_opt_steps) == ("mine/steps", 6.0, 6)
+    assert recorder.last("mine/steps") == 6.0
+
+
+METHODS = ["begin", "step", "record", "end", "close"]
+
+
+@pytest.mark.fault("F10")
+@pytest.mark.parametrize("method", METHODS)
+def test_callback_that_fails_ends_the_run_by_its_name_and_all_are_closed(
+    make: Make, method: str
+) -> None:
+    log: list[str] = []
+    callbacks = [Noting(log, "a"), Noting(log, "b", fails_in=method), Noting(log, "c")]
+    with pytest.raises(ArithmeticError, match=f"in {method}") as caught:
+        make(callbacks=callbacks, stop=MaxOptSteps(3)).train()
+    assert f"raised by callback Noting, in its `{method}`" in caught.value.__notes__
+    assert log[-3:] == ["close c", "close b", "close a"]
+
+
+@pytest.mark.fault("F12")
+def test_callbacks_end_only_where_there_is_time(make: Make) -> None:
+    log: list[str] = []
+
+    class Interrupts(Callback):
+        def step(self, trainer: Training) -> None:
+            trainer.interrupter.stop("a signal", urgent=True)
+
+    make(callbacks=[Interrupts(), Noting(log, "a")]).train()
+    assert "end a" not in log
+    assert log[-1] == "close a"
+
+
+@pytest.mark.fault("F21")
+def test_callback_goes_on_from_what_the_checkpoint_holds_of_it(make: Make, tmp_path: Path) -> None:
+    class Another(Noting):
+        pass
+
+    first = [Noting([], "a"), Noting([], "b")]
+    make(callbacks=first, checkpointer=Checkpointer(tmp_path), stop=MaxOptSteps(3)).train()
+    again = [Another([], "c"), Noting([], "a"), Noting([], "b"), Noting([], "d")]
+    saved = Checkpointer(tmp_path).load("3")
+    make(callbacks=again, checkpoint=saved, stop=MaxOptSteps(4)).train()
+    told = [{}, {"at": 3, "name": "a"}, {"at": 3, "name": "b"}, {}]
+    assert [callback.restored for callback in again] == told
+
+
+def test_what_is_no_callback_is_refused(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"derived from asyncrl\.Callback"):
+        make(callbacks=[print])
+
+
+# --- evaluations on demand ------------------------------------------------------------------------
+
+
+def test_evaluation_on_demand_tells_its_score_and_may_make_the_model_the_best(make: Make) -> None:
+    recorder = MemoryRecorder()
+    trainer = make(recorder=recorder, stop=MaxOptSteps(4))
+    scores: list[float | None] = []
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+            if trainer.opt_steps in {1, 3}:
+                scores += [trainer.evaluate(), trainer.evaluate()]
+    result = trainer.result()
+    assert scores == [1.0, 1.0, 3.0, 3.0]
+    assert [r["eval_reward"] for r in recorder.records if "eval_reward" in r] == [1.0, 3.0]
+    assert (result.best_score, result.best_opt_steps, result.last_score) == (3.0, 3, 3.0)
+
+
+@pytest.mark.parametrize("make", [with_environments, with_data])
+def test_evaluation_is_refused_where_nothing_evaluates(make: Make) -> None:
+    trainer = make(evaluator=None)
+    with trainer, pytest.raises(ConfigError, match="nothing evaluates in this run"):
+        trainer.evaluate()

@@ -8,21 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import ClassVar, Literal, SupportsFloat, TypeVar, cast
+from typing import ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.torch_agent import learning_mode
-from asyncrl.core.agent import Agent, AgentConfig, BatchKind, Policy, PolicyContext
-from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
+from asyncrl.core.agent import BatchKind
+from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 from asyncrl.core.settings import check_declared, check_not_negative
-from asyncrl.core.types import Columns
 
 Acceleration = Literal["off", "compile", "graphs"]
 
@@ -295,60 +292,3 @@ def _onednn() -> Iterator[None]:
         yield
     finally:
         settings.fp32_precision = before
-
-
-_SKIP_OPT_STEPS = 50  # they also load what is loaded lazily
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfiledConfig:
-    """Builds another config's agents, the learner's with a profiler around its `opt`."""
-
-    agent: AgentConfig
-    """The other one."""
-
-    trace: Path
-    """What to write: JSON for https://ui.perfetto.dev or chrome://tracing."""
-
-    opt_steps: int
-    """How many optimisation steps to record, after the first 50."""
-
-    def build(self, spec: EnvSpec, context: PolicyContext) -> Agent:
-        """Make the learner's agent."""
-        agent = self.agent.build(spec, context)
-        agent.opt = _Profiled(agent.opt, self.trace, self.opt_steps)  # type: ignore[method-assign]
-        return agent
-
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> Policy:
-        """Make an actor's policy, unchanged."""
-        return self.agent.build_policy(spec, context)
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the agent's."""
-        return self.agent.extra_columns(spec)
-
-
-class _Profiled:
-    """An `opt` that profiles some of its calls, once, and then is out of the way."""
-
-    def __init__(
-        self, opt: Callable[[Columns], Mapping[str, SupportsFloat]], trace: Path, opt_steps: int
-    ) -> None:
-        self._opt = opt
-        self._trace = trace
-        self._last = _SKIP_OPT_STEPS + opt_steps
-        self._done = 0
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(activities=activities)
-
-    def __call__(self, batch: Columns) -> Mapping[str, SupportsFloat]:
-        if self._done == _SKIP_OPT_STEPS:
-            self._profile.start()
-        record = self._opt(batch)
-        self._done += 1
-        if self._done == self._last:
-            self._profile.stop()
-            self._profile.export_chrome_trace(str(self._trace))
-        return record

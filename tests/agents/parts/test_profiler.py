@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.torch_config import ProfiledConfig
+from asyncrl.agents.parts.profiler import Profiler
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.replay_buffer import ReplayBuffer
+from asyncrl.core.types import Params
+from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.offline import OfflineTrainer
 
 SPEC = EnvSpec(BoxSpec((4,), "float32", np.full(4, -9.0), np.full(4, 9.0)), DiscreteSpec(2))
 BATCH = {
@@ -23,25 +28,39 @@ BATCH = {
 }
 
 
-def test_trace_holds_the_steps_asked_for_and_learning_is_the_same(tmp_path: Path) -> None:
-    trace, config, context = (
-        tmp_path / "profile.json",
-        DQNConfig(device="cpu"),
-        PolicyContext(seed=0),
-    )
-    profiled = ProfiledConfig(agent=config, trace=trace, opt_steps=3)
-    agent, plain = profiled.build(SPEC, context), config.build(SPEC, context)
-    assert profiled.extra_columns(SPEC) == config.extra_columns(SPEC)
-    assert type(profiled.build_policy(SPEC, context)) is type(config.build_policy(SPEC, context))
-    for _ in range(52):
-        agent.opt(BATCH)
-    assert not trace.exists(), "the third step to record has not been done"
-    for _ in range(4):
-        agent.opt(BATCH)
-    for _ in range(56):
-        plain.opt(BATCH)
+class Same:
+    """A buffer of one batch."""
+
+    capacity = 8
+    once = False
+
+    def sample(self, batch_size: int) -> dict[str, np.ndarray]:
+        return dict(BATCH)
+
+    def __len__(self) -> int:
+        return 8
+
+
+def train(opt_steps: int, *callbacks: Profiler) -> Params:
+    agent = DQNConfig(device="cpu").build(SPEC, PolicyContext(seed=0))
+    buffer: ReplayBuffer = Same()  # type: ignore[assignment]
+    OfflineTrainer(agent, buffer, stop=MaxOptSteps(opt_steps), callbacks=callbacks).train()
+    return agent.model_info().params
+
+
+@pytest.mark.parametrize(("opt_steps", "recorded"), [(56, 3), (52, 2)])
+def test_trace_holds_the_steps_asked_for_and_learning_is_the_same(
+    opt_steps: int, recorded: int, tmp_path: Path
+) -> None:
+    trace = tmp_path / "profile.json"
+    params, plain = train(opt_steps, Profiler(trace, opt_steps=3)), train(opt_steps)
     events = json.loads(trace.read_text())["traceEvents"]
     steps = [e for e in events if e.get("name") == "aten::_fused_adam_"]
-    assert len(steps) == 3
-    for name, value in plain.model_info().params.items():
-        np.testing.assert_array_equal(agent.model_info().params[name], value)
+    assert len(steps) == recorded
+    for name, value in plain.items():
+        np.testing.assert_array_equal(params[name], value)
+
+
+def test_run_that_ends_before_is_not_recorded(tmp_path: Path) -> None:
+    train(20, Profiler(tmp_path / "profile.json", opt_steps=3))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,51 @@
+"""Records where the learner's time goes, with torch's profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from asyncrl.core.callback import Callback, Training
+
+_SKIP_OPT_STEPS = 50  # they also load what is loaded lazily
+
+
+class Profiler(Callback):
+    """Profiles some turns of the learner, once, and then is out of the way."""
+
+    def __init__(self, trace: Path, opt_steps: int) -> None:
+        """Record `opt_steps` optimisation steps after the first 50.
+
+        `trace` becomes JSON for https://ui.perfetto.dev or chrome://tracing.
+        """
+        self._trace = trace
+        self._opt_steps = opt_steps
+        self._profile: profile | None = None
+        self._ends_at = 0
+
+    def begin(self, trainer: Training) -> None:
+        """Make the profiler, and see where the run begins."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(activities=activities)
+        self._ends_at = trainer.opt_steps + _SKIP_OPT_STEPS + self._opt_steps
+
+    def step(self, trainer: Training) -> None:
+        """Start or stop it, if it is time."""
+        if self._profile is None:
+            return
+        left = self._ends_at - trainer.opt_steps
+        if left <= 0:
+            self.close(trainer)
+        elif left <= self._opt_steps and self._profile.profiler is None:
+            self._profile.start()
+
+    def close(self, trainer: Training) -> None:
+        """Write what was recorded, also of a run that was shorter."""
+        if self._profile is not None and self._profile.profiler is not None:
+            self._profile.stop()
+            self._profile.export_chrome_trace(str(self._trace))
+        self._profile = None

@@ -1,0 +1,89 @@
+"""All callbacks of a run as one, which says of errors whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from asyncrl.core.callback import Callback, Training
+from asyncrl.core.errors import ConfigError
+
+
+class Callbacks:
+    """Calls each callback of a run in its turn."""
+
+    def __init__(self, callbacks: Sequence[Callback], trainer: Training) -> None:
+        for callback in callbacks:
+            if not isinstance(callback, Callback):
+                raise ConfigError(
+                    f"callbacks takes objects of classes derived from asyncrl.Callback, and "
+                    f"{callback!r} is none"
+                )
+        self._callbacks = tuple(callbacks)
+        self._trainer = trainer
+
+    def begin(self) -> None:
+        """Let each begin."""
+        for callback in self._callbacks:
+            with _naming(callback, "begin"):
+                callback.begin(self._trainer)
+
+    def step(self) -> None:
+        """Let each act after a turn."""
+        for callback in self._callbacks:
+            with _naming(callback, "step"):
+                callback.step(self._trainer)
+
+    def record(self) -> dict[str, float]:
+        """Return the numbers of all; of two of one name, those of the later one."""
+        numbers: dict[str, float] = {}
+        for callback in self._callbacks:
+            with _naming(callback, "record"):
+                told = callback.record(self._trainer)
+                numbers |= {name: float(value) for name, value in told.items()}
+        return numbers
+
+    def state(self) -> dict[str, list[object]]:
+        """Return what each needs to go on, for a checkpoint; nothing if there are no callbacks."""
+        states: list[object] = []
+        for callback in self._callbacks:
+            with _naming(callback, "state"):
+                states.append([type(callback).__name__, dict(callback.state(self._trainer))])
+        return {"callbacks": states} if states else {}
+
+    def restore(self, numbers: Mapping[str, Any]) -> None:
+        """Hand each what the checkpoint holds of one of its class, in their order."""
+        left = list(numbers.get("callbacks", ()))
+        for callback in self._callbacks:
+            name = type(callback).__name__
+            kept = next((one for one in left if one[0] == name), None)
+            if kept is not None:
+                left.remove(kept)
+                with _naming(callback, "restore"):
+                    callback.restore(self._trainer, kept[1])
+
+    def end(self) -> None:
+        """Let each act once learning is over."""
+        for callback in self._callbacks:
+            with _naming(callback, "end"):
+                callback.end(self._trainer)
+
+    def closing(self) -> Iterator[Callable[[], object]]:
+        """Yield the steps that close them, in the opposite order."""
+        for callback in reversed(self._callbacks):
+            yield partial(self._close, callback)
+
+    def _close(self, callback: Callback) -> None:
+        with _naming(callback, "close"):
+            callback.close(self._trainer)
+
+
+@contextmanager
+def _naming(callback: Callback, method: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised by callback {type(callback).__qualname__}, in its `{method}`")
+        raise
