@@ -7,21 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.core.agent import Policy, acted, evaluation_mode, forget
+from asyncrl.core.declared import Count, check_declared
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.env_checks import checked
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.settings import check_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeEvaluatorConfig:
     """How `EpisodeEvaluator` plays."""
 
-    episodes: int = 10
+    episodes: Count = 10
     """Episodes whose mean return is the score; the same ones in each evaluation."""
 
-    max_episode_steps: int = 100_000
+    max_episode_steps: Count = 100_000
     """An episode is cut here, so that an evaluation of an endless environment ends; what follows
     counts as the next episode."""
 
@@ -31,12 +30,6 @@ class EpisodeEvaluatorConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "play")
-        if self.episodes < 1:
-            raise ConfigError(f"play.episodes must be at least 1, got {self.episodes}")
-        if self.max_episode_steps < 1:
-            raise ConfigError(
-                f"play.max_episode_steps must be at least 1, got {self.max_episode_steps}"
-            )
 
 
 class EpisodeEvaluator:

@@ -20,11 +20,11 @@ from typing import Protocol
 import numpy as np
 
 from asyncrl.actor.step_processor import OneStep, Rows, Step, StepProcessor
+from asyncrl.core.declared import Count, CountOrOff, Share, check_declared
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import END, ColumnSpec
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Array, BoolArray, Columns, IntArray
 
 _FIRST_ROOM = 64
@@ -35,33 +35,26 @@ _FIRST_ROOM = 64
 class TrajectoryConfig:
     """Which trajectories become experience, and in what pieces. All lengths are in steps."""
 
-    min_length: int = 1
+    min_length: Count = 1
     """Shorter trajectories, and shorter clips, are discarded, and counted."""
 
-    max_length: int = 1000
+    max_length: Count = 1000
     """A trajectory that is longer is cut here, and goes on as another one."""
 
-    clip_length: int = 0
+    clip_length: CountOrOff = 0
     """Trajectories are stored in clips of this length; what is left at a trajectory's end is a
     shorter one. 0 stores them whole."""
 
-    clip_stride: int = 0
+    clip_stride: CountOrOff = 0
     """Steps between the beginnings of two clips: fewer than `clip_length` let clips overlap, more
     leave steps out. 0 is the same as `clip_length`."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trajectory")
-        if self.min_length < 1:
-            raise ConfigError(f"trajectory.min_length must be at least 1, got {self.min_length}")
         if self.max_length < self.min_length:
             raise ConfigError(
                 f"trajectory.max_length={self.max_length} is less than min_length="
                 f"{self.min_length}, so every trajectory would be discarded; make it larger"
-            )
-        if self.clip_length < 0 or self.clip_stride < 0:
-            raise ConfigError(
-                "trajectory.clip_length and clip_stride must be 0 (off) or more, got "
-                f"{self.clip_length} and {self.clip_stride}"
             )
         if 0 < self.clip_length < self.min_length:
             raise ConfigError(
@@ -118,15 +111,14 @@ class ReturnToGo:
     Beyond the end of a trajectory that was cut there are none: nothing is bootstrapped.
     """
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount of a reward one step later."""
 
     name: str = "return_to_go"
     """Of the column."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"gamma of ReturnToGo must lie in [0, 1], got {self.gamma}")
+        check_declared(self, "ReturnToGo")
 
     @property
     def columns(self) -> tuple[ColumnSpec, ...]:

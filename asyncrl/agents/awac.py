@@ -44,8 +44,8 @@ from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Positive
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.settings import check_positive
 from asyncrl.core.types import Columns
 
 
@@ -53,14 +53,10 @@ from asyncrl.core.types import Columns
 class AWACConfig(WeightedCloningConfig):
     """Settings of advantage-weighted actor-critic; see `CloningConfig` for those of its policy."""
 
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned; the
     paper's lambda. With `normalize_reward`, 0.1 is a start; much less clones only the few actions
     that critics overrate most."""
-
-    def __post_init__(self) -> None:
-        WeightedCloningConfig.__post_init__(self)
-        check_positive("temperature", self.temperature)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> AWACAgent:
         """Make the learner's agent."""

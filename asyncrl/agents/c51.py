@@ -20,9 +20,9 @@ What differs on purpose:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Finite, Within
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 
@@ -45,13 +46,13 @@ class C51Config(QConfig):
     (images within [0, 1]), or a dict of such by field name, to logits (batch, n_actions * n_atoms)
     or (batch, n_actions, n_atoms). Must be importable, or cloudpickle-able."""
 
-    n_atoms: int = 51
+    n_atoms: Annotated[int, Within("[2, inf)")] = 51
     """Returns that probabilities are learned of."""
 
-    v_min: float = -10.0
+    v_min: Finite = -10.0
     """The least of them. Returns below count as this one."""
 
-    v_max: float = 10.0
+    v_max: Finite = 10.0
     """The largest of them. Returns above count as this one."""
 
     double: bool = False
@@ -60,12 +61,9 @@ class C51Config(QConfig):
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
         self.check_shapes(self.network)
-        if self.n_atoms < 2:
-            raise ConfigError(f"agent.n_atoms must be at least 2, got {self.n_atoms}")
-        if not -math.inf < self.v_min < self.v_max < math.inf:
+        if not self.v_min < self.v_max:
             raise ConfigError(
-                "agent.v_min must be less than agent.v_max, and both finite, got "
-                f"{self.v_min} and {self.v_max}"
+                f"agent.v_min must be less than agent.v_max, got {self.v_min} and {self.v_max}"
             )
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> C51Agent:

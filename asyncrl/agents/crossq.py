@@ -39,7 +39,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +48,13 @@ from torch.nn.functional import batch_norm
 from asyncrl.agents.parts.actor_critic import ActorCritic, Bounds, check_policy_interval, make_actor
 from asyncrl.agents.parts.critics import EncodedCritics, SeparateCritics, make_critics
 from asyncrl.agents.parts.networks import Headed, NetworkInput, encoder_layers, n_features
-from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.agents.sac import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_not_negative, check_widths
 from asyncrl.core.types import Columns
 
 _EPSILON = 1e-3
@@ -179,29 +179,25 @@ def _layers(
 class CrossQConfig(SquashedConfig):
     """Settings of CrossQ."""
 
-    critic_hidden: tuple[int, ...] = (256, 256)
+    critic_hidden: Widths = (256, 256)
     """Widths of the hidden layers of each critic; those of the actor are `hidden`."""
 
-    actor_learning_rate: float | Schedule = 1e-3
+    actor_learning_rate: LearningRate = 1e-3
     """Of the actor's Adam."""
 
-    adam_beta1: float = 0.5
+    adam_beta1: Annotated[float, Within("[0, 1)")] = 0.5
     """How much of its former direction Adam keeps in each step, in [0, 1)."""
 
-    policy_interval_opt_steps: int = 3
+    policy_interval_opt_steps: Count = 3
     """Optimisation steps from one update of policy and temperature to the next."""
 
-    renorm_warmup_opt_steps: int = 100_000
+    renorm_warmup_opt_steps: Natural = 100_000
     """Training passes of a layer in which batches are normalised by themselves; running means and
     deviations are brought in later. The policy passes once in `policy_interval_opt_steps`."""
 
     def __post_init__(self) -> None:
         SquashedConfig.__post_init__(self)
-        check_widths("critic_hidden", self.critic_hidden)
-        if not 0.0 <= self.adam_beta1 < 1.0:
-            raise ConfigError(f"agent.adam_beta1 must lie in [0, 1), got {self.adam_beta1}")
         check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
-        check_not_negative("renorm_warmup_opt_steps", self.renorm_warmup_opt_steps)
 
     def check_accumulation(self) -> None:
         """Say why there is none here."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ from asyncrl.agents.parts.critics import ChoiceValues, SlowCopy, make_action_val
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.schedules import Schedule, check_schedule
+from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -58,12 +58,20 @@ from asyncrl.agents.parts.torch_agent import (
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
-from asyncrl.agents.sac import Temperature, check_temperature
+from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.declared import (
+    Count,
+    Natural,
+    NotNegative,
+    Positive,
+    PositiveOrOff,
+    Share,
+    Widths,
+    Within,
+)
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import check_not_negative, check_probability, check_widths
 from asyncrl.core.types import Array, Columns, ModelVersion
 
 Belief = Literal["least", "mean"]
@@ -73,17 +81,17 @@ Belief = Literal["least", "mean"]
 class DiscreteSACConfig(TorchConfig):
     """Settings of discrete soft actor-critic."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Widths of the hidden layers, of the actor and of each critic; for images, of those behind the
     convolutions."""
 
-    n_critics: int = 2
+    n_critics: Count = 2
     """Critics, each with a network of its own."""
 
     believe: Belief = "mean"
     """Which of the critics' values are learned from; the least underestimate."""
 
-    clip_change: float = 0.0
+    clip_change: PositiveOrOff = 0.0
     """Distance from its slow copy up to which a critic may learn freely, in units of Q values; 0
     sets no limit."""
 
@@ -95,50 +103,35 @@ class DiscreteSACConfig(TorchConfig):
     """Makes your own critic, and is called `n_critics` times: observations as above -> (B, actions)
     values."""
 
-    alpha: float | None = None
+    alpha: NotNegative | None = None
     """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
 
-    initial_alpha: float = 1.0
+    initial_alpha: Positive = 1.0
     """Temperature at which adapting starts."""
 
-    target_entropy_share: float = 0.5
+    target_entropy_share: Share = 0.5
     """Entropy that adapting aims at, as a share of the largest one, log of the actions' number."""
 
-    actor_learning_rate: float | Schedule = 3e-4
+    actor_learning_rate: Rate = 3e-4
     """Of the actor's Adam."""
 
-    critic_learning_rate: float | Schedule = 3e-4
+    critic_learning_rate: Rate = 3e-4
     """Of the critics' Adam."""
 
-    alpha_learning_rate: float = 3e-4
+    alpha_learning_rate: Positive = 3e-4
     """Of the temperature's Adam."""
 
-    tau: float = 0.005
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
     """How far the slow critics follow the critics, at each optimisation step."""
 
-    random_env_steps: int = 1000
+    random_env_steps: Natural = 1000
     """Environment steps of the whole run whose actions are uniformly random."""
 
-    max_grad_norm: float = 0.0
+    max_grad_norm: PositiveOrOff = 0.0
     """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
     them all as they are."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
-        check_widths("hidden", self.hidden)
-        if self.n_critics < 1:
-            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        if not 0.0 < self.tau <= 1.0:
-            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
-        check_not_negative("clip_change", self.clip_change)
-        check_temperature(self)
-        check_probability("target_entropy_share", self.target_entropy_share)
-        check_schedule("actor_learning_rate", self.actor_learning_rate, check_not_negative)
-        check_schedule("critic_learning_rate", self.critic_learning_rate, check_not_negative)
-        check_not_negative("random_env_steps", self.random_env_steps)
-        check_not_negative("max_grad_norm", self.max_grad_norm)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACAgent:
         """Make the learner's agent."""

@@ -27,7 +27,6 @@ What differs on purpose:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -52,7 +51,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.recurrent import MemoryKind
-from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.schedules import Rate, value_at
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     clip_gradients,
@@ -63,15 +62,10 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.declared import Finite, NotNegative, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.core.types import Columns, ModelVersion
 
 Optimizer = Literal["adam", "rmsprop"]
@@ -81,7 +75,7 @@ Optimizer = Literal["adam", "rmsprop"]
 class IMPALAConfig(TorchConfig):
     """V-trace actor-critic with one network, unless told otherwise without a memory."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Units of each hidden layer that policy and values share; for images, of those behind the
     convolutions."""
 
@@ -100,43 +94,43 @@ class IMPALAConfig(TorchConfig):
     optimizer: Optimizer = "adam"
     """What takes the steps."""
 
-    learning_rate: float | Schedule = 1e-3
+    learning_rate: Rate = 1e-3
     """Step size of the optimizer."""
 
-    optimizer_eps: float = 1e-5
+    optimizer_eps: Positive = 1e-5
     """What keeps the optimizer from dividing by 0."""
 
-    rmsprop_decay: float = 0.99
+    rmsprop_decay: Share = 0.99
     """How slowly RMSprop forgets the size of gradients."""
 
-    max_grad_norm: float = 0.5
+    max_grad_norm: PositiveOrOff = 0.5
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
 
-    value_weight: float = 0.5
+    value_weight: NotNegative = 0.5
     """Weight of the squared errors of values."""
 
-    entropy_weight: float | Schedule = 0.01
+    entropy_weight: Rate = 0.01
     """Weight of the policy's entropy, which keeps it from settling early."""
 
-    lambda_: float = 1.0
+    lambda_: Share = 1.0
     """Weight of later corrections in V-trace; less than 1 trades variance for bias."""
 
-    clip_rho: float = 1.0
+    clip_rho: Positive = 1.0
     """Largest importance of a correction of values."""
 
-    clip_c: float = 1.0
+    clip_c: Positive = 1.0
     """Largest importance that is passed on to earlier rows; no larger than `clip_rho`."""
 
-    clip_pg_rho: float = 1.0
+    clip_pg_rho: Positive = 1.0
     """Largest importance of an advantage."""
 
     normalize_advantages: bool = False
     """Shift and scale the advantages of each batch to mean 0 and standard deviation 1."""
 
-    reward_clip: float = 0.0
+    reward_clip: PositiveOrOff = 0.0
     """Rewards are clipped to this size, after any normalisation; 0 leaves them as they are."""
 
-    initial_log_std: float = 0.0
+    initial_log_std: Finite = 0.0
     """Of continuous actions: logarithm of the standard deviation at first, in units in which an
     action's bounds are -1 and 1."""
 
@@ -145,22 +139,11 @@ class IMPALAConfig(TorchConfig):
 
     def __post_init__(self) -> None:
         TorchConfig.__post_init__(self)
-        check_widths("hidden", self.hidden)
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accelerate={self.accelerate} wants batches of one shape, but those of "
                 "trajectories have now more and now fewer of them; leave it off"
             )
-        check_schedule("learning_rate", self.learning_rate, check_not_negative)
-        check_schedule("entropy_weight", self.entropy_weight, check_not_negative)
-        for name in ("optimizer_eps", "clip_rho", "clip_c", "clip_pg_rho"):
-            check_positive(name, getattr(self, name))
-        for name in ("max_grad_norm", "value_weight", "reward_clip"):
-            check_not_negative(name, getattr(self, name))
-        check_probability("rmsprop_decay", self.rmsprop_decay)
-        check_probability("lambda_", self.lambda_)
-        if not math.isfinite(self.initial_log_std):
-            raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
         if self.clip_c > self.clip_rho:
             raise ConfigError(
                 f"agent.clip_c must be no larger than agent.clip_rho={self.clip_rho}, got "

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -43,9 +44,8 @@ from asyncrl.agents.parts.critics import make_action_values, make_state_value
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_positive
 from asyncrl.core.types import Columns
 
 
@@ -56,21 +56,13 @@ class IQLConfig(WeightedCloningConfig):
     value_network: MakeNetwork | None = None
     """Makes your own network for the values of states: observations -> (B, 1)."""
 
-    expectile: float = 0.7
+    expectile: Annotated[float, Within("(0, 1)")] = 0.7
     """Of the action values in the data: 0.5 values what the data does on average, nearly 1 the best
     of it. 0.9 pays where good episodes must be pieced together."""
 
-    temperature: float = 1 / 3
+    temperature: Positive = 1 / 3
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned. With
     `normalize_reward`, 0.05 is a start."""
-
-    def __post_init__(self) -> None:
-        WeightedCloningConfig.__post_init__(self)
-        if not 0.0 < self.expectile <= 1.0:
-            raise ConfigError(f"agent.expectile must lie in (0, 1], got {self.expectile}")
-        if self.expectile == 1.0:
-            raise ConfigError("agent.expectile must be less than 1, of which nothing is learned")
-        check_positive("temperature", self.temperature)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
         """Make the learner's agent."""

@@ -47,16 +47,15 @@ from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Count, Positive, Widths
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IQNConfig(QConfig):
     """Settings of IQN."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Units of each hidden layer. The first one is a part of psi, unless observations are encoded
     by convolutions, or by `network`; the others are between the product and the quantiles."""
 
@@ -65,31 +64,24 @@ class IQNConfig(QConfig):
     [0, 1]), or a dict of such by field name, to features (batch, any number). Must be importable,
     or cloudpickle-able."""
 
-    n_quantiles: int = 8
+    n_quantiles: Count = 8
     """N: fractions that are drawn for the quantiles of the action taken, in each row."""
 
-    n_target_quantiles: int = 8
+    n_target_quantiles: Count = 8
     """N': fractions that are drawn for the quantiles of the target, in each row."""
 
-    n_acting_quantiles: int = 32
+    n_acting_quantiles: Count = 32
     """K: evenly spaced fractions whose quantiles' mean is the value of an action."""
 
-    n_cosines: int = 64
+    n_cosines: Count = 64
     """Cosines that a fraction is embedded by."""
 
-    kappa: float = 1.0
+    kappa: Positive = 1.0
     """Errors up to this size count by their square, larger ones by their size. In units of
     returns."""
 
     double: bool = False
     """The online network chooses the action whose quantiles the target network tells."""
-
-    def __post_init__(self) -> None:
-        QConfig.__post_init__(self)
-        for name in ("n_quantiles", "n_target_quantiles", "n_acting_quantiles", "n_cosines"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"agent.{name} must be at least 1, got {getattr(self, name)}")
-        check_positive("kappa", self.kappa)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
         """Make the learner's agent."""

@@ -34,10 +34,9 @@ What differs on purpose:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,7 +59,7 @@ from asyncrl.agents.parts.policy_gradient import (
     vtrace,
 )
 from asyncrl.agents.parts.recurrent import MemoryKind
-from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     clip_gradients,
@@ -73,15 +72,19 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.declared import (
+    Count,
+    Finite,
+    NotNegative,
+    Positive,
+    PositiveOrOff,
+    Share,
+    Widths,
+    Within,
+)
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.core.types import Columns, ModelVersion
 
 _LARGEST_LOG_RATIO = 20.0
@@ -175,7 +178,7 @@ Correction = Literal["gae", "vtrace"]
 class PPOSettings(TorchConfig):
     """What `PPOConfig` consists of."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
 
     activation: Activation = "tanh"
@@ -197,55 +200,55 @@ class PPOSettings(TorchConfig):
     state_std: bool = False
     """For continuous actions: standard deviations depend on the observation."""
 
-    initial_log_std: float = 0.0
+    initial_log_std: Finite = 0.0
     """Of continuous actions, in units in which their bounds are -1 and 1."""
 
     correction: Correction = "gae"
     """How advantages are estimated: `vtrace` allows for actions having been chosen by older
     policies, `gae` takes them for the newest one's."""
 
-    lambda_: float = 0.95
+    lambda_: Share = 0.95
     """Weight of later rewards against values; 1 trusts rewards alone, as far as they go."""
 
-    clip_rho: float = 1.0
+    clip_rho: Positive = 1.0
     """V-trace: the largest importance of an action for the values."""
 
-    clip_c: float = 1.0
+    clip_c: Positive = 1.0
     """V-trace: the largest importance that is passed on to what was before."""
 
-    epochs: int = 10
+    epochs: Count = 10
     """How often each transition is learned from."""
 
-    minibatches: int = 4
+    minibatches: Count = 4
     """Parts of each batch; one gradient step is taken on each of them in each epoch."""
 
-    learning_rate: float | Schedule = 1e-3
+    learning_rate: Rate = 1e-3
     """Step size of Adam."""
 
-    adam_eps: float = 1e-5
+    adam_eps: Positive = 1e-5
     """Adam's epsilon: what keeps it from dividing by 0."""
 
-    max_grad_norm: float = 0.5
+    max_grad_norm: PositiveOrOff = 0.5
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
 
-    clip: float | Schedule = 0.2
+    clip: Annotated[float | Schedule, Within("(0, inf)")] = 0.2
     """The objective rewards no change of a probability by more than this share."""
 
-    dual_clip: float = 0.0
+    dual_clip: Annotated[float, Within("(1, inf)", zero="off")] = 0.0
     """Where an advantage is negative, the objective falls no deeper than this times it, which keeps
     actions of much older policies from tearing at the newest; more than 1, or 0, which is off."""
 
-    value_clip: float = 0.0
+    value_clip: PositiveOrOff = 0.0
     """No value is rewarded for moving further than this in one batch, in standard deviations of
     targets if values are normalised; 0 is off."""
 
-    value_weight: float = 0.5
+    value_weight: NotNegative = 0.5
     """Of the value's loss."""
 
-    entropy_weight: float | Schedule = 0.0
+    entropy_weight: Rate = 0.0
     """Of the policy's entropy, which is to stay large."""
 
-    target_kl: float = 0.0
+    target_kl: PositiveOrOff = 0.0
     """No further epoch on a batch once the policy is so far, in nats, from the one that has played;
     0 is off."""
 
@@ -266,21 +269,6 @@ class PPOSettings(TorchConfig):
                 f"agent.accelerate={self.accelerate!r} repeats updates of batches of one size, but "
                 "those of PPO vary, as the number of episodes in them does; set it to off"
             )
-        check_widths("hidden", self.hidden)
-        if self.dual_clip and not self.dual_clip > 1.0:
-            raise ConfigError(
-                f"agent.dual_clip must be more than 1, or 0 (off), got {self.dual_clip}"
-            )
-        if not math.isfinite(self.initial_log_std):
-            raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
-        check_probability("lambda_", self.lambda_)
-        for name in ("clip_rho", "clip_c", "adam_eps", "epochs", "minibatches"):
-            check_positive(name, getattr(self, name))
-        for name in ("max_grad_norm", "dual_clip", "value_clip", "value_weight", "target_kl"):
-            check_not_negative(name, getattr(self, name))
-        check_schedule("learning_rate", self.learning_rate, check_not_negative)
-        check_schedule("clip", self.clip, check_positive)
-        check_schedule("entropy_weight", self.entropy_weight, check_not_negative)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what tells how likely each action was, and what was remembered before it."""

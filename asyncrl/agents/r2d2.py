@@ -50,10 +50,10 @@ from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.updates import Updates
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
+from asyncrl.core.declared import Count, Natural, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import check_not_negative, check_probability, check_widths
 from asyncrl.core.types import Array, BoolArray, Columns
 
 _MEMORY = "memory"
@@ -64,10 +64,10 @@ _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight"
 class R2D2Config(QConfig):
     """Settings of R2D2. The replay is one of sequences."""
 
-    hidden: tuple[int, ...] = (64,)
+    hidden: Widths = (64,)
     """Units of each hidden layer between the memory and the values."""
 
-    encoder_hidden: tuple[int, ...] = (64,)
+    encoder_hidden: Widths = (64,)
     """Units of each layer between an observation, or its convolutions, and the memory."""
 
     network: MakeNetwork | None = None
@@ -79,36 +79,31 @@ class R2D2Config(QConfig):
     """What remembers: a layer of LSTM units, which learn from sequences in two thirds of the time
     on a CPU, or of GRUs, whose memory is half as large."""
 
-    memory_units: int = 64
+    memory_units: Count = 64
     """How many of them."""
 
     dueling: bool = True
     """Separate streams for the value of a state and the advantages of its actions."""
 
-    burn_in: int = 0
+    burn_in: Natural = 0
     """Rows of a sequence that only warm the memory up; the same as `replay.burn_in`."""
 
     rescale_values: bool = True
     """Learn h(Q), in which large values are close to each other: sign(x) (sqrt(|x| + 1) - 1), and a
     little of x. So games with scores of any size are learned with the same settings."""
 
-    priority_of_largest: float = 0.9
+    priority_of_largest: Share = 0.9
     """Share of the largest error of a sequence in its priority; the rest is the mean's."""
 
     learns_from: ClassVar[BatchKind] = "sequences"
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)
-        check_widths("encoder_hidden", self.encoder_hidden)
-        if self.memory_units < 1:
-            raise ConfigError(f"agent.memory_units must be at least 1, got {self.memory_units}")
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accelerate={self.accelerate!r} is not for R2D2, whose memory is computed "
                 "by library calls for whole sequences already; set it to off"
             )
-        check_not_negative("burn_in", self.burn_in)
-        check_probability("priority_of_largest", self.priority_of_largest)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> R2D2Agent:
         """Make the learner's agent."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -51,9 +51,8 @@ from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_not_negative, check_positive
 from asyncrl.core.types import Array, Columns
 
 
@@ -71,13 +70,6 @@ class TemperatureSettings(Protocol):
     @property
     def alpha_learning_rate(self) -> float:
         """Of the temperature's Adam."""
-
-
-def check_temperature(config: TemperatureSettings) -> None:
-    """Refuse temperatures below 0, and ones that could not adapt."""
-    check_not_negative("alpha", config.alpha or 0.0)
-    check_positive("initial_alpha", config.initial_alpha)
-    check_positive("alpha_learning_rate", config.alpha_learning_rate)
 
 
 class Temperature:
@@ -121,23 +113,17 @@ class SquashedConfig(ActorCriticConfig):
     field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
     deviations, before squashing. Must be importable, or cloudpickle-able."""
 
-    alpha: float | None = None
+    alpha: NotNegative | None = None
     """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
 
-    initial_alpha: float = 1.0
+    initial_alpha: Positive = 1.0
     """Temperature at which adapting starts."""
 
-    target_entropy: float | None = None
+    target_entropy: Finite | None = None
     """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
 
-    alpha_learning_rate: float = 1e-3
+    alpha_learning_rate: Positive = 1e-3
     """Of the temperature's Adam."""
-
-    def __post_init__(self) -> None:
-        ActorCriticConfig.__post_init__(self)
-        if self.target_entropy is not None and not math.isfinite(self.target_entropy):
-            raise ConfigError(f"agent.target_entropy must be finite, got {self.target_entropy}")
-        check_temperature(self)
 
     def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
         """Make the temperature of actions of so many dimensions."""
@@ -176,15 +162,10 @@ def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 class SACConfig(SquashedConfig):
     """Settings of soft actor-critic."""
 
-    tau: float = 0.005
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
     """How far the slow critics follow the critics, at each optimisation step."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        SquashedConfig.__post_init__(self)
-        if not 0.0 < self.tau <= 1.0:
-            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
         """Make the learner's agent."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -48,13 +48,12 @@ from asyncrl.agents.parts.actor_critic import (
 )
 from asyncrl.agents.parts.critics import SlowCopy, make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Count, NotNegative, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.core.settings import check_not_negative
 from asyncrl.core.types import Array, Columns
 
 
@@ -67,27 +66,27 @@ class TD3Config(ActorCriticConfig):
     field name -> (B, action dimensions), before squashing by tanh. Must be importable, or
     cloudpickle-able."""
 
-    critic_learning_rate: float | Schedule = 3e-4
+    critic_learning_rate: LearningRate = 3e-4
     """Of the critics' Adam."""
 
-    tau: float = 0.005
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
     """How far the slow copies follow, each time the policy is updated."""
 
-    policy_interval_opt_steps: int = 2
+    policy_interval_opt_steps: Count = 2
     """Optimisation steps from one update of policy and slow copies to the next."""
 
-    target_noise: float = 0.2
+    target_noise: NotNegative = 0.2
     """Standard deviation of the noise that smooths the slow policy's actions, in halves of the
     interval that an action may lie in."""
 
-    target_noise_clip: float = 0.5
+    target_noise_clip: NotNegative = 0.5
     """The largest such noise."""
 
-    noise: float | Schedule = 0.1
+    noise: Rate = 0.1
     """Standard deviation of the noise in actions while training, in halves of the interval that an
     action may lie in; a schedule counts the environment steps of the whole run."""
 
-    noise_ladder: float = 1.0
+    noise_ladder: Annotated[float, Within("[1, inf)")] = 1.0
     """Of the N environments of all actors, the first has so many times `noise`, the last has it so
     many times less, those between lie on a geometric ladder. 1: the same for all."""
 
@@ -95,15 +94,7 @@ class TD3Config(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         ActorCriticConfig.__post_init__(self)
-        if not 0.0 < self.tau <= 1.0:
-            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
         check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
-        if not self.noise_ladder >= 1.0:
-            raise ConfigError(f"agent.noise_ladder must be 1 or more, got {self.noise_ladder}")
-        check_not_negative("noise_ladder", self.noise_ladder)
-        check_not_negative("target_noise", self.target_noise)
-        check_not_negative("target_noise_clip", self.target_noise_clip)
-        check_schedule("noise", self.noise, check_not_negative)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> TD3Agent:
         """Make the learner's agent."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.declared import Count, NotNegative, Positive, Widths, check_declared
 from asyncrl.envs.gym import EnvConfig
 
 StageName = Literal["env", "sample", "transport", "replay", "learner", "train"]
@@ -29,57 +29,42 @@ class Workload:
     """`batch` steps plain environments one after another; `native` uses the environment's own
     vector form."""
 
-    actors: int = 2
+    actors: Count = 2
     """Actor processes, and processes of the bare loop."""
 
-    envs_per_actor: int = 64
+    envs_per_actor: Count = 64
     """Environments stepped together."""
 
-    segment_length: int = 32
+    segment_length: Count = 32
     """Rows of a segment."""
 
-    frame_stack: int | None = None
+    frame_stack: Count | None = None
     """Frames of an observation that is a stack of them, of which rows hold the newest; 1 keeps
     observations whole. Unless given, it is what the environment stacks: 4 in Atari games."""
 
-    segments_per_message: int = 64
+    segments_per_message: Count = 64
     """Segments of a message, in `transport`."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Units of each hidden layer of the agent: DQN for discrete actions, SAC for others."""
 
     device: str = "auto"
     """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one."""
 
-    capacity: int = 1_000_000
+    capacity: Count = 1_000_000
     """Transitions in replay; fewer where memory would not hold them."""
 
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions in a batch."""
 
-    seconds: float = 5.0
+    seconds: Positive = 5.0
     """Length of each single measurement, after a warm-up."""
 
-    warm_up_seconds: float = 1.0
+    warm_up_seconds: NotNegative = 1.0
     """Length of the warm-up before each."""
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
-        if not self.warm_up_seconds >= 0:
-            raise ConfigError(f"--warm-up-seconds must be 0 or more, got {self.warm_up_seconds:g}")
-        for name in (
-            "actors",
-            "envs_per_actor",
-            "segment_length",
-            "frame_stack",
-            "segments_per_message",
-            "capacity",
-            "batch_size",
-        ):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, got {number}")
+        check_declared(self, flags=True)
 
     @property
     def env_config(self) -> EnvConfig:

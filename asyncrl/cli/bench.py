@@ -20,6 +20,7 @@ from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
 from asyncrl.bench.result import Result, load_results, machine, save_results
 from asyncrl.bench.workload import StageName, Workload
+from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 
 _NAMES = (*get_args(StageName), "all")
@@ -33,7 +34,7 @@ class BenchArguments(Workload):
     `all` measures every stage, and `asyncrl bench tune` finds the fastest settings.
     """
 
-    repeats: int = 3
+    repeats: Count = 3
     """Rounds; each measures value and limit, and the median counts."""
 
     quick: bool = False
@@ -48,15 +49,8 @@ class BenchArguments(Workload):
     compare: Path | None = None
     """Compare with the results in this file, and return 1 if a ratio got worse."""
 
-    tolerance: float = 0.1
+    tolerance: NotNegative = 0.1
     """By which share of the baseline's a ratio may be worse."""
-
-    def __post_init__(self) -> None:
-        Workload.__post_init__(self)
-        if self.repeats < 1:
-            raise ConfigError(f"--repeats must be at least 1, got {self.repeats}")
-        if not self.tolerance >= 0:
-            raise ConfigError(f"--tolerance must be 0 or more, got {self.tolerance:g}")
 
 
 _QUICK = replace(

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
@@ -45,17 +46,17 @@ class DoctorArguments:
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Arguments for making it."""
 
-    envs_per_actor: int = 8
+    envs_per_actor: Count = 8
     """Environments stepped together."""
 
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps plain environments one after another; `native` uses the environment's own
     vector form."""
 
-    seconds: float = 10.0
+    seconds: Positive = 10.0
     """Time to play, all in all."""
 
-    seed: int = 0
+    seed: Natural = 0
     """Of episodes and actions."""
 
     preset: str = ""
@@ -69,10 +70,7 @@ class DoctorArguments:
     """Print one JSON object."""
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
-        if self.seed < 0:
-            raise ConfigError(f"--seed must be 0 or more, got {self.seed}")
+        check_declared(self, flags=True)
         if bool(self.preset) + (self.config is not None) + bool(self.env) > 1:
             raise ConfigError(
                 "give one of an environment to play with, --preset and --config: the latter two "

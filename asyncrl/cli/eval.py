@@ -12,7 +12,7 @@ import tyro
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.cli.run_directory import find_model, trained
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.seeding import Role, derive_seed
 
 
@@ -27,10 +27,10 @@ class EvalArguments:
     """`best`, `newest`, or the number of optimisation steps of a checkpoint; by default the best,
     or the newest of a run that has evaluated none."""
 
-    episodes: int = 10
+    episodes: Count = 10
     """Episodes to play."""
 
-    seed: int | None = None
+    seed: Natural | None = None
     """Other episodes than those of training; by default the very same."""
 
     stochastic: bool = False
@@ -42,14 +42,13 @@ class EvalArguments:
     json: bool = False
     """Print one line of JSON."""
 
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+
 
 def parse(argv: list[str]) -> EvalArguments:
     """Read the command line."""
     arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
-    if arguments.episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, got {arguments.episodes}")
-    if arguments.seed is not None and arguments.seed < 0:
-        raise ConfigError(f"--seed must be 0 or more, got {arguments.seed}")
     find_model(arguments.run_dir, arguments.checkpoint)
     return arguments
 

@@ -157,7 +157,8 @@ REGISTRY = ConstructorRegistry()
 
 @REGISTRY.primitive_rule
 def _schedule_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any] | None:
-    kinds = typing.get_args(info.type)
+    marked = (typing.get_args(kind)[:1] or (kind,) for kind in typing.get_args(info.type))
+    kinds = [bare for (bare,) in marked]
     if Schedule not in kinds:
         return None
     may_be_none = type(None) in kinds

@@ -26,6 +26,7 @@ from asyncrl.cli.run_directory import (
 from asyncrl.cli.signals import GivenUp, interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
+from asyncrl.core.declared import CountOrOff, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -127,15 +128,12 @@ class Output:
     tensorboard: bool = False
     """Also write TensorBoard files into the run directory."""
 
-    profile_opt_steps: int = 0
+    profile_opt_steps: CountOrOff = 0
     """Record where so many of the learner's optimisation steps spend their time, as `profile.json`
     in the run directory, for https://ui.perfetto.dev; 0 is off."""
 
     def __post_init__(self) -> None:
-        if self.profile_opt_steps < 0:
-            raise ConfigError(
-                f"--profile-opt-steps must be 0 (off) or more, got {self.profile_opt_steps}"
-            )
+        check_declared(self, flags=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,9 @@ from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
 from asyncrl.cli.flags import naming_flags
+from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
-from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.errors import AsyncRLError
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import load_over, preset, preset_like
@@ -63,15 +64,14 @@ class TuneOptions:
     config: Path | None = None
     """YAML file with the settings to tune, for instance a run's `config.yaml`."""
 
-    seconds: float = 60.0
+    seconds: Positive = 60.0
     """How long the search may take."""
 
     json: bool = False
     """Print one line of JSON."""
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ConfigError(f"--seconds must be positive, got {self.seconds:g}")
+        check_declared(self, flags=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

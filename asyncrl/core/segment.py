@@ -30,11 +30,12 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
+from typing import Annotated
 
 import numpy as np
 
+from asyncrl.core.declared import Count, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_declared
 
 DISCOUNTED_RETURN = "discounted_return"
 """Column that a step processor fills for agents that ask for it: the discounted return of the
@@ -73,36 +74,21 @@ class ColumnSpec:
 class SegmentConfig:
     """How an actor cuts its stream of rows."""
 
-    length: int = 32
+    length: Count = 32
     """Rows of a segment that may be sampled. Longer ones cost less, and arrive later."""
 
-    max_message_bytes: int = 4 << 20
+    max_message_bytes: Count = 4 << 20
     """A message is sent when one more segment would make it larger than this."""
 
-    flush_interval_s: float = 1.0
+    flush_interval_s: PositiveOrOff = 1.0
     """A message that is not full is sent after this time all the same; 0 waits until it is."""
 
-    frame_stack: int = 1
+    frame_stack: Annotated[int, Within("[1, inf)", why="1 keeps observations whole")] = 1
     """Frames in an observation, stacked along its first axis, newest last. Of each stack only the
     newest frame is sent and stored; batches have whole ones again. 1 keeps observations whole."""
 
     def __post_init__(self) -> None:
         check_declared(self, "segment")
-        if self.length < 1:
-            raise ConfigError(f"segment.length must be at least 1 row, got {self.length}")
-        if self.frame_stack < 1:
-            raise ConfigError(
-                "segment.frame_stack must be 1 (observations are kept whole) or more, got "
-                f"{self.frame_stack}"
-            )
-        if self.max_message_bytes < 1:
-            raise ConfigError(
-                f"segment.max_message_bytes must be positive, got {self.max_message_bytes}"
-            )
-        if self.flush_interval_s < 0:
-            raise ConfigError(
-                f"segment.flush_interval_s must be 0 (off) or more, got {self.flush_interval_s}"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

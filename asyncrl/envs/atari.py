@@ -18,9 +18,10 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import AutoresetMode
 
+from asyncrl.core.declared import Count, Natural, Share, check_declared
 from asyncrl.core.env import EnvSpec, EnvStep
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_declared, from_plain
+from asyncrl.core.settings import from_plain
 from asyncrl.core.types import Array, BoolArray, IntArray
 from asyncrl.envs.vector import FrameStacks, VectorBatch
 
@@ -37,16 +38,16 @@ class AtariConfig:
     life_loss: bool = False
     """Tell the learner that an episode ends where a life is lost. The game goes on."""
 
-    repeat_action_probability: float = 0.25
+    repeat_action_probability: Share = 0.25
     """Chance, at each frame, that the game does the last action again: sticky actions."""
 
-    frame_skip: int = 4
+    frame_skip: Count = 4
     """Frames for which an action is held."""
 
-    frame_stack: int = 4
+    frame_stack: Count = 4
     """Frames of an observation, newest last."""
 
-    noop_max: int = 30
+    noop_max: Natural = 30
     """A game begins with up to so many frames in which nothing is done."""
 
     fire_reset: bool = True
@@ -55,24 +56,14 @@ class AtariConfig:
     full_action_space: bool = False
     """Offer all 18 actions, not only those that do something in this game."""
 
-    max_frames: int = 108_000
+    max_frames: Count = 108_000
     """A game is cut here, after 30 minutes."""
 
-    num_threads: int = 1
+    num_threads: Count = 1
     """Threads that step the games of one actor; actors are processes of their own."""
 
     def __post_init__(self) -> None:
         check_declared(self)
-        for name in ("frame_skip", "frame_stack", "max_frames", "num_threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.noop_max < 0:
-            raise ConfigError(f"noop_max must be 0 or more, got {self.noop_max}")
-        if not 0 <= self.repeat_action_probability <= 1:
-            raise ConfigError(
-                "repeat_action_probability must be within 0 and 1, got "
-                f"{self.repeat_action_probability:g}"
-            )
 
 
 def build(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> AtariBatch:

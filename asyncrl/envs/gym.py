@@ -18,9 +18,10 @@ from typing import Any, Literal, TypeGuard
 import gymnasium
 from gymnasium.vector import VectorEnv
 
+from asyncrl.core.declared import Count, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_declared, load_object
+from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.vector import VectorBatch
 
@@ -72,7 +73,7 @@ class EnvConfig:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it."""
 
-    n_envs: int = 1
+    n_envs: Count = 1
     """Environments stepped together."""
 
     vectorization: Literal["batch", "native"] = "batch"
@@ -84,8 +85,6 @@ class EnvConfig:
         check_declared(self, "env")
         if not self.id:
             raise ConfigError("env.id is empty; name a Gymnasium id, or module:factory")
-        if self.n_envs < 1:
-            raise ConfigError(f"env.n_envs must be at least 1, got {self.n_envs}")
         if self._home() is not None:
             object.__setattr__(self, "vectorization", "native")
 

@@ -15,11 +15,11 @@ from typing import Protocol, SupportsFloat, Unpack
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
+from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
-from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import BookkeepingConfig, take_snapshot

@@ -19,11 +19,11 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, number_told
+from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.recorder import GoesOn, Record, Recorder
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ModelVersion
 from asyncrl.learner.best_model import BestBy, BestModel
 from asyncrl.learner.evaluation import EvaluationSite, Scored

@@ -16,39 +16,28 @@ newer the model that acted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+from asyncrl.core.declared import Count, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimiterConfig:
     """How often each stored transition is sampled, on average."""
 
-    samples_per_insert: float = 8.0
+    samples_per_insert: PositiveOrOff = 8.0
     """Samples for each inserted transition; 0 lets both sides run as fast as they can."""
 
-    min_size: int = 1000
+    min_size: Count = 1000
     """Transitions in replay before the first sample (warm-up). Of no effect where each transition
     is sampled once."""
 
-    band_transitions: int = 0
+    band_transitions: Annotated[int, Within("[0, inf)", zero="automatic")] = 0
     """How far inserts may run ahead or behind; 0 chooses the smallest band that runs smoothly."""
 
     def __post_init__(self) -> None:
         check_declared(self, "limiter")
-        if not 0 <= self.samples_per_insert < float("inf"):
-            raise ConfigError(
-                f"limiter.samples_per_insert must be 0 (off) or a positive number, "
-                f"got {self.samples_per_insert}"
-            )
-        if self.min_size < 1:
-            raise ConfigError(f"limiter.min_size must be at least 1, got {self.min_size}")
-        if self.band_transitions < 0:
-            raise ConfigError(
-                f"limiter.band_transitions must be 0 (automatic) or more, "
-                f"got {self.band_transitions}"
-            )
 
     def build(self, *, max_insert: int, batch_size: int, once: bool = False) -> RateLimiter:
         """Make the limiter for messages of up to `max_insert` transitions and such batches.

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
+from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
-from asyncrl.core.settings import check_declared
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable

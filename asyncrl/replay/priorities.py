@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from asyncrl.core.errors import CheckpointError, ConfigError, NonFiniteModel
+from asyncrl.core.declared import Count, Positive, Share
+from asyncrl.core.errors import CheckpointError, NonFiniteModel
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray, Params
 from asyncrl.replay.files import check_numbers, generator_state, prepare_generator
@@ -104,33 +105,23 @@ def first_leaf(n_leaves: int) -> int:
 class PrioritiesConfig(RingConfig):
     """How TD errors become probabilities, and how much of their bias is taken back."""
 
-    alpha: float = 0.6
+    alpha: Share = 0.6
     """How much TD errors count: 0 draws uniformly, 1 in proportion to them."""
 
-    beta: float = 0.4
+    beta: Share = 0.4
     """How much weights in the loss make up for it at first: 0 not at all, 1 wholly."""
 
-    beta_end: float = 1.0
+    beta_end: Share = 1.0
     """How much they do at last."""
 
-    beta_samples: int = 25_600_000
+    beta_samples: Count = 25_600_000
     """Transitions sampled until then; the default is 100 000 batches of 256."""
 
     normaliser: Literal["batch", "buffer"] = "batch"
     """Weights are divided by the largest: of the batch, or that any row in replay would have."""
 
-    epsilon: float = 1e-6
+    epsilon: Positive = 1e-6
     """Added to TD errors, so that nothing is never drawn."""
-
-    def __post_init__(self) -> None:
-        RingConfig.__post_init__(self)
-        for name in ("alpha", "beta", "beta_end"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"replay.{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.beta_samples < 1:
-            raise ConfigError(f"replay.beta_samples must be at least 1, got {self.beta_samples}")
-        if not 0.0 < self.epsilon < float("inf"):
-            raise ConfigError(f"replay.epsilon must be positive, got {self.epsilon}")
 
     def index_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes of what finds rows again, priorities among them."""

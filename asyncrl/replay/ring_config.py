@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 
 from asyncrl.core.agent import BatchKind
+from asyncrl.core.declared import Count, Share, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Array
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
@@ -132,13 +132,13 @@ rewards and priorities, which the host computes with, are among them."""
 class RingConfig:
     """Size of the replay, where it is, and how returns are made of it."""
 
-    capacity: int = 100_000
+    capacity: Count = 100_000
     """Transitions kept at the most; the oldest make room."""
 
-    n_step: int = 1
+    n_step: Count = 1
     """Steps whose rewards are added up before the value of the next observation is used."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount of a reward one step later."""
 
     memory_map: Path | None = None
@@ -154,12 +154,6 @@ class RingConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")
-        if self.capacity < 1:
-            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
-        if self.n_step < 1:
-            raise ConfigError(f"replay.n_step must be at least 1, got {self.n_step}")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
         if not re.fullmatch(r"host|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(
                 f"replay.device must be host, cpu, cuda or cuda:N, got {self.device!r}"

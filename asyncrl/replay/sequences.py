@@ -44,6 +44,7 @@ from typing import ClassVar
 import numpy as np
 
 from asyncrl.core.agent import BatchKind
+from asyncrl.core.declared import Count, Natural
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import END, SegmentSchema
 from asyncrl.core.types import Array, BoolArray, IntArray
@@ -62,27 +63,19 @@ class SequenceReplayConfig(RingConfig):
     carries a whole sequence beyond its own rows, so segments should be several times as long.
     """
 
-    sequence_length: int = 32
+    sequence_length: Count = 32
     """Rows of a sequence to learn from."""
 
-    burn_in: int = 0
+    burn_in: Natural = 0
     """Rows before them that only warm the agent's memory up."""
 
-    stride: int = 16
+    stride: Count = 16
     """Rows from the start of one sequence to that of the next; fewer than their length overlap."""
 
     start_columns: tuple[str, ...] = ()
     """Columns of the agent's that are wanted at a sequence's first row alone: its memory."""
 
     hands_out: ClassVar[BatchKind] = "sequences"
-
-    def __post_init__(self) -> None:
-        RingConfig.__post_init__(self)
-        for name, least in (("sequence_length", 1), ("burn_in", 0), ("stride", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"replay.{name} must be at least {least}, got {getattr(self, name)}"
-                )
 
     @property
     def rows(self) -> int:
@@ -106,10 +99,6 @@ class SequenceReplayConfig(RingConfig):
 @dataclass(frozen=True, kw_only=True)
 class PrioritizedSequenceReplayConfig(PrioritiesConfig, SequenceReplayConfig):
     """Size of the replay, how sequences are cut out of it, and who is sampled how often."""
-
-    def __post_init__(self) -> None:
-        PrioritiesConfig.__post_init__(self)
-        SequenceReplayConfig.__post_init__(self)
 
     def build(self, schema: SegmentSchema, seed: int) -> PrioritizedSequenceReplay:
         """Allocate ring and tree."""

@@ -37,9 +37,9 @@ import numpy as np
 
 from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.agent import BatchKind
+from asyncrl.core.declared import Count, Share, check_declared
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Array, ArrayStream, BoolArray, Columns, IntArray, Params
 from asyncrl.replay.files import (
     COLUMN,
@@ -60,10 +60,10 @@ class TrajectoryQueueConfig:
     The limiter keeps it far shorter than its capacity: to a message and a batch.
     """
 
-    capacity: int = 100_000
+    capacity: Count = 100_000
     """Transitions kept at the most; beyond that the oldest are lost."""
 
-    gamma: float = 0.99
+    gamma: Share = 0.99
     """Discount of a reward one step later."""
 
     start_columns: tuple[str, ...] = ()
@@ -73,10 +73,6 @@ class TrajectoryQueueConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "replay")
-        if self.capacity < 1:
-            raise ConfigError(f"replay.capacity must be at least 1, got {self.capacity}")
-        if not 0.0 <= self.gamma <= 1.0:
-            raise ConfigError(f"replay.gamma must lie in [0, 1], got {self.gamma}")
 
     @property
     def once(self) -> bool:

@@ -7,17 +7,17 @@ nothing itself: `restart_policy.py` does. Does not know what actors do.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, Within, check_declared
+from asyncrl.core.errors import ActorFailed
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.core.messages import Peer
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.restart_policy import (
     Cause,
@@ -53,24 +53,24 @@ and this process did not run either: it was stopped, or the machine slept, and s
 class ActorManagerConfig:
     """How long actors may take, and when they are started again."""
 
-    step_timeout_s: float = 300.0
+    step_timeout_s: PositiveOrOff = 300.0
     """An actor that makes no turn for so long hangs, and is replaced; 0 never looks."""
 
-    start_timeout_s: float = 300.0
+    start_timeout_s: Positive = 300.0
     """The same for its start: modules are loaded then, and environments built."""
 
-    memory_limit_bytes: int = 0
+    memory_limit_bytes: CountOrOff = 0
     """An actor whose process holds more memory is replaced, before the system kills whom it will;
     0 sets no limit. What it shares with the others, such as loaded modules, counts."""
 
-    min_pace: float = 0.0
+    min_pace: Annotated[float, Within("[0, 1)", zero="never")] = 0.0
     """An actor that makes less than this share of the median actor's steps is replaced, where there
     are three or more; 0 lets the slow be slow, which delays nobody else."""
 
-    pace_window_s: float = 60.0
+    pace_window_s: Positive = 60.0
     """Over so long their steps are compared."""
 
-    stop_timeout_s: float = 15.0
+    stop_timeout_s: Positive = 15.0
     """Time for actors to send their tails and end, before they are killed."""
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
@@ -78,17 +78,6 @@ class ActorManagerConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "supervision")
-        for name in ("step_timeout_s", "memory_limit_bytes"):
-            if (value := getattr(self, name)) < 0:
-                raise ConfigError(f"supervision.{name} must be 0 (off) or more, got {value}")
-        if not 0 <= self.min_pace < 1:
-            raise ConfigError(
-                "supervision.min_pace must be 0 (never) or a share below 1, as 0.1, got "
-                f"{self.min_pace}"
-            )
-        for name in ("start_timeout_s", "stop_timeout_s", "pace_window_s"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ConfigError(f"supervision.{name} must be positive and finite, got {value}")
 
 
 @dataclass(slots=True)

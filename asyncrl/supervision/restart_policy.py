@@ -22,12 +22,19 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.declared import (
+    Count,
+    Natural,
+    NotNegative,
+    Positive,
+    Share,
+    Within,
+    check_declared,
+)
 from asyncrl.core.launcher import ActorExit
 from asyncrl.core.messages import Peer
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import ActorId
 
 _MEND = "Mend what raised it."
@@ -48,23 +55,23 @@ OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 class RestartPolicyConfig:
     """How many deaths a run bears, and how soon an actor comes back."""
 
-    max_restarts: int = 10
+    max_restarts: Natural = 10
     """Deaths of one actor, or of the evaluator, within the window, that are answered by a restart;
     0: none. Failures of environments that are made anew count apart."""
 
-    window_s: float = 600.0
+    window_s: Positive = 600.0
     """Seconds after which a death no longer counts; those in which it hung are left out."""
 
-    backoff_s: float = 0.1
+    backoff_s: NotNegative = 0.1
     """Seconds before the first restart of a slot."""
 
-    backoff_factor: float = 2.0
+    backoff_factor: Annotated[float, Within("[1, 1000]")] = 2.0
     """By how much longer each further death within the window lets it wait."""
 
-    backoff_max_s: float = 30.0
+    backoff_max_s: NotNegative = 30.0
     """The longest wait."""
 
-    jitter: float = 0.1
+    jitter: Share = 0.1
     """Share of the wait that is random, so that many actors do not come back as one."""
 
     on_exception: OnException = "raise"
@@ -74,29 +81,11 @@ class RestartPolicyConfig:
     `drop_actor` goes on without the actor. An evaluating process is started again in any case but
     `raise`."""
 
-    min_actors: int = 1
+    min_actors: Count = 1
     """Actors that `drop_actor` leaves the run; the exception that would leave fewer ends it."""
 
     def __post_init__(self) -> None:
         check_declared(self, "supervision.restart")
-        for name in ("max_restarts", "backoff_s", "backoff_max_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(
-                    f"supervision.restart.{name} must be 0 or more, got {getattr(self, name)}"
-                )
-        if self.window_s <= 0:
-            raise ConfigError(f"supervision.restart.window_s must be positive, got {self.window_s}")
-        if not 1 <= self.backoff_factor <= 1000:
-            raise ConfigError(
-                "supervision.restart.backoff_factor must lie in [1, 1000], got "
-                f"{self.backoff_factor}"
-            )
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"supervision.restart.jitter must lie in [0, 1], got {self.jitter}")
-        if self.min_actors < 1:
-            raise ConfigError(
-                f"supervision.restart.min_actors must be at least 1, got {self.min_actors}"
-            )
 
 
 class Cause(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
-from asyncrl.core.settings import check_declared
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig

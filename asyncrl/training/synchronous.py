@@ -14,6 +14,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
+from asyncrl.core.declared import check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -30,7 +31,6 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
-from asyncrl.core.settings import check_declared
 from asyncrl.core.types import Columns, ModelVersion
 from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import InlineEvaluation

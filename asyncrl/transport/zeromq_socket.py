@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import resource
@@ -18,9 +17,9 @@ from typing import Self, cast
 
 import zmq
 
+from asyncrl.core.declared import Count, Positive, check_declared
 from asyncrl.core.errors import ConfigError, TransportError
 from asyncrl.core.messages import Peer
-from asyncrl.core.settings import check_declared
 
 ZAP_DOMAIN = b"asyncrl"
 """What the learner's socket tells its gatekeeper that it guards."""
@@ -65,35 +64,31 @@ class ZmqTransportConfig:
     bind_every_interface: bool = False
     """Allow `bind` to be `0.0.0.0` or `::`, which listens on every network of this host."""
 
-    heartbeat_interval_s: float = 2.0
+    heartbeat_interval_s: Positive = 2.0
     """Over TCP, a connection that has said nothing for three times as long is given up."""
 
-    window: int = 8
+    window: Count = 8
     """Messages of experience that an actor may have unacknowledged: the most a kill can lose."""
 
-    silence_warning_s: float = 60.0
+    silence_warning_s: Positive = 60.0
     """An actor whose `Hello` is not answered for this long logs what is known of the reason. It
     waits on: the learner may be stopped. When it runs, its manager ends whoever does not get in."""
 
-    request_interval_s: float = 5.0
+    request_interval_s: Positive = 5.0
     """What an actor waits for it asks for again after this time, in case it was lost."""
 
-    max_message_bytes: int = 64 << 20
+    max_message_bytes: Count = 64 << 20
     """Bytes of experience in one message; a peer that sends more is cut off."""
 
-    max_model_bytes: int = 1 << 30
+    max_model_bytes: Count = 1 << 30
     """Bytes of one model."""
 
     def __post_init__(self) -> None:
         check_declared(self, "transport")
-        for name in ("window", "max_message_bytes", "max_model_bytes"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        for name in ("silence_warning_s", "request_interval_s", "heartbeat_interval_s"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ConfigError(f"{name} must be above 0 s and finite, got {value}")
         if self.window > _HIGH_WATER_MARK // 2:
-            raise ConfigError(f"window must be at most {_HIGH_WATER_MARK // 2}, got {self.window}")
+            raise ConfigError(
+                f"transport.window must be at most {_HIGH_WATER_MARK // 2}, got {self.window}"
+            )
         if self.bind != "ipc":
             tcp_endpoint(self.bind, every_interface=self.bind_every_interface)
         elif self.bind_every_interface:

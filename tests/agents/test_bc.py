@@ -215,17 +215,3 @@ def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
         told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
         for name, value in told.items():
             assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"hidden": (0,)},
-        {"learning_rate": -1.0},
-        {"initial_log_std": math.inf},
-        {"max_grad_norm": -1.0},
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.{next(iter(settings))}"):
-        BCConfig(**settings)

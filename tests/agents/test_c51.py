@@ -213,12 +213,8 @@ def test_network_of_ones_own_may_answer_flat_or_not(shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"n_atoms": 1}, r"agent\.n_atoms must be at least 2, got 1"),
-        ({"v_min": 10.0}, r"v_min must be less than agent\.v_max, .* got 10\.0 and 10\.0"),
-        ({"v_max": math.inf}, r"both finite, got -10\.0 and inf"),
-        ({"v_min": math.nan}, r"agent\.v_min must be a number, got nan"),
+        ({"v_min": 10.0}, r"v_min must be less than agent\.v_max, got 10\.0 and 10\.0"),
         ({"network": logits_table, "noisy": True}, r"build NoisyLinear layers into your network"),
-        ({"learning_rate": -1.0}, r"agent\.learning_rate must be positive"),
     ],
 )
 def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str) -> None:

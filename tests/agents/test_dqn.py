@@ -420,15 +420,6 @@ def test_observations_in_double_precision_are_taken() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"hidden": (64, 0)}, r"agent\.hidden needs at least 1 unit a layer, got \(64, 0\)"),
-        ({"loss": "l1"}, r"agent\.loss must be huber or mse, got 'l1'"),
-        ({"learning_rate": 0.0}, r"agent\.learning_rate must be positive, got 0\.0"),
-        ({"learning_rate": Schedule.linear(1.0, -1.0, 9)}, r"learning_rate at 9 environment steps"),
-        ({"adam_eps": -1e-8}, r"agent\.adam_eps must be positive"),
-        ({"max_grad_norm": -1.0}, r"agent\.max_grad_norm must be 0 or more, got -1\.0"),
-        ({"threads": -1}, r"agent\.threads must be 0 or more, got -1"),
-        ({"tau": 1.5}, r"agent\.tau must lie in \[0, 1\], got 1\.5"),
-        ({"target_interval_opt_steps": 0}, r"target_interval_opt_steps must be at least 1, got 0"),
         (
             {"network": table, "dueling": True},
             r"agent\.dueling=True .* no effect on agent\.network",

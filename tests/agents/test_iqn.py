@@ -200,22 +200,6 @@ def test_encoder_of_ones_own_comes_before_all_hidden_layers() -> None:
     assert np.isfinite(float(agent.opt(random_batch())["loss"]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"n_quantiles": 0}, r"agent\.n_quantiles must be at least 1, got 0"),
-        ({"n_target_quantiles": 0}, r"agent\.n_target_quantiles must be at least 1"),
-        ({"n_acting_quantiles": -1}, r"agent\.n_acting_quantiles must be at least 1, got -1"),
-        ({"n_cosines": 0}, r"agent\.n_cosines must be at least 1"),
-        ({"kappa": 0.0}, r"agent\.kappa must be positive, got 0\.0"),
-        ({"tau": 2.0}, r"agent\.tau must lie in \[0, 1\]"),
-    ],
-)
-def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        IQNConfig(**changes)
-
-
 def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     with pytest.raises(ConfigError, match=r"features of shape \(2, any number\), got \(2, 1, 2\)"):
         IQNConfig(network=lambda _: nn.Unflatten(1, (1, 2)), device="cpu").build(

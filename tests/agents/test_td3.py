@@ -523,11 +523,6 @@ def test_settings_that_cannot_work_are_refused_by_name(field: str, value: object
     assert str(value) in str(raised.value)
 
 
-def test_schedules_are_checked_point_by_point() -> None:
-    with pytest.raises(ConfigError, match=r"noise at 10 environment steps must be 0 or more"):
-        TD3Config(noise=Schedule.linear(1.0, -1.0, 10))
-
-
 def test_graphs_need_the_policy_to_be_updated_before_they_are_recorded() -> None:
     with pytest.raises(ConfigError, match=r"policy_interval_opt_steps of at most 3, got 4"):
         TD3Config(accelerate="graphs", policy_interval_opt_steps=4)

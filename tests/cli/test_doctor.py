@@ -14,7 +14,6 @@ import pytest
 from asyncrl.cli.doctor import DoctorArguments, parse, render, run
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 from asyncrl.doctor.environment import examine
 from asyncrl.doctor.findings import Finding
@@ -174,24 +173,6 @@ def test_command_line_is_read() -> None:
         "native",
         3,
     )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"seconds": 0.0}, "--seconds must be positive, got 0"),
-        ({"seconds": float("nan")}, "--seconds must be positive, got nan"),
-        ({"seed": -1}, "--seed must be 0 or more, got -1"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        arguments(**settings)
-
-
-def test_what_no_environment_can_be_made_from_is_refused() -> None:
-    with pytest.raises(ConfigError, match="n_envs must be at least 1, got 0"):
-        parse(["CartPole-v1", "--envs-per-actor", "0"])
 
 
 def test_long_findings_are_wrapped_and_advice_stands_below() -> None:

@@ -346,18 +346,6 @@ def test_error_that_is_no_number_is_refused_and_changes_nothing(error: float) ->
     np.testing.assert_array_equal(first_priorities(buffer), before)
 
 
-@pytest.mark.parametrize(
-    "settings_",
-    [{"alpha": -0.1}, {"beta": 1.1}, {"beta_end": -1.0}, {"beta_samples": 0}, {"epsilon": 0.0}],
-)
-def test_settings_are_checked(settings_: dict[str, float]) -> None:
-    name, value = next(iter(settings_.items()))
-    with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
-        PrioritizedReplayConfig(**settings_)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"replay\.capacity"):
-        PrioritizedReplayConfig(capacity=0)
-
-
 @pytest.mark.parametrize("normaliser", ["batch", "buffer"])
 def test_bytes_are_known_before(normaliser: str) -> None:
     config = PrioritizedReplayConfig(capacity=1000, normaliser=normaliser)  # type: ignore[arg-type]

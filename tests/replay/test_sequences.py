@@ -248,18 +248,6 @@ def test_start_columns_must_be_there() -> None:
         config.build(schema(4, config.lookahead), 0)
 
 
-@pytest.mark.parametrize(
-    "settings_", [{"sequence_length": 0}, {"burn_in": -1}, {"stride": 0}, {"n_step": 0}]
-)
-def test_settings_are_checked(settings_: dict[str, int]) -> None:
-    name, value = next(iter(settings_.items()))
-    for make in (SequenceReplayConfig, PrioritizedSequenceReplayConfig):
-        with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
-            make(**settings_)
-    with pytest.raises(ConfigError, match=r"replay\.alpha"):
-        PrioritizedSequenceReplayConfig(alpha=2.0)
-
-
 def test_prioritized_sequences_are_saved_and_loaded() -> None:
     config = PrioritizedSequenceReplayConfig(burn_in=3, alpha=0.9, start_columns=("memory",))
     assert from_plain(PrioritizedSequenceReplayConfig, to_plain(config)) == config

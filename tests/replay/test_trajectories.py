@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -239,15 +237,6 @@ def test_pushed_arrays_and_batches_are_the_callers() -> None:
     expected: Columns = untouched.sample(100)
     for name, column in buffer.sample(100).items():
         np.testing.assert_array_equal(column, expected[name])
-
-
-@pytest.mark.parametrize(
-    ("settings_", "words"),
-    [({"capacity": 0}, "capacity"), ({"gamma": 1.5}, "gamma"), ({"gamma": -0.1}, "gamma")],
-)
-def test_settings_are_checked(settings_: dict[str, float], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        dataclasses.replace(TrajectoryQueueConfig(), **settings_)  # type: ignore[arg-type]
 
 
 def test_segments_must_look_ahead() -> None:

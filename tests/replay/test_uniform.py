@@ -126,12 +126,3 @@ def test_empty_buffer_refuses_to_sample() -> None:
 def test_lookahead_must_reach_as_far_as_the_returns() -> None:
     with pytest.raises(ConfigError, match=r"n_step=3.*1 ahead"):
         UniformReplayConfig(n_step=3).build(schema(4, 1), 0)
-
-
-@pytest.mark.parametrize(
-    "settings_", [{"capacity": 0}, {"n_step": 0}, {"gamma": 1.1}, {"gamma": -0.1}]
-)
-def test_settings_are_checked(settings_: dict[str, float]) -> None:
-    name, value = next(iter(settings_.items()))
-    with pytest.raises(ConfigError, match=rf"replay\.{name}.*{value}"):
-        UniformReplayConfig(**settings_)  # type: ignore[arg-type]

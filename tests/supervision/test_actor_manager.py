@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.errors import ActorFailed
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorBody, ActorExit, Progress, ProgressReport
 from asyncrl.core.messages import Peer
@@ -727,22 +726,3 @@ def test_launcher_that_fails_is_closed_and_fails_the_run() -> None:
     stage.manager.stop()
     assert stage.interrupter.error is error
     assert stage.launcher.closed == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"step_timeout_s": -1.0}, r"supervision\.step_timeout_s must be 0 \(off\) or more"),
-        ({"stop_timeout_s": 0.0}, r"supervision\.stop_timeout_s must be positive"),
-        ({"memory_limit_bytes": -1}, r"supervision\.memory_limit_bytes must be 0 \(off\)"),
-        ({"min_pace": 1.0}, r"supervision\.min_pace must be 0 \(never\) or a share below 1"),
-        ({"pace_window_s": 0.0}, r"supervision\.pace_window_s must be positive"),
-        ({"start_timeout_s": 0.0}, r"supervision\.start_timeout_s must be positive"),
-        ({"start_timeout_s": math.inf}, r"supervision\.start_timeout_s must be .* finite, got inf"),
-        ({"stop_timeout_s": math.inf}, r"supervision\.stop_timeout_s must be .* finite, got inf"),
-        ({"pace_window_s": math.inf}, r"supervision\.pace_window_s must be .* finite, got inf"),
-    ],
-)
-def test_settings_are_checked(settings: dict[str, float], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        ActorManagerConfig(**settings)

@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.schedules import Schedule, check_learning_rate
+from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -27,10 +27,10 @@ from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig, pick_ma
 from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.declared import Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import check_not_negative, check_widths
 from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
 
 
@@ -136,10 +136,10 @@ _LONGEST_INTERVAL_IN_GRAPHS = 3
 class ActorCriticConfig(TorchConfig):
     """What an agent with an actor, critics and bounded actions is told, whatever its equations."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of the hidden layers, of the actor and of each critic."""
 
-    n_critics: int = 2
+    n_critics: Count = 2
     """Critics; the least of their values is the one believed."""
 
     actor_network: MakeNetwork | None = None
@@ -150,34 +150,23 @@ class ActorCriticConfig(TorchConfig):
     within [0, 1], or a dict of such by field name, and actions (B, action dimensions) scaled to
     [-1, 1] -> (B, 1) or (B,). Must be importable, or cloudpickle-able."""
 
-    actor_learning_rate: float | Schedule = 3e-4
+    actor_learning_rate: LearningRate = 3e-4
     """Of the actor's Adam."""
 
-    critic_learning_rate: float | Schedule = 1e-3
+    critic_learning_rate: LearningRate = 1e-3
     """Of the critics' Adam."""
 
-    random_env_steps: int = 1000
+    random_env_steps: Natural = 1000
     """Environment steps of the whole run whose actions are uniformly random."""
 
-    noise_correlation_env_steps: float = 0.0
+    noise_correlation_env_steps: PositiveOrOff = 0.0
     """Steps of one environment over which the noise in its actions, and random actions, stay
     alike; 0 draws them anew in each step. Where one step changes little, as in
     MountainCarContinuous, only noise that lasts leads anywhere."""
 
-    max_grad_norm: float = 0.0
+    max_grad_norm: PositiveOrOff = 0.0
     """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
     them all as they are."""
-
-    def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
-        check_widths("hidden", self.hidden)
-        if self.n_critics < 1:
-            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        check_learning_rate("actor_learning_rate", self.actor_learning_rate)
-        check_learning_rate("critic_learning_rate", self.critic_learning_rate)
-        check_not_negative("random_env_steps", self.random_env_steps)
-        check_not_negative("noise_correlation_env_steps", self.noise_correlation_env_steps)
-        check_not_negative("max_grad_norm", self.max_grad_norm)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what normalisation needs, where it is asked for."""
@@ -185,9 +174,7 @@ class ActorCriticConfig(TorchConfig):
 
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
-    """Refuse intervals between updates of the policy that are none, or cannot be recorded."""
-    if opt_steps < 1:
-        raise ConfigError(f"agent.policy_interval_opt_steps must be at least 1, got {opt_steps}")
+    """Refuse intervals between updates of the policy that cannot be recorded."""
     if accelerate == "graphs" and opt_steps > _LONGEST_INTERVAL_IN_GRAPHS:
         raise ConfigError(
             "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from asyncrl.agents.parts.critics import SlowCopy
 from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.schedules import Schedule, check_schedule
+from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -32,10 +32,9 @@ from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.declared import Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import check_not_negative, check_positive, check_widths
 from asyncrl.core.types import Array, Columns, ModelVersion
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
@@ -45,7 +44,7 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 class CloningConfig(TorchConfig):
     """Settings of the policy."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     """Widths of the hidden layers, of every network; for images, of those behind convolutions."""
 
     actor_network: MakeNetwork | None = None
@@ -57,26 +56,18 @@ class CloningConfig(TorchConfig):
     """Let the actor network tell the logarithms of standard deviations, too, behind the means. If
     not, they are learned, but the same in all states. Means nothing for choices."""
 
-    initial_log_std: float = 0.0
+    initial_log_std: Finite = 0.0
     """Logarithm of the standard deviations at first. Means nothing for choices."""
 
-    learning_rate: float | Schedule = 3e-4
+    learning_rate: Rate = 3e-4
     """Of Adam, for all networks. A schedule counts environment steps, of which there are none
     offline."""
 
-    max_grad_norm: float = 0.0
+    max_grad_norm: PositiveOrOff = 0.0
     """Gradients of the policy, and of each other network, of a larger norm are scaled down to it;
     0 leaves them all as they are."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
-        check_widths("hidden", self.hidden)
-        if not math.isfinite(self.initial_log_std):
-            raise ConfigError(f"agent.initial_log_std must be finite, got {self.initial_log_std}")
-        check_schedule("learning_rate", self.learning_rate, check_not_negative)
-        check_not_negative("max_grad_norm", self.max_grad_norm)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what normalisation needs, where it is asked for."""
@@ -213,7 +204,7 @@ def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionH
 class WeightedCloningConfig(CloningConfig):
     """Settings of critics, and of how much they decide."""
 
-    n_critics: int = 2
+    n_critics: Count = 2
     """Critics; the least of their values is the one believed."""
 
     critic_network: MakeNetwork | None = None
@@ -221,19 +212,11 @@ class WeightedCloningConfig(CloningConfig):
     (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
     bounds are -1 and 1 -> (B, 1) or (B,)."""
 
-    max_weight: float = 100.0
+    max_weight: Positive = 100.0
     """No action is cloned more than that many times as strongly as an average one."""
 
-    tau: float = 0.005
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
     """How far the slow critics follow the critics, at each optimisation step."""
-
-    def __post_init__(self) -> None:
-        CloningConfig.__post_init__(self)
-        if self.n_critics < 1:
-            raise ConfigError(f"agent.n_critics must be at least 1, got {self.n_critics}")
-        if not 0.0 < self.tau <= 1.0:
-            raise ConfigError(f"agent.tau must lie in (0, 1], got {self.tau}")
-        check_positive("max_weight", self.max_weight)
 
 
 class WeightedCloning(CloningPolicy, TorchAgent, ABC):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from asyncrl.agents.parts.schedules import Schedule, check_schedule, value_at
+from asyncrl.agents.parts.schedules import Schedule, ShareOverTime, value_at
 from asyncrl.core.agent import PolicyContext
+from asyncrl.core.declared import Natural, NotNegative, Within, check_declared
 from asyncrl.core.recorder import Record
-from asyncrl.core.settings import (
-    check_declared,
-    check_not_negative,
-    check_positive,
-    check_probability,
-)
 from asyncrl.core.types import Array
 
 _FALLING = Schedule.linear(1.0, 0.05, 10_000)
@@ -24,11 +20,11 @@ _FALLING = Schedule.linear(1.0, 0.05, 10_000)
 class EpsilonGreedy:
     """A random action with probability epsilon, the same in all environments."""
 
-    epsilon: float | Schedule = _FALLING
+    epsilon: ShareOverTime = _FALLING
     """A probability, or a schedule of such."""
 
     def __post_init__(self) -> None:
-        check_schedule("exploration.epsilon", self.epsilon, check_probability)
+        check_declared(self, "agent.exploration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,31 +34,28 @@ class EpsilonLadder:
     Environment i has base^(1 + alpha * i / (N - 1)); a single one has `base`.
     """
 
-    base: float | Schedule = 0.4
+    base: ShareOverTime = 0.4
     """Epsilon of the environment that explores most, a probability, or a schedule of such."""
 
-    alpha: float = 7.0
+    alpha: NotNegative = 7.0
     """How much less the others explore; the last one has base^(1 + alpha)."""
 
-    decay_env_steps: int = 0
+    decay_env_steps: Natural = 0
     """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")
-        check_schedule("exploration.base", self.base, check_probability)
-        check_not_negative("exploration.alpha", self.alpha)
-        check_not_negative("exploration.decay_env_steps", self.decay_env_steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Softmax:
     """Actions with probabilities in proportion to exp(Q / temperature)."""
 
-    temperature: float | Schedule = 1.0
+    temperature: Annotated[float | Schedule, Within("(0, inf)")] = 1.0
     """In units of Q values, that is, of returns; or a schedule of such."""
 
     def __post_init__(self) -> None:
-        check_schedule("exploration.temperature", self.temperature, check_positive)
+        check_declared(self, "agent.exploration")
 
 
 Exploration = EpsilonGreedy | EpsilonLadder | Softmax

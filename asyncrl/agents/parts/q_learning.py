@@ -25,7 +25,7 @@ from asyncrl.agents.parts.networks import (
 )
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
-from asyncrl.agents.parts.schedules import Schedule, check_learning_rate
+from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import (
     TorchAgent,
     TorchPolicy,
@@ -37,16 +37,11 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
 from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import Act, PolicyContext
+from asyncrl.core.declared import Count, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.settings import (
-    check_not_negative,
-    check_positive,
-    check_probability,
-    check_widths,
-)
 from asyncrl.core.types import Array, Columns, ModelVersion
 
 
@@ -54,7 +49,7 @@ from asyncrl.core.types import Array, Columns, ModelVersion
 class QConfig(TorchConfig, ABC):
     """Settings that DQN and its descendants share."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Widths = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
 
     double: bool = True
@@ -67,23 +62,23 @@ class QConfig(TorchConfig, ABC):
     """Perturb the weights behind the encoder, anew for each act and each optimisation step, by as
     much as is learned. Explores by itself: `exploration` may be None then."""
 
-    noisy_sigma: float = 0.5
+    noisy_sigma: PositiveOrOff = 0.5
     """Noisy weights start with this spread, divided by the root of their layer's inputs."""
 
-    learning_rate: float | Schedule = 2e-3
+    learning_rate: LearningRate = 2e-3
     """Step size of Adam; only a schedule may come to 0."""
 
-    adam_eps: float = 1e-8
+    adam_eps: Positive = 1e-8
     """Adam's epsilon: what keeps it from dividing by 0."""
 
-    max_grad_norm: float = 10.0
+    max_grad_norm: PositiveOrOff = 10.0
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
 
-    tau: float = 0.05
+    tau: Share = 0.05
     """Share of the online network that enters the target network in each optimisation step; 0
     copies it as a whole, at intervals."""
 
-    target_interval_opt_steps: int = 200
+    target_interval_opt_steps: Count = 200
     """Optimisation steps between two copies; only when `tau` is 0."""
 
     exploration: Exploration | None = field(default_factory=EpsilonLadder)
@@ -91,20 +86,6 @@ class QConfig(TorchConfig, ABC):
     alone."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        TorchConfig.__post_init__(self)
-        check_widths("hidden", self.hidden)
-        check_not_negative("noisy_sigma", self.noisy_sigma)
-        check_learning_rate("learning_rate", self.learning_rate)
-        check_positive("adam_eps", self.adam_eps)
-        check_not_negative("max_grad_norm", self.max_grad_norm)
-        check_probability("tau", self.tau)
-        if self.target_interval_opt_steps < 1:
-            raise ConfigError(
-                "agent.target_interval_opt_steps must be at least 1, got "
-                f"{self.target_interval_opt_steps}"
-            )
 
     @property
     def sigma(self) -> float | None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, TypeAlias
 
+from asyncrl.core.declared import Positive, Within
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_not_negative, check_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +70,7 @@ def value_at(setting: float | Schedule, env_steps: int) -> float:
     return setting.at(env_steps) if isinstance(setting, Schedule) else setting
 
 
-def check_schedule(
-    name: str, setting: float | Schedule, check: Callable[[str, float], None]
-) -> None:
-    """Let one of the checks of single settings look at a number, or at each of a schedule's."""
-    if not isinstance(setting, Schedule):
-        check(name, setting)
-        return
-    for env_steps, value in setting.points:
-        check(f"{name} at {env_steps} environment steps", value)
-
-
-def check_learning_rate(name: str, setting: float | Schedule) -> None:
-    """Refuse a learning rate that is not positive; a schedule may come to 0."""
-    check = check_not_negative if isinstance(setting, Schedule) else check_positive
-    check_schedule(name, setting, check)
+Rate: TypeAlias = Annotated[float | Schedule, Within("[0, inf)")]
+ShareOverTime: TypeAlias = Annotated[float | Schedule, Within("[0, 1]")]
+# A schedule may come to 0; a number that is 0 all the time learns nothing.
+LearningRate: TypeAlias = Positive | Annotated[Schedule, Within("[0, inf)")]

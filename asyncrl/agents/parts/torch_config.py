@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.torch_agent import learning_mode
 from asyncrl.core.agent import BatchKind
+from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
-from asyncrl.core.settings import check_declared, check_not_negative
 
 Acceleration = Literal["off", "compile", "graphs"]
 
@@ -167,7 +167,7 @@ class TorchConfig:
     """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
     compute on a CPU."""
 
-    threads: int = 1
+    threads: Natural = 1
     """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
     than one pays for large networks only, and takes cores from the actors."""
 
@@ -188,7 +188,7 @@ class TorchConfig:
     """Divide rewards by the standard deviation of the discounted return of episodes so far, which
     the step processor stores beside each row; what is then larger than 10 counts as 10."""
 
-    accumulate: int = 1
+    accumulate: Count = 1
     """Parts in which a batch passes the networks of an optimisation step; the gradients of the
     parts add up to those of the whole. More than one take less memory, and one more pass; it is
     for large networks, since with small ones each part takes as long as the whole. Trajectories and
@@ -201,13 +201,10 @@ class TorchConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "agent")
-        check_not_negative("threads", self.threads)
         self.check_accumulation()
 
     def check_accumulation(self) -> None:
         """Refuse parts of a batch where they cannot be taken."""
-        if self.accumulate < 1:
-            raise ConfigError(f"agent.accumulate must be at least 1, got {self.accumulate}")
         if self.accumulate == 1:
             return
         if not self.can_accumulate:

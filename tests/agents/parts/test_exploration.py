@@ -16,7 +16,6 @@ from asyncrl.agents.parts.exploration import (
 )
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.errors import ConfigError
 
 
 def explorer(exploration: Exploration, seed: int = 0, **context: int) -> Explorer:
@@ -95,29 +94,3 @@ def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
     expected = np.exp([0.0, 0.5, 1.5]) / np.exp([0.0, 0.5, 1.5]).sum()
     assert np.bincount(drawn, minlength=3) / 5000 == pytest.approx(expected, abs=0.02)
     assert warm.record(0) == {"exploration_temperature": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("exploration", "settings", "words"),
-    [
-        (
-            EpsilonGreedy,
-            {"epsilon": 1.1},
-            r"agent\.exploration\.epsilon must lie in \[0, 1\], got 1\.1",
-        ),
-        (
-            EpsilonGreedy,
-            {"epsilon": Schedule.linear(1.0, -0.1, 7)},
-            r"agent\.exploration\.epsilon at 7 environment steps must lie in \[0, 1\], got -0\.1",
-        ),
-        (EpsilonLadder, {"base": 2.0}, r"agent\.exploration\.base"),
-        (EpsilonLadder, {"alpha": -1.0}, r"agent\.exploration\.alpha must be 0 or more"),
-        (EpsilonLadder, {"decay_env_steps": -1}, r"agent\.exploration\.decay_env_steps"),
-        (Softmax, {"temperature": 0.0}, r"agent\.exploration\.temperature must be positive"),
-    ],
-)
-def test_exploration_that_cannot_work_is_refused(
-    exploration: Any, settings: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        exploration(**settings)

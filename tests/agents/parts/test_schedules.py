@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.schedules import Schedule, check_learning_rate, check_schedule, value_at
+from asyncrl.agents.parts.exploration import Softmax
+from asyncrl.agents.parts.schedules import Schedule, value_at
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import check_positive, from_plain, to_plain
+from asyncrl.core.settings import from_plain, to_plain
 from asyncrl.core.types import Columns
 from asyncrl.training.run_config import load_yaml, save_yaml
 
@@ -95,19 +96,18 @@ def test_what_is_no_schedule_is_refused(points: tuple[tuple[int, float], ...], w
 
 
 def test_each_value_is_checked_as_a_number_would_be() -> None:
-    check_schedule("rate", 1.0, check_positive)
-    check_schedule("rate", Schedule(points=POINTS), check_positive)
-    with pytest.raises(ConfigError, match=r"agent\.rate must be positive, got 0"):
-        check_schedule("rate", 0.0, check_positive)
-    with pytest.raises(ConfigError, match=r"agent\.rate at 9 environment steps must be positive"):
-        check_schedule("rate", Schedule.linear(1.0, 0.0, 9), check_positive)
+    Softmax(temperature=Schedule(points=POINTS))
+    with pytest.raises(ConfigError, match=r"exploration\.temperature must be positive, got 0"):
+        Softmax(temperature=0.0)
+    with pytest.raises(ConfigError, match=r"temperature at 9 environment steps must be positive"):
+        Softmax(temperature=Schedule.linear(1.0, 0.0, 9))
 
 
 def test_learning_rate_may_come_to_0_but_not_stay_there() -> None:
-    check_learning_rate("rate", Schedule.linear(1.0, 0.0, 9))
+    DQNConfig(learning_rate=Schedule.linear(1.0, 0.0, 9))
     for wrong in (0.0, -1.0, Schedule.linear(1.0, -1.0, 9)):
-        with pytest.raises(ConfigError, match=r"agent\.rate"):
-            check_learning_rate("rate", wrong)
+        with pytest.raises(ConfigError, match=r"agent\.learning_rate"):
+            DQNConfig(learning_rate=wrong)
 
 
 # --- agents --------------------------------------------------------------------------------------

@@ -1,0 +1,172 @@
+"""What a setting may be, said once, in its field: kind, range, and what 0 means.
+
+    batch_size: Count = 128
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    max_lag_s: Annotated[float, Within("[0, inf)", zero="off")] = 0.0
+
+`check_declared` holds a config against its fields, with one sentence for each way to be wrong.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias
+
+from asyncrl.core.errors import ConfigError
+
+Hint = Any  # what a field is declared as; Python has no common type for these
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The numbers that a setting may be; of a tuple or a schedule, each of its numbers."""
+
+    interval: str
+    """As in mathematics: `[1, inf)`, `(0, 1]`. Infinity is never one of them."""
+
+    zero: str = ""
+    """What 0 means, if it means something else than a small number; it is allowed then."""
+
+    why: str = ""
+    """What would go wrong otherwise, where that is not plain."""
+
+    def __contains__(self, number: float) -> bool:
+        low, high = self.ends
+        above = low < number if self.interval[0] == "(" else low <= number
+        below = number < high if self.interval[-1] == ")" else number <= high
+        return (above and below and math.isfinite(number)) or bool(self.zero and number == 0)
+
+    def __str__(self) -> str:
+        """Say what a setting must do."""
+        low, high = self.ends
+        zero = f" ({self.zero})" if self.zero else ""
+        if math.isfinite(high):
+            words = f"lie in {self.interval}" + (f", 0 for {self.zero}" if self.zero else "")
+        elif not math.isfinite(low):
+            words = "be finite"
+        elif low == 0:
+            words = "be positive" if self.interval[0] == "(" else f"be 0{zero} or more"
+        else:
+            least = "more than" if self.interval[0] == "(" else "at least"
+            words = f"be {f'0{zero} or ' if zero else ''}{least} {low:g}"
+        return words + (f" ({self.why})" if self.why else "")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The two ends, whether they belong to it or not."""
+        low, high = self.interval[1:-1].split(",")
+        return float(low), float(high)
+
+
+Count: TypeAlias = Annotated[int, Within("[1, inf)")]
+Natural: TypeAlias = Annotated[int, Within("[0, inf)")]
+CountOrOff: TypeAlias = Annotated[int, Within("[0, inf)", zero="off")]
+Finite: TypeAlias = Annotated[float, Within("(-inf, inf)")]
+Positive: TypeAlias = Annotated[float, Within("(0, inf)")]
+NotNegative: TypeAlias = Annotated[float, Within("[0, inf)")]
+PositiveOrOff: TypeAlias = Annotated[float, Within("[0, inf)", zero="off")]
+Share: TypeAlias = Annotated[float, Within("[0, 1]")]
+Widths: TypeAlias = Annotated[tuple[int, ...], Within("[1, inf)")]
+
+
+class Member(typing.NamedTuple):
+    """One of the kinds that a setting may be, and the range of its numbers."""
+
+    kind: Hint
+    within: Within | None
+
+
+def check_declared(config: object, group: str = "", *, flags: bool = False) -> None:
+    """Refuse what fields do not declare: wrong kinds, NaN, unknown words, numbers out of range.
+
+    Sentences name a setting as `group.name`, or as the flag that it is. Fields of other kinds than
+    numbers and choices are left alone.
+    """
+    cls: Hint = type(config)  # which mypy takes for nothing that can be hashed
+    for name, members in declared(cls).items():
+        value = getattr(config, name)
+        shown = f"--{name.replace('_', '-')}" if flags else f"{group}.{name}".removeprefix(".")
+        fitting = [member for member in members if _fits(value, member.kind)]
+        if not fitting:
+            words = " or ".join(filter(None, (_words(member.kind) for member in members)))
+            raise ConfigError(f"{shown} must be {words}, got {value!r}")
+        for subject, number in _numbers(shown, value):
+            within = fitting[0].within
+            if within is not None and number not in within:
+                got = value if isinstance(value, Sequence) else number
+                words = "be finite" if math.isinf(number) else str(within)
+                raise ConfigError(f"{subject} must {words}, got {got!r}")
+
+
+@cache
+def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
+    """Return the fields of a dataclass that declare numbers or choices, and what each may be."""
+    hints: dict[str, Hint] = {}
+    for base in reversed(cls.__mro__):
+        with suppress(NameError):  # a user's own class may name what only type checkers import
+            hints |= inspect.get_annotations(base, eval_str=True)
+    found = {f.name: tuple(_members(hints[f.name])) for f in fields(cls) if f.name in hints}
+    return {
+        name: several for name, several in found.items() if any(_words(m.kind) for m in several)
+    }
+
+
+def _members(hint: Hint, within: Within | None = None) -> Iterator[Member]:
+    if _origin(hint) is Annotated:
+        inner, *marks = typing.get_args(hint)
+        yield from _members(inner, next((m for m in marks if isinstance(m, Within)), within))
+    elif _origin(hint) in {typing.Union, UnionType}:
+        for member in typing.get_args(hint):
+            yield from _members(member, within)
+    else:
+        yield Member(hint, within)
+
+
+def _origin(hint: Hint) -> Hint:
+    return typing.get_origin(hint)
+
+
+def _numbers(name: str, value: object) -> Iterator[tuple[str, float]]:
+    """Yield each number of a setting, and what to call it."""
+    if isinstance(value, Real):
+        yield name, typing.cast("float", value)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        yield from ((f"each of {name}", item) for item in value)
+    elif points := getattr(value, "points", ()):  # of a schedule
+        yield from ((f"{name} at {steps} environment steps", number) for steps, number in points)
+
+
+def _fits(value: object, kind: Hint) -> bool:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if kind is int:
+        return is_number and isinstance(value, Integral)
+    if kind is float:
+        return isinstance(value, Real) and is_number and not math.isnan(value)
+    if _origin(kind) is Literal:
+        return value in typing.get_args(kind)
+    if kind is NoneType:
+        return value is None
+    if _is_tuple_of_ints(kind):
+        return isinstance(value, Sequence) and all(_fits(item, int) for item in value)
+    return not isinstance(value, Real)
+
+
+def _words(kind: Hint) -> str:
+    if _origin(kind) is Literal:
+        *some, last = map(str, typing.get_args(kind))
+        return f"{', '.join(some)} or {last}"
+    if _is_tuple_of_ints(kind):
+        return "whole numbers in a tuple"
+    return {int: "a whole number", float: "a number"}.get(kind, "")
+
+
+def _is_tuple_of_ints(kind: Hint) -> bool:
+    return _origin(kind) is tuple and typing.get_args(kind) == (int, ...)
