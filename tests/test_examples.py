@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.core.agent import PolicyContext
+from asyncrl.envs.gym import EnvConfig
+from asyncrl.export.export import export_policy
+from asyncrl.testing import check_agent
 from examples import (
     atari,
     callback,
@@ -16,6 +20,7 @@ from examples import (
     offline,
     own_agent,
     own_env,
+    own_torch_agent,
     recurrent,
 )
 
@@ -32,6 +37,14 @@ def test_own_agent_learns_the_shortest_way() -> None:
     result = own_agent.main()
     assert result.best_score is not None
     assert result.best_score >= 0.5
+
+
+def test_own_torch_agent_trains_keeps_its_contract_and_can_be_exported(tmp_path: Path) -> None:
+    result = own_torch_agent.main(max_seconds=3.0)
+    assert result.opt_steps > 0
+    config, spec = own_torch_agent.QRDQNConfig(), EnvConfig(id="CartPole-v1").build().spec
+    check_agent(config, spec)
+    export_policy(config.build_policy(spec, PolicyContext(seed=0)), spec, tmp_path / "policy.npz")
 
 
 def test_dict_observations_are_learned_from_all_fields_together() -> None:

@@ -86,7 +86,10 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
             return
     raise ConfigError(
         f"{type(policy).__name__} does not act on what its network answers as exported policies "
-        "do, by the best choice or by a mean scaled to the bounds of actions; it cannot be exported"
+        "do. Let `model(obs)` answer with a value for each choice, of which `act` takes the "
+        "highest, or with quantities from -1 to 1, which it scales to the bounds of actions "
+        "(`squashed = True`: their tanh), and with nothing random; the network's other methods may "
+        "tell the rest, as in examples/own_torch_agent.py"
     )
 
 

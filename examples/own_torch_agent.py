@@ -1,0 +1,174 @@
+"""An algorithm of one's own with torch: QR-DQN, which learns quantiles of returns, on CartPole.
+
+Dabney et al. (2018), Distributional reinforcement learning with quantile regression,
+https://arxiv.org/abs/1710.10044. The network answers with N quantiles of each action's return, and
+their mean is the action's value. With targets y = r + discount * z'(s', a*), quantile i of level
+tau_i = (i + 1/2) / N is moved by
+
+    L_i = mean over j of |tau_i - [y_j < z_i]| * huber(y_j - z_i)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss
+
+from asyncrl import Act, EnvSpec, PolicyContext, preset, train_async
+from asyncrl.agents.parts.exploration import EpsilonLadder, Explorer
+from asyncrl.agents.parts.networks import NetworkInput, n_actions, observation_reader, q_network
+from asyncrl.agents.parts.torch_agent import (
+    TorchAgent,
+    TorchPolicy,
+    learning_mode,
+    pick_device,
+    seeded,
+    use_threads,
+)
+from asyncrl.core.segment import ColumnSpec
+from asyncrl.core.types import Array, Columns
+from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QRDQNConfig:
+    """Settings: each is a flag of `asyncrl train` and a line of YAML as well."""
+
+    n_quantiles: int = 25
+    """How many numbers stand for the distribution of returns."""
+
+    learning_rate: float = 2e-3
+    """Step size of Adam."""
+
+    tau: float = 0.05
+    """Share of the network that enters the slow copy in each optimisation step."""
+
+    exploration: EpsilonLadder = field(default_factory=EpsilonLadder)
+    """How often something else than the best action is tried."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> QRAgent:
+        """Make the learner's agent, on a GPU where there is one."""
+        use_threads(1)  # torch would take all cores from the actors
+        return QRAgent(self, spec, context, pick_device("auto"))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> QRPolicy:
+        """Make an actor's policy."""
+        return QRPolicy(self, spec, context, torch.device("cpu"))
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Store nothing beside the transition."""
+        return ()
+
+
+class Quantiles(nn.Module):
+    """From observations to values (B, actions), which `asyncrl export` wants as the answer."""
+
+    def __init__(self, config: QRDQNConfig, spec: EnvSpec) -> None:
+        super().__init__()
+        self.n = config.n_quantiles
+        self.net = q_network(spec.observation, (64, 64), n_actions(spec, "QR-DQN"), n_values=self.n)
+
+    def forward(self, obs: NetworkInput) -> Tensor:
+        """Return the mean of each action's quantiles."""
+        values: Tensor = self.quantiles(obs).mean(dim=2)
+        return values
+
+    def quantiles(self, obs: NetworkInput) -> Tensor:
+        """Return the quantiles (B, actions, N)."""
+        quantiles: Tensor = self.net(obs).unflatten(1, (-1, self.n))
+        return quantiles
+
+
+class QRPolicy(TorchPolicy):
+    """The part that acts: what an actor has."""
+
+    def __init__(
+        self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        with seeded(context.seed):
+            self.net = Quantiles(config, spec)
+        super().__init__(self.net, device)
+        self.read_obs = observation_reader(spec.observation)
+        self.random = np.random.default_rng(context.seed)
+        self.explorer = Explorer(config.exploration, context, self.random)
+
+    def act(self, obs: Array) -> Act:
+        """Choose the best action of each environment, or another one in training."""
+        with torch.inference_mode():
+            seen = self.read_obs(torch.from_numpy(obs).to(self.device))
+            values: Array = self.model(seen).cpu().numpy()
+        if not self.training:
+            return Act(values.argmax(axis=1))
+        self.env_steps += len(obs)
+        return Act(self.explorer.choose(values, self.env_steps))
+
+    def record(self) -> Mapping[str, float]:
+        """Tell how much is explored."""
+        return self.explorer.record(self.env_steps)
+
+
+class QRAgent(QRPolicy, TorchAgent):
+    """The part that learns, and acts as well: what the learner has."""
+
+    def __init__(
+        self, config: QRDQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
+    ) -> None:
+        super().__init__(config, spec, context, device)
+        self.config = config
+        self.target = copy.deepcopy(self.net)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), config.learning_rate)
+        self.levels = (torch.arange(config.n_quantiles, device=device) + 0.5) / config.n_quantiles
+        # What a checkpoint holds beside the model, which is among the parts already.
+        self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
+        self.errors = np.zeros(0, np.float32)
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Do one optimisation step; n-step returns are the replay's business."""
+        data = {name: torch.as_tensor(value, device=self.device) for name, value in batch.items()}
+        rows = torch.arange(len(data["action"]), device=self.device)
+        obs, next_obs = self.read_obs(data["obs"]), self.read_obs(data["next_obs"])
+        with torch.no_grad():
+            best = self.net(next_obs).argmax(dim=1)
+            z_next = self.target.quantiles(next_obs)[rows, best]
+            y = data["reward"][:, None] + data["discount"][:, None] * z_next
+        with learning_mode(self.net):
+            z = self.net.quantiles(obs)[rows, data["action"]]
+            y_j, z_i = torch.broadcast_tensors(y[:, None, :], z[:, :, None])
+            side = (self.levels[:, None] - (y_j < z_i).float()).abs()
+            loss = (side * huber_loss(z_i, y_j, reduction="none")).mean(dim=2).sum(dim=1)
+            loss = (loss * data.get("weight", 1.0)).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+        self.optimizer.step()
+        with torch.no_grad():
+            for slow, new in zip(self.target.parameters(), self.net.parameters(), strict=True):
+                slow.lerp_(new, self.config.tau)
+            self.errors = (y.mean(dim=1) - z.mean(dim=1)).abs().cpu().numpy()
+        return {"loss": loss.detach(), "q_mean": z.detach().mean()}
+
+    def priorities(self) -> Array:
+        """Return the TD errors of the newest batch, for prioritized replay."""
+        return self.errors
+
+
+def main(max_seconds: float = 120.0) -> TrainResult:
+    """Train on CartPole with what suits DQN there: environments, replay, limiter, batch size."""
+    run = preset("dqn")
+    result = train_async(
+        QRDQNConfig(),
+        run.env_config().build,
+        run,
+        stop=ReachesUpperBound("eval_reward", 475.0) | MaxSeconds(max_seconds),
+    )
+    print(result.stop_reason, result.best_score)
+    return result
+
+
+if __name__ == "__main__":
+    main()
