@@ -7,24 +7,37 @@ action = policy.act(obs).action
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+import numpy as np
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.agent import AgentConfig, Policy, PolicyContext, require_agent_config
-from asyncrl.core.env import EnvSpec, MakeBatchEnv, look_at
+from asyncrl.core.agent import (
+    Act,
+    AgentConfig,
+    Policy,
+    PolicyContext,
+    PolicyWrapper,
+    require_agent_config,
+)
+from asyncrl.core.env import EnvSpec, MakeBatchEnv, PackedSpec, look_at
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.replay_buffer import REPLAY
-from asyncrl.core.types import ModelVersion
+from asyncrl.core.types import Array, ModelVersion
 from asyncrl.training.run_config import RunConfig, load_yaml
 
 logger = logging.getLogger(__name__)
 
 _BEST, _NEWEST = "best", "newest"
+
+Fields = Mapping[str, Any] | tuple[Any, ...]
+"""An observation of several fields, as environments give it."""
 
 
 def load_policy(
@@ -38,7 +51,9 @@ def load_policy(
     """Return a model that a run has saved, as a policy that does not explore.
 
     `policy.act(obs).action` holds an action for each row of `obs`, any number of them, as the
-    environments of training gave them. `policy.train()` has it explore. One with a memory keeps it
+    environments of training gave them. Of several fields it takes their dict or tuple as well,
+    nested as in the environment's own space, of one observation or of a row for each.
+    `policy.train()` has it explore. One with a memory keeps it
     from one `act` to the next: tell it by `asyncrl.core.agent.forget` where an episode begins.
 
     Args:
@@ -62,7 +77,47 @@ def load_policy(
     spec, _ = look_at(make_env)
     policy = policy_of(saved, agent, spec, seed=seed, source=source)
     policy.train(False)
-    return policy
+    observation = spec.observation
+    return _TakesFields(policy, observation) if isinstance(observation, PackedSpec) else policy
+
+
+class _TakesFields(PolicyWrapper):
+    """Acts on observations as an environment with several fields gives them, too."""
+
+    def __init__(self, policy: Policy, observation: PackedSpec) -> None:
+        super().__init__(policy)
+        self._observation = observation
+
+    def act(self, obs: Array | Fields) -> Act:
+        """Choose an action for each row; observations of one environment are one row."""
+        return super().act(obs if isinstance(obs, np.ndarray) else self._packed(obs))
+
+    def _packed(self, obs: Fields) -> Array:
+        given, wanted = dict(_flat(obs)), self._observation.fields
+        if set(given) != {name for name, _ in wanted}:
+            raise ConfigError(
+                f"an observation must have the fields {[name for name, _ in wanted]}, got "
+                f"{[*given]}; give it as the environment of training did"
+            )
+        columns = {}
+        for name, box in wanted:
+            field = np.asarray(given[name], box.dtype)
+            if field.shape[max(0, field.ndim - len(box.shape)) :] != box.shape:
+                raise ConfigError(
+                    f"field {name!r} of an observation must have shape {box.shape}, or rows of "
+                    f"it, got {field.shape}"
+                )
+            columns[name] = field if field.ndim > len(box.shape) else field[None]
+        return self._observation.pack(columns)
+
+
+def _flat(obs: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the arrays of an observation, under the names that its spec gives them."""
+    if not isinstance(obs, Mapping | tuple):
+        yield name, obs
+        return
+    for key, part in obs.items() if isinstance(obs, Mapping) else enumerate(obs):
+        yield from _flat(part, f"{name}/{key}" if name else str(key))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
 from asyncrl import load_policy
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
@@ -15,11 +17,11 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Policy, PolicyContext, forget
-from asyncrl.core.env import look_at
+from asyncrl.core.env import PackedSpec, look_at
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel
@@ -129,6 +131,46 @@ def test_memory_begins_anew_where_it_is_told(tmp_path: Path) -> None:
     first = [policy.act(OBS).action for _ in range(4)]
     forget(policy, np.ones(len(OBS), np.bool_))
     assert np.array_equal([policy.act(OBS).action for _ in range(4)], first)
+
+
+class Robot(gym.Env[Any, Any]):
+    """Sees a dict in a dict, a tuple, and a choice."""
+
+    observation_space = Dict(
+        arm=Dict(pose=Box(-1, 1, (3,), np.float32), grip=Discrete(2)),
+        wheels=Tuple((Box(-1, 1, (2,), np.float32), Box(0, 255, (1, 2), np.uint8))),
+    )
+    action_space = Discrete(4)
+
+
+def test_observations_of_several_fields_are_taken_as_they_come(tmp_path: Path) -> None:
+    make_env = make_batch(Robot, n_envs=2)
+    spec, _ = look_at(make_env)
+    assert isinstance(spec.observation, PackedSpec)
+    model = AGENT.build_policy(spec, PolicyContext(seed=1)).model_info()
+    Checkpointer(tmp_path).save("1", {"model": model.params}, {"opt_steps": 1, "env_steps": 0})
+    policy: Any = load_policy(tmp_path, agent=AGENT, make_env=make_env)
+    space = Robot.observation_space
+    space.seed(0)
+    seen = [space.sample() for _ in range(30)]
+    rows = {
+        "arm": {name: np.stack([s["arm"][name] for s in seen]) for name in ("pose", "grip")},
+        "wheels": tuple(np.stack([s["wheels"][i] for s in seen]) for i in range(2)),
+    }
+    packed = spec.observation.pack(
+        {
+            **{f"arm/{n}": v for n, v in rows["arm"].items()},  # type: ignore[attr-defined]
+            **{f"wheels/{i}": v for i, v in enumerate(rows["wheels"])},
+        }
+    )
+    actions = policy.act(packed).action
+    assert len(set(actions)) > 1
+    assert policy.act(rows).action.tolist() == actions.tolist()
+    assert [int(policy.act(one).action[0]) for one in seen] == actions.tolist()
+    with pytest.raises(ConfigError, match=r"must have the fields \['arm/.* got \['arm/pose'\]"):
+        policy.act({"arm": {"pose": np.zeros(3)}})
+    with pytest.raises(ConfigError, match=r"field 'arm/pose' .* shape \(3,\), or rows of it, got"):
+        policy.act({**seen[0], "arm": {**seen[0]["arm"], "pose": np.zeros(2)}})
 
 
 def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
