@@ -91,7 +91,7 @@ def _configured(config: AsyncConfig) -> AsyncConfig:
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Take checkpoints, and look at who stood still."""
     checkpoints = directory / "checkpoints"
-    saves = Saves(4 if size == "small" else 60, checkpoints)
+    saves = Saves(2 if size == "small" else 60, checkpoints)
     stage = Stage(directory, world=_WORLD, configure=_configured, replay=_REPLAY)
     stage.audit.keeps_times = True
     recorder = MemoryRecorder()

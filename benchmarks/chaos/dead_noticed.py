@@ -48,7 +48,7 @@ class Deaths:
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Kill, and say how long it took to be told."""
-    deaths = Deaths(25 if size == "small" else 500)
+    deaths = Deaths(10 if size == "small" else 500)
     stage = Stage(directory)
     stage.play(deaths)
     times = deaths.noticed_s

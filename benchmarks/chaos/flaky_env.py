@@ -67,7 +67,7 @@ def _with_restarts(restart: RestartPolicyConfig, config: AsyncConfig) -> AsyncCo
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Let environments raise under three policies."""
-    failures = Failures(16 if size == "small" else 300, 0.2)
+    failures = Failures(10 if size == "small" else 300, 0.2)
     stage = Stage(directory, configure=lambda config: _with_restarts(_BACKOFF, config))
     stage.play(failures)
     return [

@@ -78,7 +78,7 @@ def _configured(config: AsyncConfig) -> AsyncConfig:
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Let environments hang, and say what became of them."""
-    hangs = Hangs(6 if size == "small" else 150)
+    hangs = Hangs(3 if size == "small" else 150)
     stage = Stage(directory, configure=_configured)
     stage.play(hangs)
     found = max(hang.found_s for hang in hangs.seen)

@@ -95,7 +95,7 @@ def _env_steps(stage: Stage) -> int:
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Run the storm, and say what it cost."""
-    storm = Storm(75, 45.0, 8.0) if size == "small" else Storm(1000, 600.0, 30.0)
+    storm = Storm(30, 18.0, 4.0) if size == "small" else Storm(1000, 600.0, 30.0)
     stage = Stage(directory)
     stage.play(storm)
     return findings(storm, stage)

@@ -89,7 +89,7 @@ _WATCHED = ("the learner", "its group")
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Kill learners in all ways, and look."""
-    count = 10 if size == "small" else 200
+    count = len(_WAYS) if size == "small" else 200
     ways = list(_WAYS)
     found: list[Left] = []
     for number in range(count):

@@ -32,7 +32,7 @@ _FLOWS_S = 0.5
 
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Stop a learner, let it go on, and look at what became of its actors."""
-    pause_s = 10.0 if size == "small" else 60.0
+    pause_s = 5.0 if size == "small" else 60.0
     with Learner(directory / "run", actors=2, width=_WIDTH) as learner:
         learner.wait_for_steps()
         wait_until(lambda: learner.stored > _FILLED, DEADLINE_S, "a replay that is full")

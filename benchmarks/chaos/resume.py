@@ -25,7 +25,7 @@ from benchmarks.chaos.finding import Finding, Size
 from benchmarks.chaos.resumed_runs import CASES, LAST, same, sync_run
 from benchmarks.common import ROOT, note
 
-_KILLS: dict[Size, int] = {"small": 3, "full": 20}
+_KILLS: dict[Size, int] = {"small": 2, "full": 20}
 _LIFE_OPT_STEPS = (45, 120)
 """Of an asynchronous run until it is killed, if it has saved a checkpoint by then."""
 

@@ -20,14 +20,14 @@ import psutil
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from benchmarks.chaos.finding import Finding, Size
-from benchmarks.chaos.siege import address_of, besiege
 from benchmarks.common import note
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello
+from tests.support.siege import address_of, besiege
 
-_ATTACKS: dict[Size, int] = {"small": 1_500, "full": 25_000}
+_ATTACKS: dict[Size, int] = {"small": 600, "full": 25_000}
 """On each of the two sockets."""
 
-_CALM_S: dict[Size, float] = {"small": 4.0, "full": 20.0}
+_CALM_S: dict[Size, float] = {"small": 2.0, "full": 20.0}
 _CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
 _GROWTH_BYTES = 5_000_000
 _LEAST_SHARE = 0.8

@@ -8,16 +8,20 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint import array_file, checkpoint
+from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
-from benchmarks.chaos.corruption import unnoticed
-from benchmarks.chaos.traced_saves import (
+from asyncrl.core.types import Array
+from tests.support import scale
+from tests.support.traced_saves import (
     BROKEN,
     FULL,
     KILL,
@@ -30,6 +34,8 @@ from benchmarks.chaos.traced_saves import (
 )
 
 pytestmark = pytest.mark.processes
+
+WAYS = ("flip", "cut", "zeros", "swap", "insert", "noise")
 
 needs_strace = pytest.mark.skipif(
     not shutil.which("strace"), reason="strace, which injects the faults, is not installed"
@@ -73,7 +79,9 @@ def test_wherever_the_disk_refuses_a_save_the_newest_checkpoint_is_whole(
 @pytest.mark.timeout(1200)
 @pytest.mark.fault("F17", "F18")
 @pytest.mark.parametrize("fault", [KILL, FULL, BROKEN])
-@pytest.mark.parametrize("names", ["6,best,7,best,8", "other,6,7,8,best"])
+@pytest.mark.parametrize(
+    "names", ["6,best,7,best,8", "other,6,7,8,best", "6,6,best,best,7", "9,5,best,10,other"]
+)
 def test_row_of_saves_that_ends_at_any_system_call(
     traced: TracedSaves, tmp_path: Path, names: str, fault: str
 ) -> None:
@@ -128,7 +136,88 @@ def test_disk_that_is_really_full_costs_the_new_checkpoint_only(small_disk: Path
 # --- damage --------------------------------------------------------------------------------------
 
 
+def damage(path: Path, other: Path, generator: np.random.Generator) -> str:
+    """Change a file at random; return how, or nothing if it is as it was."""
+    data = path.read_bytes()
+    at = int(generator.integers(len(data)))
+    way = str(generator.choice(WAYS))
+    changed = _changed(data, at, way, other.read_bytes(), generator)
+    if changed == data:
+        return ""
+    path.write_bytes(changed)
+    return f"{way} at {at} of {path.name}"
+
+
+def _changed(data: bytes, at: int, way: str, other: bytes, generator: np.random.Generator) -> bytes:
+    changed = bytearray(data)
+    match way:
+        case "flip":
+            changed[at] ^= 1 << int(generator.integers(8))
+        case "cut":
+            del changed[at:]
+        case "zeros":
+            changed[at : at + 64] = bytes(len(changed[at : at + 64]))
+        case "swap":
+            changed = bytearray(other)
+        case "insert":
+            changed[at:at] = generator.bytes(int(generator.integers(1, 9)))
+        case _:
+            changed[at:] = generator.bytes(len(data) - at)
+    return bytes(changed)
+
+
+def unnoticed(directory: Path, count: int, seed: int = 0) -> list[str]:
+    """Damage the newer of two checkpoints so many times; return what went wrong, and how."""
+    checkpointer = Checkpointer(directory)
+    checkpointer.save("90", groups(90), {"opt_steps": 90})
+    good = checkpointer.save("100", groups(100), {"opt_steps": 100})
+    files = sorted(good.iterdir())
+    whole = {path: path.read_bytes() for path in files}
+    generator = np.random.default_rng(seed)
+    wrong: list[str] = []
+    done = 0
+    while done < count:
+        i, j = generator.choice(len(files), 2, replace=False)
+        if how := damage(files[i], files[j], generator):
+            wrong += [f"{how}: {what}" for what in _faults(checkpointer, files[i])]
+            files[i].write_bytes(whole[files[i]])
+            done += 1
+    return wrong
+
+
+def _faults(checkpointer: Checkpointer, damaged: Path) -> list[str]:
+    """Load with one file damaged; return what should not have happened."""
+    wrong: list[str] = []
+
+    def read_watched(path: Path) -> Mapping[str, Array]:
+        if path.parent.samefile(damaged.parent):
+            wrong.append(f"built arrays of {path.name}")
+        return array_file.read_arrays(path)
+
+    with patch.object(checkpoint, "read_arrays", read_watched):
+        try:
+            checkpointer.load("100")
+        except CheckpointError as error:
+            if damaged.name not in str(error).partition("also there")[0]:
+                wrong.append(f"{damaged.name} is not named")
+        else:
+            wrong.append("it was loaded")
+        with suppress(CheckpointError):
+            if value_of(checkpointer.load_latest()) == 90:
+                return wrong
+    return [*wrong, "the one before was not found"]
+
+
+@pytest.mark.timeout(1200)
 @pytest.mark.fault("F20")
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_no_damage_goes_unnoticed_nor_is_anything_built_of_it(tmp_path: Path, count: int) -> None:
-    assert unnoticed(tmp_path, count) == []
+def test_no_damage_goes_unnoticed_nor_is_anything_built_of_it(tmp_path: Path) -> None:
+    assert unnoticed(tmp_path, 10_000 if scale.full else 500) == []
+
+
+def test_a_loader_that_notices_nothing_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpointer, "load", lambda *_, **__: Checkpoint(groups(100), {}))
+    found = unnoticed(tmp_path, 3)
+    assert any("it was loaded" in each for each in found)
+    assert any("the one before was not found" in each for each in found)

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from asyncrl.transport import wire
 from asyncrl.transport import wire as header
-from benchmarks.chaos import canaries
-from benchmarks.chaos.hostile_messages import (
+from tests.support import scale
+from tests.support.canaries import canaries, in_every_place, loaders_of
+from tests.support.hostile_messages import (
     CONSTANT_BYTES,
     EXAMPLES,
+    MESSAGES,
     accepted,
     bombs,
     costs,
     hostile,
 )
 
+ROOT = Path(__file__).parents[2]
+INPUTS = 2_500_000 if scale.full else 5_000
+MEASURED = 50_000 if scale.full else 500
+GUIDED = 3_000_000 if scale.full else 500
+
 
 def test_every_kind_of_message_is_an_example() -> None:
     assert {type(message) for message in EXAMPLES} == set(wire._KINDS)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.fault("F22")
 @pytest.mark.parametrize("seed", range(4))
 def test_hostile_messages_raise_nothing_but_wire_errors(seed: int) -> None:
     chance = random.Random(seed)
-    outcomes = [accepted(hostile(chance)) for _ in range(5_000)]
-    assert 0 < sum(outcomes) < len(outcomes) / 2, "some changes do no harm, most do"
+    read = sum(accepted(hostile(chance)) for _ in range(INPUTS))
+    assert 0 < read < INPUTS / 2, "some changes do no harm, most do"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.processes
+@pytest.mark.fault("F22")
+def test_inputs_that_are_chosen_by_coverage_raise_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("atheris")
+    command = [sys.executable, "-m", "tests.support.guided_fuzz", str(GUIDED), str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"Done {GUIDED} runs" in done.stderr
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -42,10 +63,11 @@ def test_no_message_takes_much_more_memory_than_it_has_bytes(frames: list[bytes]
     assert costs(frames) <= 8 * size + CONSTANT_BYTES
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.fault("F23")
 def test_hostile_messages_take_little_memory() -> None:
     chance = random.Random(1)
-    for _ in range(500):
+    for _ in range(MEASURED):
         frames = hostile(chance)
         assert costs(frames) <= 8 * sum(map(len, frames)) + CONSTANT_BYTES
 
@@ -55,7 +77,22 @@ def test_hostile_messages_take_little_memory() -> None:
 
 @pytest.mark.fault("F22")
 def test_code_in_messages_and_files_is_never_run(tmp_path: Path) -> None:
-    (found,) = canaries.measure("small", tmp_path)
-    assert found.passed, found.measured
+    mark = tmp_path / "sung"
+    birds = canaries(mark)
+    assert len(birds) >= 20
+    for bird in birds:
+        bird.sing()  # one that cannot would prove nothing
+        mark.rmdir()
+        for frames in in_every_place(bird.data):
+            accepted(frames)
+        for load in loaders_of(tmp_path / "files", bird.data):
+            load()
+        assert not mark.exists(), bird.kind
     for module in (wire, header):
         assert "pickle" not in Path(module.__file__).read_text(encoding="utf-8")
+
+
+def test_canaries_stand_in_all_frames_of_all_messages() -> None:
+    places = list(in_every_place(b"canary"))
+    assert all(any(b"canary" in frame for frame in frames) for frames in places)
+    assert len(places) > 8 * sum(map(len, MESSAGES))

@@ -27,6 +27,7 @@ from asyncrl.transport.protocol import Finish
 from asyncrl.transport.wire import WireFormat
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import MAX_FRAMES, routing_id, routing_prefix
+from tests.support import scale
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
@@ -416,6 +417,31 @@ def test_messages_of_an_earlier_life_are_counted_and_dropped(learner: ZmqLearner
     assert until(learner, lambda: learner.counters.get("stale")) == []
     before.close()
     after.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.fault("F26")
+@pytest.mark.parametrize(
+    ("run_id", "incarnation", "reason"), [("", 0, "stale"), ("the run before", 1, "foreign_run")]
+)
+def test_nothing_of_the_past_is_handed_on_however_much_it_is(
+    learner: ZmqLearnerLink, run_id: str, incarnation: int, reason: str
+) -> None:
+    """It comes without pause, of a former life or run, and does not wait for credit."""
+    now, past = make_peer(incarnation=1), make_peer(incarnation=incarnation)
+    actor = connect(learner, now)
+    actor.hello(make_hello(now))
+    until(learner, lambda: actor.send(make_report(now), 0.0))
+    until(learner, lambda: actor.drain(0.0))
+    run_id = run_id or address(learner).run_id
+    wire = WireFormat(schema=SCHEMA, run_id=run_id)
+    with raw(address(learner), routing_id(routing_prefix(run_id), past)) as ghost:
+        for first in range(0, 50_000 if scale.full else 300, 50):
+            for seq in range(first, first + 50):
+                ghost.send_multipart(wire.encode(make_experience(seq + 1, past)))
+            wanted = first + 50
+            assert until(learner, lambda n=wanted: learner.counters.get(reason, 0) >= n) == []  # type: ignore[misc]
+    actor.close()
 
 
 def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActorLink) -> None:

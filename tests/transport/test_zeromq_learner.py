@@ -24,10 +24,10 @@ from asyncrl.transport.protocol import Refusal
 from asyncrl.transport.wire import PROTOCOL, WireFormat
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_guard import Complaints
-from benchmarks.chaos.canaries import canaries
-from benchmarks.chaos.siege import Address, address_of, attack, greeting, is_cut, ready
+from tests.support.canaries import canaries
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import PEER, SCHEMA, make_experience, make_hello, make_peer
+from tests.support.siege import Address, address_of, attack, greeting, is_cut, ready
 
 CONFIG = ZmqTransportConfig(max_message_bytes=1 << 20, request_interval_s=0.2)
 DEADLINE_S = 30.0

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chaos import canaries, socket_flood
-from benchmarks.chaos.canaries import Canary
-from benchmarks.chaos.hostile_messages import MESSAGES
+from benchmarks.chaos import socket_flood
 
 
 @pytest.mark.usefixtures("tracker_ends")
@@ -42,27 +40,3 @@ def test_what_came_of_a_siege_is_judged() -> None:
     assert memory.measured == "+6.0 MB"
     assert throughput.verdict == "missed"
     assert throughput.measured == "70% of calm"
-
-
-def test_a_canary_that_is_heard_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trusting(_: list[bytes]) -> bool:
-        (tmp_path / "sung").mkdir(exist_ok=True)
-        return True
-
-    monkeypatch.setattr(canaries, "accepted", trusting)
-    (found,) = canaries.measure("small", tmp_path)
-    assert found.verdict == "broken"
-
-
-def test_a_canary_that_cannot_sing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mute = Canary("mute", b"mute", lambda: None)
-    monkeypatch.setattr(canaries, "canaries", lambda _: [mute])
-    (found,) = canaries.measure("small", tmp_path)
-    assert found.verdict == "broken"
-    assert "mute" in found.measured
-
-
-def test_canaries_stand_in_all_frames_of_all_messages() -> None:
-    places = list(canaries.in_every_place(b"canary"))
-    assert all(any(b"canary" in frame for frame in frames) for frames in places)
-    assert len(places) > 8 * sum(map(len, MESSAGES))

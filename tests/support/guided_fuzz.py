@@ -3,7 +3,7 @@
 Needs `atheris`. Ends with an exit code other than 0 at the first input that raises anything but
 the decoder's own error, or that takes a second.
 
-    python -m benchmarks.chaos.guided_fuzz RUNS DIRECTORY
+    python -m tests.support.guided_fuzz RUNS DIRECTORY
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["asyncrl.transport.wire", "asyncrl.core.messages"]):
     from asyncrl.core.errors import WireError
-    from benchmarks.chaos.hostile_messages import MESSAGES, WIRE, joined, split
+    from tests.support.hostile_messages import MESSAGES, WIRE, joined, split
 
 __all__: list[str] = []
 

@@ -1,10 +1,9 @@
-"""Bytes that would run code are put wherever bytes are read (target 17).
+"""Bytes that would run code, for wherever bytes are read.
 
 Canaries are pickles of all protocols, arrays that hold pickles, Python source and YAML tags; each
-makes a directory if somebody unpickles, loads or evaluates it, and each is first made to sing, for
-a canary that cannot proves nothing. They then stand in every field and every frame of every
-message, in all files of a checkpoint (with the hashes that belong to them), in an exported policy
-and in a file of settings. None may be heard.
+makes a directory if somebody unpickles, loads or evaluates it. They stand in every field and every
+frame of every message, in all files of a checkpoint (with the hashes that belong to them), in an
+exported policy and in a file of settings.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.training.run_config import load_yaml
-from benchmarks.chaos.finding import Finding, Size
-from benchmarks.chaos.hostile_messages import MESSAGES, accepted
-from benchmarks.chaos.traced_saves import groups
+from tests.support.hostile_messages import MESSAGES
+from tests.support.traced_saves import groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +53,6 @@ class _Calls:
         return self.call
 
 
-def measure(size: Size, directory: Path) -> list[Finding]:
-    """Put each canary everywhere; both sizes do all of it."""
-    del size
-    mark = directory / "sung"
-    birds = canaries(mark)
-    silent = [bird.kind for bird in birds if not _can_sing(bird, mark)]
-    places = {"messages": 0, "loaders": 0}
-    for bird in birds:
-        for frames in in_every_place(bird.data):
-            accepted(frames)
-            places["messages"] += 1
-        for number, load in enumerate(_loaders(directory / "files", bird.data)):
-            load()
-            places["loaders"] += 1
-            assert number < 100, "loaders end"
-    heard = mark.exists()
-    told = f"{len(birds)} canaries, {places['messages']:,} messages, {places['loaders']} files"
-    return [
-        Finding(
-            target=17,
-            what="code run",
-            measured=f"{'some' if heard else 'none'} of {told}" + "; ".join(["", *silent]),
-            promised="none",
-            passed=not heard and not silent and len(birds) >= 20,
-            numbers={"canaries": len(birds), "heard": int(heard), **places},
-        )
-    ]
-
-
 def canaries(mark: Path) -> list[Canary]:
     """Return bytes that leave a mark if anybody unpickles or evaluates them."""
     command = f"import os; os.mkdir({str(mark)!r})"
@@ -101,7 +70,7 @@ def canaries(mark: Path) -> list[Canary]:
         np.save(file, np.array([call], object), allow_pickle=True)
         found.append(Canary(f"array of {name}", file.getvalue(), _loading(file.getvalue())))
     tag = f"!!python/object/apply:os.mkdir [{json.dumps(str(mark))}]"
-    found.append(Canary("source", command.encode(), lambda: exec(command)))  # noqa: S102  # ours
+    found.append(Canary("source", command.encode(), lambda: exec(command)))  # ours
     found.append(Canary("yaml", tag.encode(), lambda: yaml.unsafe_load(tag)))
     return found
 
@@ -123,23 +92,15 @@ def in_every_place(canary: bytes) -> Iterator[list[bytes]]:
 
 
 def _unpickling(data: bytes) -> Callable[[], object]:
-    return lambda: pickle.loads(data)  # noqa: S301  # ours
+    return lambda: pickle.loads(data)  # ours
 
 
 def _loading(data: bytes) -> Callable[[], object]:
     return lambda: np.load(io.BytesIO(data), allow_pickle=True)
 
 
-def _can_sing(bird: Canary, mark: Path) -> bool:
-    bird.sing()
-    if not mark.exists():
-        return False
-    mark.rmdir()
-    return True
-
-
-def _loaders(directory: Path, canary: bytes) -> Iterator[Callable[[], None]]:
-    """Yield what reads a canary, which each time stands somewhere else."""
+def loaders_of(directory: Path, canary: bytes) -> Iterator[Callable[[], None]]:
+    """Yield what reads a canary, which each time stands somewhere else; what refuses is silent."""
     directory.mkdir(exist_ok=True)
     path = directory / "canary"
     path.write_bytes(canary)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,8 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.types import Array
-from benchmarks.common import ROOT
 
+ROOT = Path(__file__).parents[2]
 KILL, FULL, BROKEN = "signal=SIGKILL", "error=ENOSPC", "error=EIO"
 
 _DEADLINE_S = 60.0
@@ -38,7 +38,7 @@ import os, signal, sys
 from pathlib import Path
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
-from benchmarks.chaos.traced_saves import groups
+from tests.support.traced_saves import groups
 
 def save(directory, names, value):
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -93,7 +93,7 @@ class TracedSaves:
 
     def __init__(self, directory: Path) -> None:
         self._log = directory / "strace.log"
-        self._saver = subprocess.Popen(  # noqa: S603  # this module
+        self._saver = subprocess.Popen(  # this module
             [sys.executable, "-c", _SAVER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -110,7 +110,7 @@ class TracedSaves:
         arguments = [f"--trace={','.join('?' + call for call in _CALLS)}"]
         arguments += [f"--inject={expression}" for expression in inject]
         command = ["strace", "-y", "-o", str(self._log), "-p", str(child), *arguments]
-        with subprocess.Popen(  # noqa: S603  # strace itself
+        with subprocess.Popen(  # strace itself
             command, stderr=subprocess.PIPE, text=True
         ) as tracer:
             assert tracer.stderr
@@ -163,7 +163,6 @@ def sweep(
     names: str,
     fault: str,
     most: int | None,
-    tell: Callable[[int], None] = lambda _: None,
 ) -> Sweep:
     """Bring a fault to each system call of a row of saves, or to some of them.
 
@@ -173,7 +172,6 @@ def sweep(
         names: Of the checkpoints, with commas between them.
         fault: As `strace` takes it.
         most: How many system calls to take; all if None.
-        tell: Called with how many are done.
     """
     done = Sweep()
     for call, index in some_of(_points(traced, directory / "well", names), most):
@@ -187,7 +185,6 @@ def sweep(
         done.points += 1
         done.felt += code != 0
         shutil.rmtree(spoiled)
-        tell(done.points)
     return done
 
 

@@ -1,11 +1,10 @@
-"""What a run shows to others while it trains: sockets, files, secrets (target 19).
+"""What a run shows to others while it trains: sockets, files, secrets.
 
-`asyncrl train` runs with its defaults, and once with TCP and therefore with keys. When it has
-saved a checkpoint, all its processes are looked at: what they listen on, their arguments and their
-environment; then all its files, and, when it has ended, what it has printed. Secret keys are noted
-as they are made, and looked for as text, as bytes, and encoded. Private files are temporary ones,
-sockets and checkpoints; the directory of the run, with its metrics, summary and settings, is
-counted apart. A file is open to others if its mode and those of the directories above say so.
+`asyncrl train` runs over TCP and therefore with keys; in full, with its defaults, too, and under
+other masks. When it has saved a checkpoint, all its processes are looked at: what they listen on,
+their arguments and their environment; then all its files, and, when it has ended, what it has
+printed. Secret keys are noted as they are made, and looked for as text, as bytes, and encoded. A
+file is open to others if its mode and those of the directories above say so.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -23,20 +23,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
+import zmq
 from zmq.utils import z85
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from benchmarks.chaos.finding import Finding, Size
-from benchmarks.common import ROOT, note
+from tests.support import scale
 
-_WAYS: dict[str, Sequence[str]] = {
-    "default": (),
-    "tcp": ("--transport.bind", "tcp://127.0.0.1"),
-}
-_UMASKS: dict[Size, Sequence[int]] = {"small": (0o022,), "full": (0o022, 0o077, 0)}
-_COMMAND = ["train", "dqn", "--env", "CartPole-v1", "--actors", "2", "--quiet"]
-_COMMAND += ["--trainer.books.save-interval-opt-steps", "200"]
-_DEADLINE_S = 120.0
+TCP = ("--transport.bind", "tcp://127.0.0.1")
+RUNS: list[tuple[Sequence[str], int]] = [(TCP, 0o022)]
+if scale.full:
+    RUNS += [(way, umask) for way in (TCP, ()) for umask in (0o022, 0o077, 0)][1:]
+COMMAND = ["train", "dqn", "--env", "CartPole-v1", "--actors", "2", "--quiet"]
+COMMAND += ["--trainer.books.save-interval-opt-steps", "200"]
+DEADLINE_S = 120.0
 
 
 @dataclass(slots=True)
@@ -61,27 +61,26 @@ class Exposed:
     keys: int = 0
 
 
-def measure(size: Size, directory: Path) -> list[Finding]:
-    """Look at runs of all ways, under some masks."""
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize(("arguments", "umask"), RUNS)
+def test_nothing_is_shown_to_others(tmp_path: Path, arguments: Sequence[str], umask: int) -> None:
     found = Exposed()
-    for way, arguments in _WAYS.items():
-        for umask in _UMASKS[size]:
-            place = directory / f"{way}-{umask:03o}"
-            place.mkdir()
-            note(f"{way}, umask {umask:03o}")
-            _look(place, arguments, umask, found)
-    return _findings(found)
+    look(tmp_path, arguments, umask, found)
+    assert (found.sockets, found.private, found.results, found.secrets) == ([], [], [], [])
+    assert bool(found.keys) == bool(arguments)
+    assert found.looked_at > 10
 
 
-def _look(place: Path, arguments: Sequence[str], umask: int, found: Exposed) -> None:
+def look(place: Path, arguments: Sequence[str], umask: int, found: Exposed) -> None:
     """Train until there is a checkpoint, look, and end the run."""
     notes, temporary, run = place / "keys", place / "t", place / "run"
     temporary.mkdir()
-    command = [sys.executable, "-m", "benchmarks.chaos.watched_run", str(notes), *_COMMAND]
+    command = [sys.executable, "-m", "tests.support.watched_run", str(notes), *COMMAND]
     with (place / "output").open("wb") as output:
-        process = subprocess.Popen(  # noqa: S603  # our own module
+        process = subprocess.Popen(  # our own module
             [*command, "--run-dir", str(run), *arguments],
-            cwd=ROOT,
+            cwd=Path(__file__).parents[2],
             env={**os.environ, "TMPDIR": str(temporary)},
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -98,14 +97,14 @@ def _look(place: Path, arguments: Sequence[str], umask: int, found: Exposed) -> 
             found.results += open_to_others(run)
             _look_for(needles, _files([temporary, run]), found)
             process.send_signal(signal.SIGINT)
-            process.wait(_DEADLINE_S)
+            process.wait(DEADLINE_S)
         finally:
             process.kill()
     _look_for(needles, _files([place / "output", temporary, run]), found)
 
 
 def _await_checkpoint(process: subprocess.Popen[bytes], checkpoints: Path) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
+    deadline = time.monotonic() + DEADLINE_S
     while Checkpointer(checkpoints).latest() is None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"no checkpoint in {checkpoints}, exit code {process.poll()}")
@@ -177,23 +176,41 @@ def _look_in(where: str, data: bytes, needles: list[bytes], found: Exposed) -> N
         found.secrets.append(where)
 
 
-def _findings(found: Exposed) -> list[Finding]:
-    def finding(what: str, shown: list[str], of: str, *, passed: bool) -> Finding:
-        names = f", as {', '.join(sorted(set(shown)))}" if shown else ""
-        return Finding(
-            target=19,
-            what=what,
-            measured=f"{len(shown)}{of}{names}",
-            promised="0",
-            passed=passed,
-            numbers={"shown": len(shown)},
-        )
+def test_what_others_can_open_is_found_unless_a_directory_shuts_them_out(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "hidden").mkdir(parents=True)
+    for name in ("open", "closed", "hidden/open"):
+        (run / name).touch()
+    (run / "link").symlink_to("closed")
+    for name, mode in {"closed": 0o600, "open": 0o644, "hidden/open": 0o666}.items():
+        (run / name).chmod(mode)
+    (run / "hidden").chmod(0o700)
+    run.chmod(0o755)
+    assert open_to_others(run) == ["0755 run", "0644 open"]
+    run.chmod(0o700)
+    assert open_to_others(run) == []
 
-    of = f" of {found.keys} keys in {found.looked_at} places"
-    results = finding("the run's directory for others", found.results, "", passed=not found.results)
-    return [
-        finding("sockets for others", found.sockets, "", passed=not found.sockets),
-        finding("private files for others", found.private, "", passed=not found.private),
-        results,
-        finding("secrets", found.secrets, of, passed=not found.secrets and found.keys >= 2),
-    ]
+
+def test_a_key_is_found_in_each_of_its_forms() -> None:
+    _, secret = zmq.curve_keypair()
+    raw = z85.decode(secret)
+    needles = encodings(secret)
+    found = Exposed()
+    for text in (secret, raw, raw.hex().encode(), base64.b64encode(raw)):
+        _look_in("a log", b"before" + text + b"after", needles, found)
+    _look_in("another log", b"nothing", needles, found)
+    assert found.secrets == ["a log"] * 4
+    assert found.looked_at == 5
+
+
+def test_listening_sockets_are_found() -> None:
+    me = psutil.Process()
+    assert _shown_sockets(me, has_keys=False) == []
+    with socket.create_server(("127.0.0.1", 0)):
+        assert len(_shown_sockets(me, has_keys=False)) == 1
+        assert _shown_sockets(me, has_keys=True) == []
+    with socket.create_server(("0.0.0.0", 0)):
+        assert "listens on 0.0.0.0" in _shown_sockets(me, has_keys=True)[0]
+    with socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind("\0abstract-socket-of-a-test")
+        assert "abstract" in _shown_sockets(me, has_keys=True)[0]

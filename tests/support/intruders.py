@@ -13,8 +13,8 @@ from asyncrl.core.messages import Peer
 from asyncrl.transport.wire import WireFormat, WireMessage
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransport
 from asyncrl.transport.zeromq_socket import Curve, routing_id, routing_prefix
-from benchmarks.chaos.siege import address_of, is_cut
 from tests.support.sample_messages import make_experience, make_hello, make_peer
+from tests.support.siege import address_of, is_cut
 
 SetKeys = Callable[["zmq.Socket[bytes]"], None]
 
@@ -134,9 +134,9 @@ def wrong_keys(learner: ZmqLearnerLink, kind: str) -> SetKeys:
 
 def close_gate(learner: ZmqLearnerLink) -> None:
     """Let the one who answers at the gate be gone, as after a bug."""
-    gate = learner._gate  # noqa: SLF001  # a fault inside
+    gate = learner._gate  # a fault inside
     assert gate is not None
-    learner._poller.unregister(gate.socket)  # noqa: SLF001
+    learner._poller.unregister(gate.socket)
     gate.close()
     gate.answer = lambda: None  # type: ignore[method-assign]
 

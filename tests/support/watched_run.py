@@ -1,6 +1,6 @@
 """asyncrl's command line, which notes every secret key that it makes in a file of its caller.
 
-python -m benchmarks.chaos.watched_run NOTES ARGUMENTS...
+python -m tests.support.watched_run NOTES ARGUMENTS...
 """
 
 from __future__ import annotations

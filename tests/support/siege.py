@@ -13,8 +13,8 @@ from pathlib import Path
 import zmq
 
 from asyncrl.transport.zeromq import ZmqTransport
-from benchmarks.chaos.canaries import canaries
-from benchmarks.chaos.hostile_messages import change_bytes, hostile
+from tests.support.canaries import canaries
+from tests.support.hostile_messages import change_bytes, hostile
 
 Address = tuple[str, int]
 
@@ -53,7 +53,7 @@ def is_cut(link: socket.socket) -> bool:
 
 def besiege(address: Address, attacks: int, seed: int, mark: Path) -> None:
     """Attack so many times; a canary that is heard leaves a mark."""
-    chance = random.Random(seed)  # noqa: S311  # no secret
+    chance = random.Random(seed)  # no secret
     birds = [bird.data for bird in canaries(mark)]
     for _ in range(attacks):
         attack(address, chance, birds)
