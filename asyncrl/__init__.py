@@ -60,10 +60,23 @@ if TYPE_CHECKING:
     from asyncrl.supervision.restart_policy import RestartPolicyConfig
     from asyncrl.training.asynchronous import build_async_trainer, train_async
     from asyncrl.training.config import AsyncConfig, EvaluationConfig
-    from asyncrl.training.offline import OfflineConfig, OfflineTrainer, train_from_data
+    from asyncrl.training.offline import (
+        OfflineConfig,
+        OfflineTrainer,
+        build_offline_trainer,
+        train_from_data,
+    )
     from asyncrl.training.presets import preset
+    from asyncrl.training.run import build_trainer
+    from asyncrl.training.run_config import RunConfig
     from asyncrl.training.saved_model import load_policy
-    from asyncrl.training.synchronous import SyncConfig, Trainer, TrainerConfig, train_sync
+    from asyncrl.training.synchronous import (
+        SyncConfig,
+        Trainer,
+        TrainerConfig,
+        build_sync_trainer,
+        train_sync,
+    )
 
 __version__ = "0.1.0"
 
@@ -116,6 +129,7 @@ __all__ = [
     "ReplayBufferProxyConfig",
     "RestartPolicyConfig",
     "ReturnToGo",
+    "RunConfig",
     "SegmentConfig",
     "Step",
     "StepProcessor",
@@ -133,6 +147,9 @@ __all__ = [
     "TransportError",
     "WireError",
     "build_async_trainer",
+    "build_offline_trainer",
+    "build_sync_trainer",
+    "build_trainer",
     "load_policy",
     "preset",
     "train_async",
@@ -185,10 +202,23 @@ _HOMES = {
     "supervision.restart_policy": ["RestartPolicyConfig"],
     "training.asynchronous": ["build_async_trainer", "train_async"],
     "training.config": ["AsyncConfig", "EvaluationConfig"],
-    "training.offline": ["OfflineConfig", "OfflineTrainer", "train_from_data"],
+    "training.offline": [
+        "OfflineConfig",
+        "OfflineTrainer",
+        "build_offline_trainer",
+        "train_from_data",
+    ],
     "training.presets": ["preset"],
+    "training.run": ["build_trainer"],
+    "training.run_config": ["RunConfig"],
     "training.saved_model": ["load_policy"],
-    "training.synchronous": ["SyncConfig", "Trainer", "TrainerConfig", "train_sync"],
+    "training.synchronous": [
+        "SyncConfig",
+        "Trainer",
+        "TrainerConfig",
+        "build_sync_trainer",
+        "train_sync",
+    ],
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -31,21 +31,23 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
 from asyncrl.core.settings import to_plain
-from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
-from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
+    agent_in,
     load_over,
     preset,
+    preset_like,
     preset_lines,
     with_replay,
 )
+from asyncrl.training.run import build_trainer
 from asyncrl.training.run_config import RunConfig
 
 
@@ -151,16 +153,22 @@ class TrainArguments:
 
 def parse(argv: list[str]) -> TrainArguments:
     """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
-    if not argv or argv[0].startswith("-"):
-        if {"-h", "--help"} & set(argv):
-            argv = ["dqn", "--help"]
-        else:
-            raise ConfigError(
-                "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is "
-                f"one of {', '.join(preset_lines())}"
-            )
-    agent, *flags = dashed(argv)
-    return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
+    words = dashed(argv)
+    if {"-h", "--help"} & set(words) and (not words or words[0].startswith("-")):
+        words = ["dqn", "--help"]
+    if words and not words[0].startswith("-"):
+        agent, *flags = words
+        return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
+    path = value_of("--config", words)
+    named = agent_in(Path(path)) if path else None
+    if named is None:
+        raise ConfigError(
+            (f"{path} says no agent.type; " if path else "")
+            + "name an agent: asyncrl train PRESET|MODULE:CONFIG [OPTIONS], where PRESET is "
+            f"one of {', '.join(preset_lines())}"
+        )
+    start = _starting_point(named, words)
+    return parse_flags("asyncrl train", preset_like(start), start, words)
 
 
 def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> TrainArguments:
@@ -186,9 +194,34 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
     auto = _freedom(flags) if values["actors"] == "auto" else None
     if auto:
         values["actors"] = RunConfig().actors  # where the search begins
+    if values["data"] is not None:
+        values["data"] = values["data"].absolute()  # a resumed run may begin elsewhere
     config = RunConfig(**values)
     config.stop_condition()  # is refused here if it can never hold
+    _check_mode(config, flags, auto=auto is not None)
     return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
+
+
+_OF_ACTORS = ("actors", "supervision", "transport", "proxy")
+_OF_ENVIRONMENTS = (*_OF_ACTORS, "limiter", "segment", "envs-per-actor")
+_WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
+"""What flags begin with that a mode has no use for."""
+
+
+def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
+    """Refuse what would be passed over in silence, and data that is missing or not wanted."""
+    if auto and config.mode != "async":
+        raise ConfigError(f"--actors auto has no meaning with --mode {config.mode}")
+    for flag in flags:
+        name = flag.partition("=")[0].removeprefix("--").removeprefix("no-")
+        if flag.startswith("--") and name.partition(".")[0] in _WITHOUT_MEANING[config.mode]:
+            raise ConfigError(f"--{name} has no meaning with --mode {config.mode}; leave it out")
+    if config.data is not None and config.mode != "offline":
+        raise ConfigError(f"--data has no meaning with --mode {config.mode}; use --mode offline")
+    if config.mode == "sync":
+        config.sync_config()  # is refused here if it cannot be
+    elif config.mode == "offline":
+        config.offline_config()
 
 
 def _description() -> str:
@@ -241,7 +274,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
     return interrupted.exit_code
 
 
-def _trained(trainer: AsyncTrainer, config: RunConfig, run_dir: Path) -> TrainResult:
+def _trained(trainer: BaseTrainer, config: RunConfig, run_dir: Path) -> TrainResult:
     save_config(config, run_dir)
     (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
     try:
@@ -295,25 +328,15 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
 
 def _build(
     arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, *, resume: bool
-) -> AsyncTrainer:
-    config = arguments.config
-    return build_async_trainer(
-        config.agent,
-        config.env_config().build,
+) -> BaseTrainer:
+    output, config = arguments.output, arguments.config
+    return build_trainer(
         config,
-        stop=config.stop_condition(),
-        make_eval_env=partial(config.eval_env_config().build_for, config.evaluation.play.episodes),
-        recorder=recorder_of(
-            config,
-            run_dir,
-            tensorboard=arguments.output.tensorboard,
-            quiet=arguments.output.quiet,
-        ),
+        recorder=recorder_of(config, run_dir, tensorboard=output.tensorboard, quiet=output.quiet),
+        callbacks=_callbacks(output, run_dir),
         checkpoint_dir=run_dir / "checkpoints",
         resume=resume,
-        callbacks=_callbacks(arguments.output, run_dir),
         interrupter=interrupter,
-        run_config=to_plain(config),
     )
 
 

@@ -27,7 +27,8 @@ class RateLimiterConfig:
     """How often each stored transition is sampled, on average."""
 
     samples_per_insert: PositiveOrOff = 8.0
-    """Samples for each inserted transition; 0 lets both sides run as fast as they can."""
+    """Samples for each inserted transition; 0 lets both sides run as fast as they can. Divided by
+    `trainer.batch_size`, it is the number of updates per environment step."""
 
     min_size: Count = 1000
     """Transitions in replay before the first sample (warm-up). Of no effect where each transition

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, SupportsFloat, TypedDict
 
@@ -59,6 +60,9 @@ class TrainerParts(CommonParts, total=False):
     checkpoint: Checkpoint | None
     """What to go on from."""
 
+    closing: ExitStack
+    """What is the trainer's to release, when its run is over."""
+
 
 class BaseTrainer(ABC):
     """Optimises an agent on batches from somewhere, and keeps books, until the run is to end."""
@@ -81,7 +85,7 @@ class BaseTrainer(ABC):
         self._agent_record: Mapping[str, SupportsFloat] = {}
         self._batch: Columns = {}
         self._has_begun = self._runs = False
-        self._close_evaluation = evaluation.close if evaluation else lambda: None
+        self._closing = parts.get("closing") or ExitStack()
         self.books = Bookkeeper(
             agent,
             books,
@@ -144,7 +148,7 @@ class BaseTrainer(ABC):
 
     def _release(self) -> Iterator[Callable[[], object]]:
         """Yield the steps that release what it holds, where nothing was begun."""
-        yield self._close_evaluation
+        yield from ()
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -262,7 +266,9 @@ class BaseTrainer(ABC):
         """Release what a trainer holds that is not to train; one that has trained holds nothing."""
         if not self._has_begun:
             self._has_begun = True
-            self.interrupter.take_steps(*self._release(), self.books.close_saver)
+            self.interrupter.take_steps(
+                *self._release(), self.books.close_saver, self._closing.close
+            )
             self.interrupter.raise_if_failed()
 
     def _check_runs(self) -> None:
@@ -292,10 +298,10 @@ class BaseTrainer(ABC):
         self._runs = False
         self.interrupter.take_steps(
             *self._ends(),
-            self._close_evaluation,
             self._close_books,
             *self._callbacks.closing(),
             self._close_saver,
+            self._closing.close,
         )
         try:
             self.interrupter.raise_if_failed()

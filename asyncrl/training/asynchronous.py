@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
-from asyncrl.core.callback import Callback
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.launcher import ActorExit, Launcher
@@ -27,10 +26,12 @@ from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, Inl
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.learner.trainer import CommonParts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan
 from asyncrl.transport.zeromq import ZmqTransport
 
@@ -43,28 +44,11 @@ _PRELOAD = (
 """What actors load in any case, or almost."""
 
 
-class RunParts(TypedDict, total=False):
-    """The optional arguments of `build_async_trainer`, for `train_async` to pass on."""
-
-    stop: StopCondition | None
-    actor_agents: Sequence[AgentConfig] | None
-    make_eval_env: MakeBatchEnv | None
-    make_evaluator: MakeEvaluator | None
-    make_processor: Callable[[], StepProcessor] | None
-    recorder: Recorder | None
-    checkpoint_dir: Path | None
-    resume: bool
-    strategy: Strategy | None
-    callbacks: Sequence[Callback]
-    interrupter: Interrupter | None
-    run_config: Mapping[str, object] | None
-
-
 def train_async(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     config: AsyncConfig | None = None,
-    **parts: Unpack[RunParts],
+    **parts: Unpack[AsyncParts],
 ) -> TrainResult:
     """Train an agent with actor processes, and return how it went.
 
@@ -83,13 +67,11 @@ def build_async_trainer(
     make_eval_env: MakeBatchEnv | None = None,
     make_evaluator: MakeEvaluator | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
-    recorder: Recorder | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     strategy: Strategy | None = None,
-    callbacks: Sequence[Callback] = (),
     interrupter: Interrupter | None = None,
-    run_config: Mapping[str, object] | None = None,
+    **parts: Unpack[CommonParts],
 ) -> AsyncTrainer:
     """Wire a run together; everything that can be checked is checked before a process starts.
 
@@ -102,15 +84,16 @@ def build_async_trainer(
         make_eval_env: Builds the environments to evaluate on; the actors' kind by default.
         make_evaluator: Builds an evaluator of your own in place of `EpisodeEvaluator`.
         make_processor: Builds what turns steps into rows, in place of `OneStep`.
-        recorder: Who keeps the numbers; in a thread of its own, so it may be slow.
         checkpoint_dir: Where checkpoints go; without it none are saved.
         resume: Go on from the newest whole checkpoint in that directory.
         strategy: A training loop of your own.
-        callbacks: What else is done in the course of the run; see `core/callback.py`.
         interrupter: Stops the run from outside, with a reason.
-        run_config: Plain values for the recorder to keep beside its numbers.
+        parts: `recorder`, who keeps the numbers, in a thread of its own, so it may be slow;
+            `callbacks`, what else is done in the course of the run, see `core/callback.py`;
+            `run_config`, plain values for the recorder to keep beside its numbers.
     """
     config = config or AsyncConfig()
+    parts["recorder"] = _in_background(parts.get("recorder"))
     check_can_hold(stop, config.evaluations_off)
     plan = RunPlan(agent, make_env, make_processor, config, actor_agents)
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
@@ -118,7 +101,7 @@ def build_async_trainer(
     pickled(plan.sent(evaluate))  # and here, if that cannot be done
     keep = config.trainer.books.keep_checkpoints
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=keep, resume=resume, config=run_config
+        checkpoint_dir, keep=keep, resume=resume, config=parts.get("run_config")
     )
     with ExitStack() as undo:
         if checkpointer:
@@ -149,14 +132,12 @@ def build_async_trainer(
             ),
             interrupter=interrupter,
             evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy, undo),
-            recorder=_in_background(recorder),
             checkpointer=checkpointer,
             stop=stop,
             strategy=strategy,
-            callbacks=callbacks,
             setup=plan.setup,
-            run_config=run_config,
             checkpoint=checkpoint,
+            **parts,
         )
         undo.pop_all()
     return trainer

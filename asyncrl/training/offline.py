@@ -16,6 +16,7 @@ only. What was learned can be improved online by `train_async` with the same con
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.parts import OfflineParts
 
 
 class OfflineTrainer(BaseTrainer):
@@ -133,6 +135,16 @@ class OfflineConfig:
     evaluation_seed: int = 13
     """Of the evaluated episodes, the same for all runs."""
 
+    def context(self, n_envs: int) -> PolicyContext:
+        """Return where the learner's agent stands."""
+        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
+
+    @property
+    def evaluations_off(self) -> Mapping[str, bool]:
+        """Whether a setting switches evaluations off, for each that can."""
+        never = not self.books.eval_interval_opt_steps
+        return {"play": self.play is None, "books.eval_interval_opt_steps": never}
+
     def __post_init__(self) -> None:
         check_declared(self)
         for name in ("seed", "evaluation_seed"):
@@ -152,14 +164,28 @@ def train_from_data(
     data: Path | ReplayBuffer,
     make_env: MakeBatchEnv,
     config: OfflineConfig | None = None,
+    **parts: Unpack[OfflineParts],
+) -> TrainResult:
+    """Train an agent on saved segments, or on a filled buffer, and return how it went.
+
+    Takes what `build_offline_trainer` takes.
+    """
+    return build_offline_trainer(agent, data, make_env, config, **parts).train()
+
+
+def build_offline_trainer(
+    agent: AgentConfig,
+    data: Path | ReplayBuffer,
+    make_env: MakeBatchEnv,
+    config: OfflineConfig | None = None,
     *,
-    stop: StopCondition,
+    stop: StopCondition | None = None,
     checkpoint_dir: Path | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
-) -> TrainResult:
-    """Train an agent on saved segments, or on a filled buffer, and return how it went.
+) -> OfflineTrainer:
+    """Wire an offline run together; the environment is the trainer's to close.
 
     With `resume` it goes on from the newest whole checkpoint in `checkpoint_dir`, with the same
     data: bit for bit if `books.save_replay` is on, else with batches drawn from another seed.
@@ -168,25 +194,22 @@ def train_from_data(
     """
     require_agent_config(agent)
     config = config or OfflineConfig()
-    never = not config.books.eval_interval_opt_steps
-    check_can_hold(stop, {"play": config.play is None, "books.eval_interval_opt_steps": never})
+    check_can_hold(stop, config.evaluations_off)
+    keep, told = config.books.keep_checkpoints, parts.get("run_config")
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir,
-        keep=config.books.keep_checkpoints,
-        resume=resume,
-        config=parts.get("run_config"),
+        checkpoint_dir, keep=keep, resume=resume, config=told
     )
-    with ExitStack() as closing:
+    with ExitStack() as undo:
         if checkpointer:
-            closing.callback(checkpointer.unlock)
+            undo.callback(checkpointer.unlock)
+        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         done = [checkpoint.count("opt_steps")] if checkpoint else []
         seed = derive_seed(config.seed, Role.REPLAY, *done)
         env = make_batch_env(make_env)
         closing.callback(env.close)
         buffer = _load(data, config.replay, seed, agent, env.spec)
-        context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
-        return OfflineTrainer(
-            agent.build(env.spec, context),
+        trainer = OfflineTrainer(
+            agent.build(env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
             books=config.books,
@@ -195,8 +218,11 @@ def train_from_data(
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
+            closing=closing,
             **parts,
-        ).train()
+        )
+        undo.pop_all()
+    return trainer
 
 
 def _load(

@@ -12,13 +12,13 @@ from typing import Protocol
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
-from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import Peer
-from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay, with_start_columns
+from asyncrl.core.replay_buffer import ReplayBuffer, check_agent_and_replay
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.transport import Transport
@@ -27,6 +27,7 @@ from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
 from asyncrl.training.config import AsyncConfig
+from asyncrl.training.layout import Layout
 
 
 class Admit(Protocol):
@@ -63,17 +64,8 @@ class RunPlan:
         self._make_env = make_env
         self._config = config
         self._spec, self._n_envs = look_at(make_env)
-        extras = agent.extra_columns(self._spec)
-        self._replay = with_start_columns(config.replay, extras)
-        make_processor = make_processor or partial(make_one_step, config.segment, extras)
-        self._make_processor = partial(made_for, make_processor, self._spec, extras)
-        self.schema: SegmentSchema = schema_of(
-            self._make_processor(),
-            self._spec,
-            extras,
-            config.segment,
-            lookahead=config.replay.lookahead,
-        )
+        self._layout = Layout(agent, self._spec, config.replay, config.segment, make_processor)
+        self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
         self.setup = Setup(
             actors=n_actors,
@@ -92,7 +84,7 @@ class RunPlan:
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""
-        return self._replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
+        return self._layout.replay.build(self.schema, derive_seed(self._config.seed, Role.REPLAY))
 
     def bodies(self, admit: Admit, evaluate: MakeEvaluator) -> dict[ActorId, MakeBody]:
         """Return what each process runs; an evaluating one's slot comes after the actors'.
@@ -114,7 +106,7 @@ class RunPlan:
     def sent(self, evaluate: MakeEvaluator) -> list[object]:
         """Return all of the user's own that processes are sent."""
         of_evaluator = self._config.evaluation.where == "background"
-        of_actors = [self._actor_agents, self._make_env, self._make_processor]
+        of_actors = [self._actor_agents, self._make_env, self._layout.make_processor]
         return [*of_actors, *([self._agent, evaluate] if of_evaluator else [])]
 
     def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
@@ -129,7 +121,7 @@ class RunPlan:
                 ActorSpec,
                 make_env=self._make_env,
                 agent=agent,
-                make_processor=self._make_processor,
+                make_processor=self._layout.make_processor,
                 schema=self.schema,
                 segment=self._config.segment,
                 n_actors=self._config.actors,

@@ -477,6 +477,14 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
     return loaded
 
 
+def agent_in(path: Path) -> str | None:
+    """Return the path of the agent's config that a file is about, if it says so."""
+    data: Value = read_yaml(path)
+    agent = data.get("agent") if isinstance(data, Mapping) else None
+    found = agent.get("type") if isinstance(agent, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
 def _over(config: Value, plain: Value, data: Value) -> Value:
     """Return the plain form of a config, with a file's data in place of what they differ in."""
     if not (isinstance(data, Mapping) and dataclasses.is_dataclass(config)):

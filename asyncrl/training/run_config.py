@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
@@ -28,6 +30,8 @@ from asyncrl.learner.stop_conditions import (
     check_can_hold,
 )
 from asyncrl.training.config import AsyncConfig
+from asyncrl.training.offline import OfflineConfig
+from asyncrl.training.synchronous import SyncConfig, TrainerConfig
 
 
 def save_yaml(config: object, path: Path) -> None:
@@ -47,6 +51,14 @@ def load_yaml(cls: type[T], path: Path) -> T:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig(AsyncConfig):
     """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
+
+    mode: Literal["async", "sync", "offline"] = "async"
+    """`async` has actors step environments while the learner learns; `sync` does both in turn, in
+    one process, the same bits each time, with as many samples per insert; `offline` learns from
+    `data`."""
+
+    data: Path | None = None
+    """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""
 
     actors: int = 2
     """Processes that step environments. `auto` chooses them, the environments of each, the length
@@ -110,6 +122,51 @@ class RunConfig(AsyncConfig):
         """Return the environments of evaluations."""
         config = self.env_config()
         return replace(config, kwargs={**config.kwargs, **self.eval_env_kwargs})
+
+    def sync_config(self) -> SyncConfig:
+        """Return the settings of a synchronous run that learns as often from each transition.
+
+        Its environments are those of one actor.
+        """
+        samples, batch_size = self.limiter.samples_per_insert, self.trainer.batch_size
+        if not samples:
+            raise ConfigError(
+                "limiter.samples_per_insert is off, which leaves open how often mode=sync learns; "
+                "set it"
+            )
+        per_env_step = Fraction(samples / batch_size).limit_denominator(100_000)
+        once = self.replay.once
+        return SyncConfig(
+            seed=self.seed,
+            replay=self.replay,
+            trainer=TrainerConfig(
+                batch_size=batch_size,
+                opt_interval_env_steps=per_env_step.denominator,
+                opt_steps_per_interval=per_env_step.numerator,
+                warmup_env_steps=0 if once else self.limiter.min_size,
+                cut_before_opt=once,
+                segment=self.segment,
+                books=self.trainer.books,
+            ),
+            play=self._play(),
+            evaluation_seed=self.evaluation.seed,
+        )
+
+    def offline_config(self) -> tuple[Path, OfflineConfig]:
+        """Return what an offline run learns from, and its settings."""
+        if self.data is None:
+            raise ConfigError("mode=offline learns from data, and none is named; set data")
+        return self.data, OfflineConfig(
+            seed=self.seed,
+            replay=self.replay,
+            batch_size=self.trainer.batch_size,
+            books=self.trainer.books,
+            play=self._play(),
+            evaluation_seed=self.evaluation.seed,
+        )
+
+    def _play(self) -> EpisodeEvaluatorConfig | None:
+        return None if self.evaluation.where == "off" else self.evaluation.play
 
     def stop_condition(self) -> StopCondition | None:
         """Return whichever comes first of the limits that are set; refuse one nobody can reach."""

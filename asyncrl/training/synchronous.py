@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
-from asyncrl.actor.step_processor import StepProcessor, make_one_step, schema_of
+from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
@@ -27,7 +27,6 @@ from asyncrl.core.replay_buffer import (
     check_priorities,
     replay_groups,
     restore_replay,
-    with_start_columns,
 )
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
@@ -39,6 +38,8 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.inline_actor import InlineActor
+from asyncrl.training.layout import Layout
+from asyncrl.training.parts import SyncParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +244,10 @@ class SyncConfig:
         never = not self.trainer.books.eval_interval_opt_steps
         return {"play": self.play is None, "trainer.books.eval_interval_opt_steps": never}
 
+    def context(self, n_envs: int) -> PolicyContext:
+        """Return where the learner's agent stands."""
+        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
+
     def __post_init__(self) -> None:
         check_declared(self)
         for name in ("seed", "evaluation_seed"):
@@ -254,6 +259,19 @@ def train_sync(
     agent: AgentConfig,
     make_env: MakeBatchEnv,
     config: SyncConfig | None = None,
+    **parts: Unpack[SyncParts],
+) -> TrainResult:
+    """Train an agent in this process and thread, and return how it went.
+
+    Takes what `build_sync_trainer` takes.
+    """
+    return build_sync_trainer(agent, make_env, config, **parts).train()
+
+
+def build_sync_trainer(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    config: SyncConfig | None = None,
     *,
     stop: StopCondition | None = None,
     make_eval_env: MakeBatchEnv | None = None,
@@ -262,10 +280,11 @@ def train_sync(
     resume: bool = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
-) -> TrainResult:
-    """Train an agent in this process and thread, and return how it went.
+) -> Trainer:
+    """Wire a synchronous run together; the environments are the trainer's to close.
 
-    Takes what `train_async` takes that has a meaning here. `Trainer` takes parts of your own.
+    Takes what `build_async_trainer` takes that has a meaning here. `Trainer` takes parts of your
+    own.
     """
     config = config or SyncConfig()
     check_agent_and_replay(agent, config.replay)
@@ -274,31 +293,31 @@ def train_sync(
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=keep, resume=resume, config=told
     )
-    with ExitStack() as closing:
+    with ExitStack() as undo:
         if checkpointer:
-            closing.callback(checkpointer.unlock)
+            undo.callback(checkpointer.unlock)
+        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         env = make_batch_env(make_env)
         closing.callback(env.close)
-        context = PolicyContext(seed=derive_seed(config.seed, Role.LEARNER), n_envs=env.n_envs)
-        extras = agent.extra_columns(env.spec)
-        replay, segment = with_start_columns(config.replay, extras), config.trainer.segment
-        processor = make_processor() if make_processor else make_one_step(segment, extras)
-        schema = schema_of(processor, env.spec, extras, segment, lookahead=replay.lookahead)
-        return Trainer(
-            agent.build(env.spec, context),
+        layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
+        trainer = Trainer(
+            agent.build(env.spec, config.context(env.n_envs)),
             env,
-            replay.build(schema, derive_seed(config.seed, Role.REPLAY)),
+            layout.replay.build(layout.schema, derive_seed(config.seed, Role.REPLAY)),
             config.trainer,
-            schema=schema,
-            processor=processor,
+            schema=layout.schema,
+            processor=layout.make_processor(),
             seed=config.seed,
             evaluator=_make_evaluator(config, make_eval_env or make_env, closing),
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
             checkpoint=checkpoint,
+            closing=closing,
             **parts,
-        ).train()
+        )
+        undo.pop_all()
+    return trainer
 
 
 def _make_evaluator(

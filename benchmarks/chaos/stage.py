@@ -30,8 +30,9 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
-from asyncrl.training.asynchronous import RunParts, build_async_trainer
+from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.parts import AsyncParts
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.worlds import Life, Lives, Numbered
@@ -119,7 +120,7 @@ class Stage:
         self.trainer: AsyncTrainer
         self.result: TrainResult
 
-    def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Unpack[RunParts]) -> None:
+    def play(self, script: Script, agent: AgentConfig = AGENT, **parts: Unpack[AsyncParts]) -> None:
         """Run until the script ends; `parts` are those of `build_async_trainer`."""
         parts["strategy"] = _Scripted(self, script)
         with self.notices:

@@ -113,7 +113,7 @@ def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
 @pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
 def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
     one = RunPlan(AskingConfig(), CountingBatch, make_processor, CONFIG, None)
-    processor = one._make_processor()
+    processor = one._layout.make_processor()
     env, obs = CountingBatch(), np.zeros((2, 2), np.float32)
     outcome = env.step(np.ones(2, np.int64))
     step = Step(obs, Act(np.ones(2, np.int64)), outcome, ModelVersion(0))

@@ -1,0 +1,35 @@
+"""How a run's experience is laid out, as its agent, its environment and its settings have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from asyncrl.actor.step_processor import StepProcessor, made_for, make_one_step, schema_of
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import EnvSpec
+from asyncrl.core.replay_buffer import ReplayBufferConfig, with_start_columns
+from asyncrl.core.segment import SegmentConfig, SegmentSchema
+
+
+class Layout:
+    """What steps become on their way into a replay, and the replay's settings."""
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        spec: EnvSpec,
+        replay: ReplayBufferConfig,
+        segment: SegmentConfig,
+        make_processor: Callable[[], StepProcessor] | None = None,
+    ) -> None:
+        """Look at all of it; raise `ConfigError` where parts do not go together."""
+        extras = agent.extra_columns(spec)
+        make_processor = make_processor or partial(make_one_step, segment, extras)
+        self.replay = with_start_columns(replay, extras)
+        self.make_processor: Callable[[], StepProcessor] = partial(
+            made_for, make_processor, spec, extras
+        )
+        self.schema: SegmentSchema = schema_of(
+            self.make_processor(), spec, extras, segment, lookahead=replay.lookahead
+        )

@@ -1,0 +1,39 @@
+"""What a run takes beside its settings: objects of the user's own, and where it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from asyncrl.actor.process import MakeEvaluator
+from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.core.agent import AgentConfig
+from asyncrl.core.env import MakeBatchEnv
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.learner.async_trainer import Strategy
+from asyncrl.learner.stop_conditions import StopCondition
+from asyncrl.learner.trainer import CommonParts
+
+
+class OfflineParts(CommonParts, total=False):
+    """The optional arguments of all ways to train."""
+
+    stop: StopCondition | None
+    checkpoint_dir: Path | None
+    resume: bool
+    interrupter: Interrupter | None
+
+
+class SyncParts(OfflineParts, total=False):
+    """Those of ways that step environments."""
+
+    make_eval_env: MakeBatchEnv | None
+    make_processor: Callable[[], StepProcessor] | None
+
+
+class AsyncParts(SyncParts, total=False):
+    """Those of a way that has actors."""
+
+    actor_agents: Sequence[AgentConfig] | None
+    make_evaluator: MakeEvaluator | None
+    strategy: Strategy | None

@@ -1,0 +1,44 @@
+"""A trainer made of one configuration: the one place that knows the modes.
+
+config = replace(preset("sac"), mode="sync", max_env_steps=10_000)
+result = build_trainer(config, recorder=TerminalRecorder()).train()
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Unpack
+
+from asyncrl.core.settings import to_plain
+from asyncrl.learner.trainer import BaseTrainer
+from asyncrl.training.asynchronous import build_async_trainer
+from asyncrl.training.offline import build_offline_trainer
+from asyncrl.training.parts import OfflineParts
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import build_sync_trainer
+
+
+def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrainer:
+    """Wire a run together, of any mode; its limits and bars are those of the config.
+
+    Takes what `train_from_data` takes beside agent, data, environment and settings.
+    """
+    make_env = config.env_config().build
+    make_eval_env = partial(config.eval_env_config().build_for, config.evaluation.play.episodes)
+    filled: OfflineParts = {
+        "stop": config.stop_condition(),
+        "run_config": to_plain(config),
+        **parts,
+    }
+    match config.mode:
+        case "async":
+            return build_async_trainer(
+                config.agent, make_env, config, make_eval_env=make_eval_env, **filled
+            )
+        case "sync":
+            return build_sync_trainer(
+                config.agent, make_env, config.sync_config(), make_eval_env=make_eval_env, **filled
+            )
+        case "offline":
+            data, settings = config.offline_config()
+            return build_offline_trainer(config.agent, data, make_eval_env, settings, **filled)

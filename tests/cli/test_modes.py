@@ -1,0 +1,132 @@
+"""One command line, one configuration, three modes; the same for `resume` and `eval`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.cli.main import main
+from asyncrl.cli.train import parse
+from asyncrl.core.errors import ConfigError
+from asyncrl.training.presets import preset
+from asyncrl.training.run_config import RunConfig, save_yaml
+from tests.support.fakes import ConstantConfig
+
+FLAGS = """
+    --quiet --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
+    --trainer.batch-size 16 --trainer.books.eval-interval-opt-steps 20
+    --trainer.books.save-interval-opt-steps 20 --evaluation.play.episodes 2 --agent.hidden 16
+""".split()
+
+
+def summary(run_dir: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return read
+
+
+def command(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run_dir = tmp_path_factory.mktemp("sync") / "run"
+    flags = ["--mode", "sync", "--max-opt-steps", "30", "--run-dir", str(run_dir)]
+    command("train", "dqn", *FLAGS, *flags)
+    return run_dir
+
+
+def test_synchronous_run_leaves_what_any_run_leaves(run_dir: Path) -> None:
+    names = {path.name for path in run_dir.iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+    told = summary(run_dir)
+    assert (told["opt_steps"], told["stop_reason"]) == (30, "30 optimisation steps are done")
+    assert told["best_score"] is not None
+    per_step = 16 / preset("dqn").limiter.samples_per_insert  # environment steps for a batch
+    assert told["env_steps"] == pytest.approx(64 + 30 * per_step, abs=8), "as its limiter says"
+
+
+def test_synchronous_run_is_the_same_twice_and_goes_on(run_dir: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    command("train", "dqn", *FLAGS, "--mode=sync", "--max-opt-steps", 20, "--run-dir", again)
+    command("resume", again, "--max-opt-steps", 30, "--quiet")
+    models = [
+        Checkpointer(one / "checkpoints").load("30").groups["model"] for one in (run_dir, again)
+    ]
+    assert all((models[0][name] == models[1][name]).all() for name in models[0])
+
+
+def test_offline_run_learns_from_a_run_and_goes_on(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offline = tmp_path / "offline"
+    flags = ["--mode", "offline", "--data", run_dir / "checkpoints", "--max-opt-steps", 20]
+    fewer = [flag for flag in FLAGS if flag not in {"--segment.length", "4"}]
+    fewer = [flag for flag in fewer if flag not in {"--limiter.min-size", "64"}]
+    iql = "asyncrl.agents.iql:IQLConfig"
+    command("train", iql, *fewer, *flags, "--run-dir", offline)
+    assert (summary(offline)["opt_steps"], summary(offline)["env_steps"]) == (20, 0)
+    command("resume", offline, "--max-opt-steps", 25, "--quiet")
+    assert summary(offline)["opt_steps"] == 25
+    capsys.readouterr()
+    command("eval", offline, "--episodes", 2, "--json")
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dqn --mode sync --actors 3", "--actors has no meaning with --mode sync"),
+        ("dqn --mode sync --actors auto", "--actors auto has no meaning with --mode sync"),
+        ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no meaning"),
+        ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no meaning"),
+        ("dqn --mode offline", "mode=offline learns from data, and none is named"),
+        ("dqn --data x", "--data has no meaning with --mode async; use --mode offline"),
+        ("dqn --mode sync --limiter.samples-per-insert 0", "leaves open how often mode=sync"),
+    ],
+)
+def test_what_has_no_meaning_in_a_mode_is_refused(words: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(words.split())
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "every", "steps"),
+    [(8.0, 128, 16, 1), (256.0, 64, 1, 4), (8.0, 100, 25, 2), (1.0, 1024, 1024, 1)],
+)
+def test_synchronous_run_takes_as_many_samples_per_insert(
+    samples: float, batch_size: int, every: int, steps: int
+) -> None:
+    flags = ["--limiter.samples-per-insert", str(samples), "--trainer.batch-size", str(batch_size)]
+    trainer = parse(["dqn", *flags]).config.sync_config().trainer
+    assert (trainer.opt_interval_env_steps, trainer.opt_steps_per_interval) == (every, steps)
+
+
+# --- a file that says which agent -----------------------------------------------------------------
+
+
+def test_file_may_say_which_agent_it_is_about(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    save_yaml(RunConfig(agent=ConstantConfig(), seed=4), path)
+    arguments = parse(["--config", str(path), "--seed", "5"])
+    assert arguments.config == RunConfig(agent=ConstantConfig(), seed=5)
+    assert arguments.agent == "tests.support.fakes:ConstantConfig"
+
+
+def test_agent_of_a_file_is_called_as_its_preset(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    save_yaml(parse(["sac-mujoco"]).config, path)
+    assert parse(["--config", str(path)]).agent == "sac-mujoco"
+    assert parse(["--config", str(path)]).config == parse(["sac-mujoco"]).config
+
+
+@pytest.mark.parametrize("text", ["", "seed: 3\n", "agent: {hidden: [3]}\n", "agent: dqn\n"])
+def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"says no agent\.type.*asyncrl train PRESET"):
+        parse(["--config", str(path)])
