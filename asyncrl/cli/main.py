@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from asyncrl.cli.signals import GivenUp, end_at_signals
+from asyncrl.cli.signals import end_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 
 _USAGE = """\
@@ -78,14 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
-    except GivenUp as ended:
-        code = ended.exit_code
-        with suppress(OSError):  # the terminal may have gone
-            print(f"asyncrl: {ended}", file=sys.stderr, flush=True)
-            sys.stdout.flush()
-        if argv is None:
-            # Python would take down torch, module by module: 0.1 s, and more on a busy machine.
-            os._exit(code)
     except KeyboardInterrupt:
         with suppress(OSError):
             print("asyncrl: interrupted", file=sys.stderr)

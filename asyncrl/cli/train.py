@@ -23,7 +23,7 @@ from asyncrl.cli.run_directory import (
     save_error,
     save_summary,
 )
-from asyncrl.cli.signals import GivenUp, interrupting
+from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
 from asyncrl.core.declared import CountOrOff, check_declared
@@ -254,17 +254,16 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
     with interrupting(interrupter, config.grace_s) as interrupted:
-        try:
-            with telling_of_replay(quiet=output.quiet):
-                trainer = _build(arguments, run_dir, interrupter, resume=resume)
-            with closing(trainer):
-                ended = trainer.has_ended()
-                result = trainer.result() if ended else _trained(trainer, config, run_dir)
-            if ended and has_summary(run_dir, result.opt_steps):
-                return interrupted.exit_code
+        with telling_of_replay(quiet=output.quiet):
+            trainer = _build(arguments, run_dir, interrupter, resume=resume)
+        with closing(trainer):
+            ended = trainer.has_ended()
+            result = trainer.result() if ended else _trained(trainer, config, run_dir)
+        stays = ended and has_summary(run_dir, result.opt_steps)
+        if not stays:
             save_summary(result, run_dir)
-        except KeyboardInterrupt:
-            raise GivenUp(interrupted.hurry, interrupted.exit_code) from None
+    if stays:
+        return interrupted.exit_code
     space = "" if output.quiet else "\n"  # apart from the last frame
     try:
         print(space + render_summary({**result.summary(), "run_dir": str(run_dir)}), flush=True)

@@ -99,7 +99,7 @@ class RunConfig(AsyncConfig):
 
     grace_s: float = 30.0
     """After SIGTERM or SIGHUP the run is over within so many seconds, as schedulers kill it then:
-    shortly before, whatever is still waited for is given up. 0 is off."""
+    a second before, it ends whatever it still does. 0 is off."""
 
     def __post_init__(self) -> None:
         AsyncConfig.__post_init__(self)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from asyncrl.cli import signals
 from tests.cli.console import TINY, run
 
 
@@ -33,9 +32,3 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def _own_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo what the command line does to `sys.path`, for users' modules, in this process."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-
-
-@pytest.fixture(autouse=True)
-def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a run that is interrupted twice in this process from ending it, on a busy machine."""
-    monkeypatch.setattr(signals, "_AT_ONCE_S", 600.0)

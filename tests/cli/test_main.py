@@ -253,34 +253,6 @@ def test_end_of_a_command_searches_no_garbage() -> None:
     assert done.stdout.splitlines()[-1] == "frozen"
 
 
-GIVEN_UP = """
-import atexit, sys
-from asyncrl.cli import train as train_command
-from asyncrl.cli.main import main
-from asyncrl.cli.signals import GivenUp
-
-def give_up(_):
-    raise GivenUp("interrupted twice", 143)
-
-train_command.run = give_up
-atexit.register(print, "a long farewell")
-print("words of before")
-sys.argv[1:] = ["train", "dqn"]
-main()
-"""
-
-
-@pytest.mark.fault("F13")
-@pytest.mark.processes
-def test_program_whose_end_was_cut_short_takes_no_farewell() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GIVEN_UP], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "words of before\n"
-    assert done.stderr == "asyncrl: interrupted twice\n"
-    assert done.returncode == 143
-
-
 AFTER_ITS_END = """
 import atexit, os, signal, sys
 from asyncrl.cli.main import main

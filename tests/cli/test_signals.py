@@ -1,98 +1,354 @@
-"""What is told to end has so long to do so, whatever hangs."""
+"""The first signal ends a run well, the second at once, and the grace of a scheduler as well."""
 
 from __future__ import annotations
 
+import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 import threading
-import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import signals
-from asyncrl.cli.signals import Countdown, interrupting, reserve_s
+from asyncrl.cli.signals import interrupting, reserve_s
 from asyncrl.core.interrupter import Interrupter
+from tests.cli.console import COMMAND, TINY, started
 from tests.support.helpers import wait_until
 
-
-class Calls(list[str]):
-    """What was called, and when."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at: list[float] = []
-
-    def note(self, name: str) -> None:
-        self.at.append(time.monotonic())
-        self.append(name)
-
-    def grace(self, grace_s: float) -> Countdown:
-        giving_up = grace_s - reserve_s(grace_s), lambda: self.note("give up")
-        return Countdown(giving_up, (grace_s, lambda: self.note("end")))
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-@pytest.mark.parametrize(("grace_s", "reserved_s"), [(0.2, 0.05), (8.0, 2.0), (600.0, 2.0)])
-def test_some_of_the_grace_is_kept_for_giving_up(grace_s: float, reserved_s: float) -> None:
-    assert reserve_s(grace_s) == pytest.approx(reserved_s)
+def send_to_oneself(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Keep the process, and note the exit codes with which it would have ended."""
+    codes: list[int] = []
+    monkeypatch.setattr(signals, "os", SimpleNamespace(**{**vars(os), "_exit": codes.append}))
+    return codes
+
+
+@pytest.mark.fault("F12", "F14")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_first_signal_stops_the_run_and_gives_the_exit_code(
+    number: signal.Signals, ends: list[int]
+) -> None:
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        assert interrupted.exit_code == 0
+        send_to_oneself(number)
+        assert interrupter.wait(20)
+    assert interrupter.reason == f"interrupted by {number.name}"
+    assert interrupter.urgent
+    assert interrupted.exit_code == 128 + number
+    assert not ends
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_second_signal_ends_the_process(
+    number: signal.Signals, ends: list[int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    interrupter = Interrupter()
+    with interrupting(interrupter):
+        send_to_oneself(signal.SIGINT)
+        assert interrupter.wait(20)
+        send_to_oneself(number)
+        wait_until(lambda: ends, 20, "the end")
+    assert ends == [128 + number]
+    assert capfd.readouterr().err == "asyncrl: interrupted twice; ended without a summary\n"
 
 
 @pytest.mark.fault("F14")
-def test_grace_counts_from_the_first_signal_on() -> None:
-    calls = Calls()
-    with calls.grace(0.4) as grace:
-        began = time.monotonic()
-        for _ in range(100):
-            grace.begin()
-        wait_until(lambda: len(calls) == 2, 20, "both")
-    assert calls == ["give up", "end"]
-    assert calls.at[0] >= began + 0.3
-    assert calls.at[1] >= began + 0.4
-
-
-@pytest.mark.fault("F14")
-def test_who_ends_in_time_is_left_alone() -> None:
-    calls = Calls()
-    threads = threading.active_count()
-    with Countdown() as grace:
-        grace.begin()
-    with calls.grace(600.0) as grace:
-        grace.begin()
-        assert threading.active_count() == threads + 1
-    with calls.grace(600.0):
-        pass
-    assert threading.active_count() == threads
-    assert not calls
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_is_sent_twice_is_one(
+    number: signal.Signals, ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that is closed sends SIGHUP, and so does its shell: a checkpoint must come."""
+    monkeypatch.setattr(signals, "_TWICE_WITHIN_S", 600.0)
+    interrupter = Interrupter()
+    with interrupting(interrupter) as interrupted:
+        for _ in range(5):
+            send_to_oneself(number)
+        assert interrupter.wait(20)
+    assert not ends
+    assert interrupted.exit_code == 128 + number
 
 
 @pytest.mark.fault("F14")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_run_is_gone_when_its_grace_is_over(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, ends: list[int], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(signals, "os", SimpleNamespace(**{**vars(os), "_exit": codes.append}))
     interrupter = Interrupter()
+    with interrupting(interrupter, 0.4):
+        send_to_oneself(number)
+        wait_until(lambda: ends, 20, "the end")
+    assert interrupter.reason == f"interrupted by {number.name}"
+    assert ends == [128 + number]
+    why = f"not done within the grace after {number.name}, see --grace-s"
+    assert capfd.readouterr().err == f"asyncrl: {why}; ended without a summary\n"
 
-    def hang_when_told_to_end() -> None:
-        os.kill(os.getpid(), number)
-        wait_until(lambda: False, 20, "nothing, as an end that hangs")
 
-    with interrupting(interrupter, 0.4) as interrupted:
-        with pytest.raises(KeyboardInterrupt):
-            hang_when_told_to_end()
-        assert interrupter.reason == f"interrupted by {number.name}"
-        why = f"not done within the grace after {number.name}, see --grace-s"
-        assert interrupted.hurry == f"{why}; ended without a summary"
-        wait_until(lambda: codes, 20, "the end")
-    assert codes == [128 + number]
+@pytest.mark.parametrize(("grace_s", "reserved_s"), [(0.2, 0.05), (4.0, 1.0), (600.0, 1.0)])
+def test_some_of_the_grace_is_kept_for_the_end(grace_s: float, reserved_s: float) -> None:
+    assert reserve_s(grace_s) == pytest.approx(reserved_s)
 
 
 @pytest.mark.fault("F12")
-def test_whoever_presses_ctrl_c_decides_when_to_press_it_again() -> None:
-    with interrupting(Interrupter(), 0.1) as interrupted:
-        os.kill(os.getpid(), signal.SIGINT)
+def test_whoever_presses_ctrl_c_decides_when_to_press_it_again(ends: list[int]) -> None:
+    with interrupting(Interrupter(), 0.1):
+        send_to_oneself(signal.SIGINT)
         assert not threading.Event().wait(0.3), "nobody interrupts"
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert interrupted.hurry == "interrupted twice; ended without a summary"
+        assert not ends
+
+
+@pytest.mark.fault("F13")
+def test_nothing_is_ended_once_the_run_has_ended(ends: list[int]) -> None:
+    with interrupting(Interrupter()) as interrupted:
+        send_to_oneself(signal.SIGINT)
+        interrupted.be_over()
+        send_to_oneself(signal.SIGTERM)
+    assert interrupted.exit_code == 143
+    assert not ends
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of any fork
+def test_what_a_forked_child_is_told_is_not_heard_by_its_parent() -> None:
+    with interrupting(Interrupter()) as interrupted:
+        child = os.fork()
+        if not child:
+            send_to_oneself(signal.SIGTERM)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert interrupted.exit_code == 0
+
+
+def test_nothing_is_left_afterwards() -> None:
+    threads, descriptors = threading.active_count(), psutil.Process().num_fds()
+    others, told = os.pipe()
+    os.set_blocking(told, False)
+    before = signal.set_wakeup_fd(told)
+    try:
+        with interrupting(Interrupter(), 600.0):
+            assert threading.active_count() == threads + 1
+    finally:
+        assert signal.set_wakeup_fd(before) == told, "whoever listened before still does"
+        os.close(others)
+        os.close(told)
+    assert threading.active_count() == threads
+    assert psutil.Process().num_fds() == descriptors
+
+
+IN_NATIVE_CODE = """
+import atexit, hashlib, sys
+from asyncrl.cli.signals import interrupting
+from asyncrl.core.interrupter import Interrupter
+
+atexit.register(print, "a long farewell")
+with interrupting(Interrupter()):
+    print("begins", flush=True)
+    sys.stdout.write("words of before")
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+"""
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.processes
+def test_end_does_not_wait_for_native_code_and_says_no_farewell() -> None:
+    command = [sys.executable, "-c", IN_NATIVE_CODE]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "begins\n"
+            child = psutil.Process(process.pid)
+            before_s = child.cpu_times().user
+            wait_until(lambda: child.cpu_times().user > before_s + 0.2, 20, "it to be in there")
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # two of one kind may be taken for one
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert out == "words of before"
+    assert err == "asyncrl: interrupted twice; ended without a summary\n"
+    assert process.returncode in {130, 143}  # whichever is delivered last
+
+
+def test_handlers_are_as_before_afterwards() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with interrupting(Interrupter()):
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.fault("F14")
+def test_signal_that_is_to_be_ignored_stays_ignored() -> None:
+    """`nohup` does so with SIGHUP, before the program starts."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupter = Interrupter()
+        with interrupting(interrupter) as interrupted:
+            send_to_oneself(signal.SIGHUP)
+        assert not interrupter.is_set
+        assert interrupted.exit_code == 0
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.fault("F15")
+def test_scheduler_that_warns_gets_a_checkpoint_and_the_run_goes_on() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        interrupter = Interrupter()
+        with interrupting(interrupter) as interrupted:
+            assert not interrupter.save_requested
+            for _ in range(100):
+                send_to_oneself(signal.SIGUSR1)
+            assert interrupter.save_requested
+        assert not interrupter.is_set
+        assert interrupted.exit_code == 0
+        assert heard == [signal.SIGUSR1] * 100, "whoever listened before still does"
+        interrupter.save_requested = False
+        send_to_oneself(signal.SIGUSR1)
+        assert len(heard) == 101
+        assert not interrupter.save_requested, "the block is over"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def wait_for_a_record(run_dir: Path) -> None:
+    """Wait for the first record after an optimisation step, so that there is a model to save."""
+
+    def learned() -> bool:
+        path = run_dir / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        *whole, _ = text.split("\n")  # who reads while somebody writes may see half a line
+        return any(json.loads(line)["opt_steps"] > 0 for line in whole)
+
+    wait_until(learned, 40, "a record of the run")
+
+
+@pytest.mark.fault("F12", "F14")
+@pytest.mark.processes
+@pytest.mark.parametrize("number", SIGNALS)
+def test_interrupted_run_saves_what_it_has_learned(number: signal.Signals, tmp_path: Path) -> None:
+    with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        for _ in range(1 if number == signal.SIGINT else 2):  # as closed terminals send SIGHUP
+            process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number, err
+    assert f"run ended: interrupted by {number.name}" in out
+    assert err == ""
+    summary = json.loads((tmp_path / "x/summary.json").read_text())
+    assert summary["stop_reason"] == f"interrupted by {number.name}"
+    assert summary["opt_steps"] > 0
+    checkpoint = Checkpointer(tmp_path / "x/checkpoints").load(str(summary["opt_steps"]))
+    assert checkpoint.meta["opt_steps"] == summary["opt_steps"]
+    assert set(checkpoint.groups) >= {"agent", "model"}
+
+
+@pytest.mark.fault("F14")
+@pytest.mark.processes
+def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path) -> None:
+    terminal, its_end = pty.openpty()
+    with subprocess.Popen(
+        [COMMAND, "train", "dqn", *TINY, "--quiet", "--run-dir", "x"],
+        cwd=tmp_path,
+        stdin=its_end,
+        stdout=its_end,
+        stderr=its_end,
+        start_new_session=True,
+    ) as process:
+        os.close(its_end)
+        try:
+            wait_for_a_record(tmp_path / "x")
+            os.close(terminal)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(20) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
+    assert (tmp_path / "x/summary.json").exists()
+
+
+HANGS_WHEN_TOLD = """
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy
+
+class HangsWhenTold(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, **_):
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if Path("hang").exists():
+            Path("hangs").touch()
+            threading.Event().wait()
+        return numpy.zeros(2, numpy.float32), 0.0, self.steps % 10 == 0, False, {}
+"""
+
+
+@pytest.mark.fault("F13", "F14")
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
+    args = ["--env", "hanging:HangsWhenTold", "--evaluation.where", "off", "--run-dir", "x"]
+    args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
+    with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        (tmp_path / "hang").touch()
+        wait_until((tmp_path / "hangs").exists, 20, "the actor to hang")
+        process.send_signal(number)
+        if number == signal.SIGINT:
+            # The checkpoint is the last thing before the wait for actors.
+            checkpoints = tmp_path / "x/checkpoints"
+            wait_until(lambda: list(checkpoints.glob("[0-9]*")), 20, "a checkpoint")
+            process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    why = "interrupted twice"
+    if number == signal.SIGTERM:
+        why = "not done within the grace after SIGTERM, see --grace-s"
+    assert err == f"asyncrl: {why}; ended without a summary\n"
+    assert Checkpointer(tmp_path / "x/checkpoints").load_latest()
+
+
+@pytest.mark.fault("F15")
+@pytest.mark.processes
+def test_run_that_is_asked_to_saves_and_goes_on(tmp_path: Path) -> None:
+    with started("train", "dqn", *TINY, "--run-dir", "x", cwd=tmp_path) as process:
+        wait_for_a_record(tmp_path / "x")
+        checkpoints = Checkpointer(tmp_path / "x/checkpoints")
+        process.send_signal(signal.SIGUSR1)
+        wait_until(checkpoints.latest, 20, "a checkpoint")
+        first = checkpoints.latest()
+        assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: checkpoints.latest() != first, 20, "another one, from later on")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert err == ""

@@ -8,10 +8,9 @@ import logging
 import math
 import os
 import re
-import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -563,22 +562,6 @@ def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
     assert trainer.closed
     assert load_yaml(RunConfig, tmp_path / "config.yaml").actors == 7
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
-
-
-@pytest.mark.fault("F14")
-def test_start_that_outlasts_the_grace_ends_with_the_code_of_its_signal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def build(*_: object, **__: object) -> NoReturn:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            os.kill(os.getpid(), number)
-        raise AssertionError("is still being built")
-
-    monkeypatch.setattr(train_command, "_build", build)
-    run_dir = tmp_path / "x"
-    assert main(["train", "dqn", "--quiet", "--run-dir", str(run_dir)]) == 128 + signal.SIGTERM
-    assert "interrupted twice; ended without a summary" in capsys.readouterr().err
-    assert not run_dir.exists()
 
 
 def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
