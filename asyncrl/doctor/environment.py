@@ -27,22 +27,10 @@ from asyncrl.core.agent import is_agent_config
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.settings import from_plain, load_object, to_plain
+from asyncrl.doctor import findings
 from asyncrl.doctor.agent import examine_anywhere
-from asyncrl.doctor.findings import (
-    Finding,
-    action_bounds,
-    arrays,
-    endings,
-    finite,
-    observations,
-    reward_scale,
-    rewards,
-    spaces,
-    speed,
-    time_limit,
-)
+from asyncrl.doctor.findings import Finding, fail, ok, warn
 from asyncrl.doctor.probe import Probe, play
-from asyncrl.doctor.side_by_side import autoreset, reproducible, seeds_differ
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_actions
 from asyncrl.supervision.local import pickled
@@ -137,14 +125,13 @@ class _Examination:
         started = [p for p in _children() if p not in self._children]
         _, left = psutil.wait_procs(started, timeout=_LEAVE_S)
         if left:
-            yield Finding(
-                level="warn",
-                check="close",
-                seen=f"{len(left)} processes still run after close: {', '.join(map(_name, left))}",
-                advice="End them in `close`: actors are restarted, and each would leave its own.",
+            yield warn(
+                "close",
+                f"{len(left)} processes still run after close: {', '.join(map(_name, left))}",
+                "End them in `close`: actors are restarted, and each would leave its own.",
             )
         else:
-            yield Finding(level="ok", check="close", seen="leaves no process behind")
+            yield ok("close", "leaves no process behind")
 
     def release(self) -> None:
         """Close what is still open."""
@@ -157,32 +144,32 @@ class _Examination:
             self._probes.append(Probe(env, self._seed))
         self._batch: BatchEnv = self._config.build()
         self._made.callback(self._batch.close)
-        yield Finding(level="ok", check="make", seen=self._kind())
+        yield ok("make", self._kind())
         if self._pickled is not None:
             self._pickled(self._config.build)
-            yield Finding(level="ok", check="factory", seen="can be sent to an actor's process")
-        yield spaces(self._batch.spec)
-        yield action_bounds(self._batch.spec)
+            yield ok("factory", "can be sent to an actor's process")
+        yield findings.spaces(self._batch.spec)
+        yield findings.action_bounds(self._batch.spec)
 
     def _look_at_resets(self) -> Iterator[Finding]:
         a, b = self._probes
         if a.vector:
-            yield autoreset(a, b, self._seconds["resets"], self._seed)
+            yield findings.autoreset(a, b, self._seconds["resets"], self._seed)
 
     def _compare(self) -> Iterator[Finding]:
         half = self._seconds["twins"] / 2
         a, b = self._probes
-        yield reproducible(a, b, half, self._seed)
-        yield seeds_differ(a, b, half, self._seed)
+        yield findings.reproducible(a, b, half, self._seed)
+        yield findings.seeds_differ(a, b, half, self._seed)
 
     def _play(self) -> Iterator[Finding]:
         seen = play(self._probes[0], self._seconds["play"], seed=self._seed)
-        yield from observations(seen)
-        yield finite(seen)
-        yield rewards(seen)
-        yield from endings(seen)
-        yield time_limit(seen)
-        yield arrays(seen)
+        yield from findings.observations(seen)
+        yield findings.finite(seen)
+        yield findings.rewards(seen)
+        yield from findings.endings(seen)
+        yield findings.time_limit(seen)
+        yield findings.arrays(seen)
 
     def _measure(self) -> Iterator[Finding]:
         batch = self._batch
@@ -201,8 +188,8 @@ class _Examination:
             step_s.append(time.perf_counter() - started)
             stepped = slice(None) if outcome.stepped is None else outcome.stepped
             told += outcome.reward[stepped].tolist()
-        yield reward_scale(told)
-        yield speed(step_s, reset_s, batch.n_envs, len(told))
+        yield findings.reward_scale(told)
+        yield findings.speed(step_s, reset_s, batch.n_envs, len(told))
 
     def _kind(self) -> str:
         probe = self._probes[0]
@@ -215,11 +202,10 @@ class _Examination:
 def _raised(what: str, error: Exception) -> Finding:
     notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
     seen = str(error) if isinstance(error, AsyncRLError) else f"{type(error).__name__}: {error}"
-    return Finding(
-        level="fail",
-        check=what,
-        seen="; ".join([seen, *notes, *_place(error)]),
-        advice="" if isinstance(error, AsyncRLError) else "Correct that first: actors die of it.",
+    return fail(
+        what,
+        "; ".join([seen, *notes, *_place(error)]),
+        "" if isinstance(error, AsyncRLError) else "Correct that first: actors die of it.",
     )
 
 
@@ -273,11 +259,10 @@ def examine(
         if code:
             yield _died(doing, code)
     except TimeoutError:
-        yield Finding(
-            level="fail",
-            check=doing,
-            seen=f"nothing has come for {quiet_s:g} s",
-            advice="The environment hangs there: look for a wait without an end.",
+        yield fail(
+            doing,
+            f"nothing has come for {quiet_s:g} s",
+            "The environment hangs there: look for a wait without an end.",
         )
     finally:
         _kill(child)
@@ -352,11 +337,10 @@ def _messages(
 
 def _died(doing: str, code: int) -> Finding:
     how = f"exited with {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
-    return Finding(
-        level="fail",
-        check=doing,
-        seen=f"the environment's process {how} here",
-        advice="Actors would die of it again and again: look into the environment's native code, "
+    return fail(
+        doing,
+        f"the environment's process {how} here",
+        "Actors would die of it again and again: look into the environment's native code, "
         "or for calls that end the process.",
     )
 

@@ -1,23 +1,31 @@
-"""What the facts of a probe mean for training: one pure function for each question."""
+"""What an environment does, and what that means for training: one function for each question.
+
+Those about one environment are pure and told the facts; those about two copies play with them.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.doctor.probe import Experience
+from asyncrl.doctor.probe import Answer, Experience, Probe, kept, same
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: training stops here, or learns something wrong. `warn`: worth a look."""
 
 _LARGE_REWARD = 100.0
 _STALL_S = 0.05
+_MAX_STEPS = 200
+_ENDS = 3
+"""Steps with an episode's end that are looked at closely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,23 @@ class Finding:
     numbers: Mapping[str, float] = field(default_factory=dict)
 
 
+def ok(check: str, seen: str, *, numbers: Mapping[str, float] | None = None) -> Finding:
+    """Say that nothing is to be done."""
+    return Finding(level="ok", check=check, seen=seen, numbers=numbers or {})
+
+
+def warn(
+    check: str, seen: str, advice: str, *, numbers: Mapping[str, float] | None = None
+) -> Finding:
+    """Say what is worth a look."""
+    return Finding(level="warn", check=check, seen=seen, advice=advice, numbers=numbers or {})
+
+
+def fail(check: str, seen: str, advice: str = "") -> Finding:
+    """Say what has to be corrected before training."""
+    return Finding(level="fail", check=check, seen=seen, advice=advice)
+
+
 def spaces(spec: EnvSpec) -> Finding:
     """What do observations look like?"""
     observation = spec.observation
@@ -43,31 +68,29 @@ def spaces(spec: EnvSpec) -> Finding:
     else:
         fields = ", ".join(f"{name} {box.shape} {box.dtype}" for name, box in observation.fields)
         seen = f"observations of {len(observation.fields)} fields: {fields}"
-    return Finding(level="ok", check="spaces", seen=seen)
+    return ok("spaces", seen)
 
 
 def action_bounds(spec: EnvSpec) -> Finding:
     """Are there bounds that a policy can scale its actions to?"""
     action = spec.action
     if isinstance(action, DiscreteSpec):
-        return Finding(level="ok", check="actions", seen=f"one of {action.n}")
+        return ok("actions", f"one of {action.n}")
     seen = f"{action.shape} {action.dtype} within {_range(action)}"
     if not (np.isfinite(action.low).all() and np.isfinite(action.high).all()):
-        return Finding(
-            level="fail",
-            check="actions",
-            seen=seen,
-            advice="SAC scales its actions to the bounds: give the Box finite ones, for instance "
+        return fail(
+            "actions",
+            seen,
+            "SAC scales its actions to the bounds: give the Box finite ones, for instance "
             "with gymnasium.wrappers.RescaleAction or in the environment.",
         )
     if (action.low >= action.high).any():
-        return Finding(
-            level="warn",
-            check="actions",
-            seen=f"{seen}; {int((action.low >= action.high).sum())} of them have no room",
-            advice="Leave actions out that cannot differ.",
+        return warn(
+            "actions",
+            f"{seen}; {int((action.low >= action.high).sum())} of them have no room",
+            "Leave actions out that cannot differ.",
         )
-    return Finding(level="ok", check="actions", seen=seen)
+    return ok("actions", seen)
 
 
 def observations(seen: Experience) -> Iterator[Finding]:
@@ -83,20 +106,17 @@ def observations(seen: Experience) -> Iterator[Finding]:
         level: Level = "fail" if kind in {"shape", "structure"} else "warn"
         yield Finding(level=level, check="observations", seen=found.seen, advice=advice[kind])
     if not seen.misfits:
-        yield Finding(
-            level="ok", check="observations", seen=f"inside their space in {_steps(seen)}"
-        )
+        yield ok("observations", f"inside their space in {_steps(seen)}")
 
 
 def finite(seen: Experience) -> Finding:
     """Are there NaN and infinity?"""
     if not seen.not_finite:
-        return Finding(level="ok", check="finite", seen="no NaN and no infinity in observations")
-    return Finding(
-        level="fail",
-        check="finite",
-        seen=f"observation {seen.not_finite}",
-        advice="One such value ruins a model for good. Look for a division by zero or an unstable "
+        return ok("finite", "no NaN and no infinity in observations")
+    return fail(
+        "finite",
+        f"observation {seen.not_finite}",
+        "One such value ruins a model for good. Look for a division by zero or an unstable "
         "simulation; end the episode before, or clip.",
     )
 
@@ -104,13 +124,8 @@ def finite(seen: Experience) -> Finding:
 def rewards(seen: Experience) -> Finding:
     """Are rewards finite numbers?"""
     if seen.bad_reward:
-        return Finding(
-            level="fail",
-            check="rewards",
-            seen=f"got {seen.bad_reward}",
-            advice="Return one finite float.",
-        )
-    return Finding(level="ok", check="rewards", seen=f"finite numbers in {_steps(seen)}")
+        return fail("rewards", f"got {seen.bad_reward}", "Return one finite float.")
+    return ok("rewards", f"finite numbers in {_steps(seen)}")
 
 
 def reward_scale(told: Sequence[float]) -> Finding:
@@ -140,19 +155,13 @@ def reward_scale(told: Sequence[float]) -> Finding:
 def endings(seen: Experience) -> Iterator[Finding]:
     """Do episodes end, and are the two ways of ending kept apart?"""
     if seen.bad_flag:
-        yield Finding(
-            level="warn",
-            check="flags",
-            seen=f"`terminated` or `truncated` was {seen.bad_flag}",
-            advice="Return bools.",
-        )
+        yield warn("flags", f"`terminated` or `truncated` was {seen.bad_flag}", "Return bools.")
     ended = seen.episodes
     if not ended:
-        yield Finding(
-            level="warn",
-            check="episodes",
-            seen=f"no episode ended; the longest lasted {seen.longest} steps",
-            advice="Set a time limit, as gymnasium.make(..., max_episode_steps=1000) does; without "
+        yield warn(
+            "episodes",
+            f"no episode ended; the longest lasted {seen.longest} steps",
+            "Set a time limit, as gymnasium.make(..., max_episode_steps=1000) does; without "
             "ends there are no returns to see, and evaluation cuts episodes itself.",
         )
         return
@@ -163,53 +172,46 @@ def endings(seen: Experience) -> Iterator[Finding]:
         "steps long in the median"
     )
     if both == len(ended) > 1:
-        yield Finding(
-            level="fail",
-            check="episodes",
-            seen=f"{text}: both flags every time",
-            advice="Set `terminated` where the task is over, and `truncated` where only time is: "
+        yield fail(
+            "episodes",
+            f"{text}: both flags every time",
+            "Set `terminated` where the task is over, and `truncated` where only time is: "
             "learning bootstraps from the one and not from the other.",
         )
     else:
-        yield Finding(level="ok", check="episodes", seen=text)
+        yield ok("episodes", text)
 
 
 def time_limit(seen: Experience) -> Finding:
     """Is a time limit told as one?"""
     if seen.time_limit is not None and seen.longest > seen.time_limit:
-        return Finding(
-            level="fail",
-            check="time limit",
-            seen=f"an episode lasted {seen.longest} steps, and the limit is {seen.time_limit}",
-            advice="Wrap the environment in gymnasium.wrappers.TimeLimit, as gymnasium.make does.",
+        return fail(
+            "time limit",
+            f"an episode lasted {seen.longest} steps, and the limit is {seen.time_limit}",
+            "Wrap the environment in gymnasium.wrappers.TimeLimit, as gymnasium.make does.",
         )
     if any(e.truncated for e in seen.episodes):
         limit = "" if seen.time_limit is None else f"{seen.time_limit} steps, and "
-        return Finding(level="ok", check="time limit", seen=f"{limit}episodes are truncated")
+        return ok("time limit", f"{limit}episodes are truncated")
     length, count = _usual_length(seen)
     if count >= 3 and count >= len(seen.episodes) / 2 and length == seen.longest > 1:
-        return Finding(
-            level="warn",
-            check="time limit",
-            seen=f"{count} of {len(seen.episodes)} episodes were terminated after {length} steps, "
+        return warn(
+            "time limit",
+            f"{count} of {len(seen.episodes)} episodes were terminated after {length} steps, "
             "and none lasted longer",
-            advice="If that is a limit of time, return `truncated` in place of `terminated`: the "
+            "If that is a limit of time, return `truncated` in place of `terminated`: the "
             "learner must not take running out of time for a bad end.",
         )
     if seen.time_limit is not None:
         text = f"{seen.time_limit} steps, which no episode reached"
-        return Finding(level="ok", check="time limit", seen=text)
-    return Finding(
-        level="ok", check="time limit", seen="none is known, and no episode was truncated"
-    )
+        return ok("time limit", text)
+    return ok("time limit", "none is known, and no episode was truncated")
 
 
 def arrays(seen: Experience) -> Finding:
     """Does it write into arrays that it has handed out?"""
     text = "writes into arrays it returned before" if seen.reuses_arrays else "new ones each step"
-    return Finding(
-        level="ok", check="arrays", seen=f"{text}; asyncrl copies what an environment returns"
-    )
+    return ok("arrays", f"{text}; asyncrl copies what an environment returns")
 
 
 def speed(step_s: Sequence[float], reset_s: float, n_envs: int, env_steps: int) -> Finding:
@@ -228,15 +230,14 @@ def speed(step_s: Sequence[float], reset_s: float, n_envs: int, env_steps: int) 
         f"{float(f'{rate:.2g}'):,.0f} env steps/s, before its policy"
     )
     if p99 > max(_STALL_S, 20 * median):
-        return Finding(
-            level="warn",
-            check="speed",
-            seen=text,
-            advice="Single steps stall all environments of an actor, most likely resets: make them "
+        return warn(
+            "speed",
+            text,
+            "Single steps stall all environments of an actor, most likely resets: make them "
             "cheaper, or step fewer environments in more actors.",
             numbers=numbers,
         )
-    return Finding(level="ok", check="speed", seen=text, numbers=numbers)
+    return ok("speed", text, numbers=numbers)
 
 
 def _usual_length(seen: Experience) -> tuple[int, int]:
@@ -261,3 +262,163 @@ def _time(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} µs"
+
+
+# --- two copies of an environment side by side ---------------------------------------------------
+
+
+def reproducible(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
+    """Do the same seed and the same actions give the same episodes?"""
+    advice = (
+        "Draw all random numbers from self.np_random after super().reset(seed=seed); otherwise "
+        "runs cannot be repeated, and evaluations play other episodes each time."
+    )
+
+    def differ(what: str) -> Finding:
+        seen = f"two copies with one seed and the same actions differ {what}"
+        return warn("reproducible", seen, advice)
+
+    first = [*map(kept, a.reset(seed))]
+    if not _alike(first, b.reset(seed)):
+        return differ("in the first observation")
+    until = time.perf_counter() + seconds
+    n_steps = 0
+    while n_steps < _MAX_STEPS and time.perf_counter() < until:
+        n_steps += 1
+        actions = a.sample()
+        if not _same_answers(a.step(actions), b.step(actions)):
+            return differ(f"after {n_steps} steps")
+        for probe in (a, b):
+            probe.reset_ended()
+        if not _alike(a.rows, b.rows):
+            return differ(f"after {n_steps} steps, in the first observation of a later episode")
+    if not _alike(first, a.reset(seed)):
+        return differ("when one is reset with that seed again")
+    text = f"two copies with one seed and the same actions agree in {n_steps} steps"
+    return ok("reproducible", text)
+
+
+def seeds_differ(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
+    """Do other seeds give other episodes?"""
+    n_steps = 0
+    alike = _alike(a.reset(seed), b.reset(seed + a.n_envs))
+    until = time.perf_counter() + seconds
+    while alike and n_steps < _MAX_STEPS and time.perf_counter() < until:
+        n_steps += 1
+        actions = a.sample()
+        alike = _same_answers(a.step(actions), b.step(actions))
+        for probe in (a, b):
+            probe.reset_ended()
+    if not alike:
+        return ok("seeds", "another seed gives other episodes")
+    return warn(
+        "seeds",
+        f"another seed with the same actions gives the same {n_steps} steps",
+        "Nothing to do if the task is meant to be deterministic; else draw from "
+        "self.np_random after super().reset(seed=seed).",
+    )
+
+
+def autoreset(a: Probe, b: Probe, seconds: float, seed: int = 0) -> Finding:
+    """Does a vector environment reset when its metadata says so?
+
+    Where it says that the action after an episode's end is ignored, the copies get different ones.
+    """
+    mode = a.mode
+    assert mode is not None  # noqa: S101  # a batch would have refused it
+    ends = 0
+    first = [*map(kept, a.reset(seed))]
+    b.reset(seed)
+    until = time.perf_counter() + seconds
+    while ends < _ENDS and time.perf_counter() < until:
+        actions = a.sample()
+        answer = a.step(actions)
+        b.step(actions)
+        if not a.ended.any():
+            continue
+        ends += 1
+        wrong = _contradiction(first, a, b, answer)
+        if wrong:
+            return fail(
+                "autoreset",
+                f'metadata["autoreset_mode"] says {mode.name}, but {wrong}',
+                "Correct the metadata, or make the vector environment with another mode; "
+                "learning would take one episode's end and the next one's start for a transition.",
+            )
+    if not ends:
+        return warn(
+            "autoreset",
+            f"{mode.name} by its own account; no episode ended, so that could not be checked",
+            "Look for longer, with --seconds.",
+        )
+    return ok("autoreset", f"{mode.name}, as seen at {ends} ends")
+
+
+def _contradiction(first: list[Any], a: Probe, b: Probe, answer: Answer) -> str:
+    final = answer.infos.get("final_obs")
+    if a.mode is AutoresetMode.SAME_STEP:
+        return _not_final(first, a, final)
+    if final is not None:
+        return 'an episode ended with infos["final_obs"], as in SAME_STEP'
+    if a.mode is AutoresetMode.NEXT_STEP:
+        return _not_ignored(a, b)
+    return _reset_too_much(a, b)
+
+
+def _not_final(first: list[Any], a: Probe, final: Any) -> str:  # noqa: ANN401  # from foreign code
+    ended = np.flatnonzero(a.ended)
+    if final is None or any(final[i] is None for i in ended):
+        return 'an episode ended without infos["final_obs"]'
+    # Where all episodes begin alike, the last observation may well be such a first one.
+    if all(same(a.rows[i], final[i]) and not same(a.rows[i], first[i]) for i in ended):
+        return "the observation at an episode's end is its last one, not the next one's first"
+    return ""
+
+
+def _not_ignored(a: Probe, b: Probe) -> str:
+    ended = np.flatnonzero(a.ended)
+    actions = a.sample()
+    others = [*actions]
+    for i in ended:
+        others[i] = _another(a, actions[i])
+    twins = _alike(a.rows, b.rows)
+    try:
+        after, other = a.step(actions), b.step(others)
+    except Exception as error:  # whatever foreign code raises
+        return f"the step after an episode's end raises {type(error).__name__}: {error}"
+    for i in ended:
+        if twins and not same(after.rows[i], other.rows[i]):
+            return "the step after an episode's end depends on its action"
+        if after.rewards[i] != 0 or after.terminated[i] or after.truncated[i]:
+            return "the step after an episode's end has a reward or an end of its own"
+    return ""
+
+
+def _reset_too_much(a: Probe, b: Probe) -> str:
+    others = np.flatnonzero(~a.ended)
+    before = [*map(kept, a.rows)]
+    for probe in (a, b):
+        probe.reset_ended()
+    for i in others:
+        if not same(before[i], a.rows[i]):
+            return "a reset of what had ended, by options['reset_mask'], changed the others too"
+    return ""
+
+
+def _another(probe: Probe, action: Any) -> Any:  # noqa: ANN401  # of any space
+    for _ in range(20):
+        for other in probe.sample():
+            if not same(action, other):
+                return other
+    return action
+
+
+def _same_answers(x: Answer, y: Answer) -> bool:
+    flags = ((x.terminated, y.terminated), (x.truncated, y.truncated), (x.rewards, y.rewards))
+    return _alike(x.rows, y.rows) and all(
+        np.array_equal(np.asarray(p, float), np.asarray(q, float), equal_nan=True) for p, q in flags
+    )
+
+
+def _alike(a: list[Any], b: list[Any]) -> bool:
+    return all(map(same, a, b))

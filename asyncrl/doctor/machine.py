@@ -26,7 +26,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
-from asyncrl.doctor.findings import Finding
+from asyncrl.doctor.findings import Finding, fail, ok, warn
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.ring_config import RingConfig, available_bytes
 from asyncrl.supervision.local import LocalLauncher
@@ -138,12 +138,11 @@ def memory_bytes(replay: ReplayBufferConfig, schema: SegmentSchema) -> int:
 def _cores(facts: MachineFacts) -> Finding:
     seen = f"{facts.cores} for this process"
     if facts.cores > 1:
-        return Finding(level="ok", check="cores", seen=seen)
-    return Finding(
-        level="warn",
-        check="cores",
-        seen=seen,
-        advice="Actors and learner share it, so an asynchronous run is hardly faster than "
+        return ok("cores", seen)
+    return warn(
+        "cores",
+        seen,
+        "Actors and learner share it, so an asynchronous run is hardly faster than "
         "train_sync; look for a limit of the container or of taskset.",
     )
 
@@ -157,12 +156,11 @@ def _memory(facts: MachineFacts) -> Finding:
         f"transitions of CartPole take {_gib(60_000_000)}, of Atari frames {_gib(8_000_000_000)}"
     )
     if share >= 0.1:
-        return Finding(level="ok", check="memory", seen=seen)
-    return Finding(
-        level="warn",
-        check="memory",
-        seen=seen,
-        advice="Little is left: a replay that does not fit is refused before a run starts, but "
+        return ok("memory", seen)
+    return warn(
+        "memory",
+        seen,
+        "Little is left: a replay that does not fit is refused before a run starts, but "
         "actors take about 0.3 GiB each; end other programs, or set fewer actors.",
     )
 
@@ -176,18 +174,18 @@ def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
     )
     if wanted.replay_bytes > facts.available_bytes:
         advice = "A run would be refused: lower replay.capacity, or set replay.memory_map."
-        return Finding(level="fail", check="memory", seen=seen, advice=advice)
+        return fail("memory", seen, advice)
     if wanted.replay_bytes + actors_bytes > facts.available_bytes:
         advice = "Too little for both: lower replay.capacity, or set fewer actors."
-        return Finding(level="warn", check="memory", seen=seen, advice=advice)
-    return Finding(level="ok", check="memory", seen=seen)
+        return warn("memory", seen, advice)
+    return ok("memory", seen)
 
 
 def _descriptors(facts: MachineFacts) -> Finding:
     actors = (facts.descriptors - _DESCRIPTORS_AT_REST) // _DESCRIPTORS_PER_ACTOR
     seen = f"{facts.descriptors} may be open, enough for about {max(0, actors)} actors"
     if actors >= 2 * facts.cores:
-        return Finding(level="ok", check="descriptors", seen=seen)
+        return ok("descriptors", seen)
     return Finding(
         level="fail" if actors < 1 else "warn",
         check="descriptors",
@@ -198,72 +196,66 @@ def _descriptors(facts: MachineFacts) -> Finding:
 
 def _temp(facts: MachineFacts) -> Finding:
     if facts.temp_bytes < 0:
-        return Finding(
-            level="fail",
-            check="temp space",
-            seen=f"nothing can be written in {facts.temp}",
-            advice="Sockets and actors' files are made there: set TMPDIR to a directory of yours.",
+        return fail(
+            "temp space",
+            f"nothing can be written in {facts.temp}",
+            "Sockets and actors' files are made there: set TMPDIR to a directory of yours.",
         )
     seen = f"{_gib(facts.temp_bytes)} free in {facts.temp}"
     if facts.temp_bytes < _TEMP_BYTES:
         advice = "Models and environments travel through it when actors start: make room."
-        return Finding(level="warn", check="temp space", seen=seen, advice=advice)
+        return warn("temp space", seen, advice)
     if len(os.fsencode(facts.temp)) > _LONGEST_TEMP_PATH:
         seen += ", a path too long for sockets, so they are made in /tmp"
-    return Finding(level="ok", check="temp space", seen=seen)
+    return ok("temp space", seen)
 
 
 def _shared_memory(facts: MachineFacts) -> Finding:
     size = "none" if facts.shm_bytes < 0 else f"{_gib(facts.shm_bytes)} free"
-    return Finding(
-        level="ok", check="shared memory", seen=f"{size}; asyncrl takes none, environments may"
-    )
+    return ok("shared memory", f"{size}; asyncrl takes none, environments may")
 
 
 def _threads(facts: MachineFacts) -> Finding:
     if not facts.thread_settings:
         seen = "no variable sets them; actors take one each, the learner agent.threads"
-        return Finding(level="ok", check="threads", seen=seen)
+        return ok("threads", seen)
     seen = ", ".join(f"{name}={value}" for name, value in facts.thread_settings)
     if all(value.isdigit() and int(value) <= facts.cores for _, value in facts.thread_settings):
-        return Finding(level="ok", check="threads", seen=seen)
-    return Finding(
-        level="warn",
-        check="threads",
-        seen=seen,
-        advice=f"More threads than the {facts.cores} cores slow each other down; unset it.",
+        return ok("threads", seen)
+    return warn(
+        "threads",
+        seen,
+        f"More threads than the {facts.cores} cores slow each other down; unset it.",
     )
 
 
 def _actors(facts: MachineFacts) -> Finding:
     if facts.start_error or facts.start_s == float("inf"):
-        return Finding(
-            level="fail",
-            check="actors",
-            seen=facts.start_error or f"none came to life within {_START_DEADLINE_S:g} s",
-            advice="Actors are processes of their own; look for limits on processes (ulimit -u), "
+        return fail(
+            "actors",
+            facts.start_error or f"none came to life within {_START_DEADLINE_S:g} s",
+            "Actors are processes of their own; look for limits on processes (ulimit -u), "
             "for a full disk, or for a sandbox that forbids them.",
         )
     how = "forked from a helper that had loaded torch" if facts.forked else "a Python of its own"
     cuda = "initialised" if facts.cuda else "not initialised"
     seen = f"one started and ended in {facts.start_s:.2f} s: {how}, with CUDA {cuda}"
     if facts.forked and facts.cuda:
-        return Finding(
-            level="fail",
-            check="actors",
-            seen=seen,
-            advice="CUDA does not work in forks of a process that has used it: find what does so "
+        return fail(
+            "actors",
+            seen,
+            "CUDA does not work in forks of a process that has used it: find what does so "
             "as soon as torch is loaded (sitecustomize, a .pth file, a plugin of torch).",
         )
     if facts.start_s < _SLOW_START_S:
-        return Finding(level="ok", check="actors", seen=seen)
+        return ok("actors", seen)
     advice = "That is slow: a busy machine, or Python's files on a slow disk."
-    return Finding(level="warn", check="actors", seen=seen, advice=advice)
+    return warn("actors", seen, advice)
 
 
 def _torch(facts: MachineFacts) -> Finding:
     where = ", ".join(facts.gpus) if facts.gpus else "no GPU, so the learner computes on the CPU"
-    return Finding(level="ok", check="torch", seen=f"{facts.torch}, {where}")
+    return ok("torch", f"{facts.torch}, {where}")
 
 
 def _free_bytes(directory: Path) -> int:
