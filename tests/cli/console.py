@@ -38,8 +38,12 @@ def run(*args: str, cwd: Path, installed: bool = False) -> subprocess.CompletedP
 
 
 @contextmanager
-def started(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the installed command; whatever happens in the block, it has ended afterwards."""
+def started(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str] | warm.Program]:
+    """Start one command line; whatever happens in the block, it has ended afterwards."""
+    if warm.AVAILABLE:
+        with warm.started("asyncrl", args, cwd=cwd) as program:
+            yield program
+        return
     with subprocess.Popen(
         [COMMAND, *args],
         cwd=cwd,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncrl.supervision.local_files import ProgressBoard
+from tests.support import warm
 from tests.support.helpers import wait_until
 
 _DEADLINE_S = 60.0
@@ -32,14 +33,22 @@ print(json.dumps([result.ledger, result.actors]))
 @contextmanager
 def learner(
     enough: Path, timeout_s: float = 300.0, script: str = LEARNER
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[str] | warm.Program]:
     """Start a run with two actors, in a process group of its own; it ends when the file is there.
 
     It then prints its ledger and what its actors did. `timeout_s` is what a step may take.
     """
-    command = [sys.executable, "-c", script, str(enough), str(timeout_s)]
+    arguments = [script, str(enough), str(timeout_s)]
+    if warm.AVAILABLE:
+        with warm.started("run", ["learner", *arguments], cwd=Path.cwd()) as program:
+            yield program
+        return
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+        [sys.executable, "-c", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
     ) as process:
         try:
             yield process

@@ -6,36 +6,50 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from tests.cli.console import COMMAND, TINY
+from tests.cli.console import TINY
+from tests.support import warm
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
+ASYNCRL = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
 
 
-def started(command: list[str], cwd: Path) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own, as a shell does."""
-    return subprocess.Popen(
-        command,
+Process = subprocess.Popen[str] | warm.Program
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path, afresh: bool = False) -> Iterator[Process]:
+    """Start a program in a process group of its own, as a shell does."""
+    if warm.AVAILABLE and not afresh:
+        with warm.started("run", ["asyncrl", *arguments], cwd=cwd) as program:
+            yield program
+        return
+    with subprocess.Popen(
+        [sys.executable, "-c", *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def generations(process: subprocess.Popen[str]) -> int:
+def generations(process: Process) -> int:
     """Return how many generations of processes live below: the helper, then actors."""
     found = 0
     for child in psutil.Process(process.pid).children():
@@ -44,7 +58,7 @@ def generations(process: subprocess.Popen[str]) -> int:
     return found
 
 
-def send_to_all(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def send_to_all(process: Process, number: signal.Signals) -> None:
     """Send a signal to a process and all below it, as schedulers and service managers do."""
     learner = psutil.Process(process.pid)
     for each in [*reversed(learner.children(recursive=True)), learner]:
@@ -52,34 +66,32 @@ def send_to_all(process: subprocess.Popen[str], number: signal.Signals) -> None:
             each.send_signal(number)
 
 
-def imports(process: subprocess.Popen[str], _: Path) -> bool:
+def imports(process: Process, _: Path) -> bool:
     return any("torch" in m.path for m in psutil.Process(process.pid).memory_maps())
 
 
-def starts_its_helper(process: subprocess.Popen[str], _: Path) -> bool:
+def starts_its_helper(process: Process, _: Path) -> bool:
     return generations(process) >= 1
 
 
-def starts_its_actor(process: subprocess.Popen[str], _: Path) -> bool:
+def starts_its_actor(process: Process, _: Path) -> bool:
     return generations(process) == 2
 
 
-def writes(_: subprocess.Popen[str], run_dir: Path) -> bool:
+def writes(_: Process, run_dir: Path) -> bool:
     return (run_dir / "metrics.jsonl").exists()
 
 
 @pytest.mark.fault("F12")
 @pytest.mark.parametrize("moment", [imports, starts_its_helper, starts_its_actor, writes])
 def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
-    tmp_path: Path, moment: Callable[[subprocess.Popen[str], Path], bool]
+    tmp_path: Path, moment: Callable[[Process, Path], bool]
 ) -> None:
-    with started([COMMAND, "train", "dqn", *TINY, "--run-dir", "x"], tmp_path) as process:
-        try:
-            wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
-            os.killpg(process.pid, signal.SIGINT)
-            out, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
+    arguments = ["train", "dqn", *TINY, "--run-dir", "x"]
+    with started(ASYNCRL, *arguments, cwd=tmp_path, afresh=moment is imports) as process:
+        wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130, err
     assert "Traceback" not in out + err
     assert err in {"", "asyncrl: interrupted\n"}
@@ -95,16 +107,13 @@ def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
     ],
 )
 def test_signal_to_every_process_of_a_job_is_answered_by_the_learner_alone(
-    tmp_path: Path, number: signal.Signals, moment: Callable[[subprocess.Popen[str], Path], bool]
+    tmp_path: Path, number: signal.Signals, moment: Callable[[Process, Path], bool]
 ) -> None:
     arguments = [*TINY, "--run-dir", "x", "--supervision.restart.max-restarts", "0"]
-    with started([COMMAND, "train", "dqn", *arguments], tmp_path) as process:
-        try:
-            wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
-            send_to_all(process, number)
-            out, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
+    with started(ASYNCRL, "train", "dqn", *arguments, cwd=tmp_path) as process:
+        wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
+        send_to_all(process, number)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 128 + number, err
     assert "Traceback" not in out + err
     assert err == ""
@@ -134,20 +143,14 @@ def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path)
     arguments = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "20"]
     arguments += ["--evaluation.where", "off"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
-    command = [sys.executable, "-c", HANGING_DISK, "train", "dqn", *arguments]
-    with started(command, tmp_path) as process:
-        try:
-            wait_until(checkpoints.latest, DEADLINE_S, "a first checkpoint")
-            (tmp_path / "hang").touch()
-            wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")
-            os.killpg(process.pid, signal.SIGINT)
-            wait_until(
-                lambda: not generations(process), DEADLINE_S, "only the checkpoint to be left"
-            )
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=DEADLINE_S)
-        finally:
-            process.kill()
+    with started(HANGING_DISK, "train", "dqn", *arguments, cwd=tmp_path) as process:
+        wait_until(checkpoints.latest, DEADLINE_S, "a first checkpoint")
+        (tmp_path / "hang").touch()
+        wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")
+        os.killpg(process.pid, signal.SIGINT)
+        wait_until(lambda: not generations(process), DEADLINE_S, "only the checkpoint to be left")
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert "Traceback" not in err
     left = checkpoints.load_latest()

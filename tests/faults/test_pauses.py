@@ -14,6 +14,7 @@ import pytest
 from asyncrl.core.launcher import ProgressReport
 from tests.faults.learners import boards, learner
 from tests.support.helpers import wait_until
+from tests.support.warm import Program
 
 pytestmark = pytest.mark.processes
 
@@ -65,7 +66,7 @@ print(json.dumps([result.ledger, result.actors]))
 the helper has them behind it when the actors start, and these stop the learner together."""
 
 
-def actors_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def actors_of(process: subprocess.Popen[str] | Program) -> list[psutil.Process]:
     (server,) = psutil.Process(process.pid).children()
     return server.children()
 

@@ -23,9 +23,10 @@ import subprocess
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from asyncrl.cli.main import main as asyncrl
 from asyncrl.supervision import local, local_helper
@@ -87,10 +88,40 @@ class Forked:
             self._undo.close()
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """Kill it, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
+
+
+class Program:
+    """A child whose words are read from pipes, as `subprocess.Popen` gives them."""
+
+    def __init__(self, child: Forked, stdout: TextIO, stderr: TextIO) -> None:
+        self._child = child
+        self.pid, self.stdout, self.stderr = child.pid, stdout, stderr
+        self.poll, self.wait = child.poll, child.wait
+        self.send_signal, self.kill = child.send_signal, child.kill
+
+    @property
+    def returncode(self) -> int | None:
+        """Return its exit code if it was seen to have ended."""
+        return self._child.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Return what else it says until its end."""
+        with ThreadPoolExecutor(2) as pool:
+            told = [pool.submit(pipe.read) for pipe in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            return told[0].result(), told[1].result()
 
 
 class _Warm:
@@ -153,6 +184,7 @@ def fork(does: str, arguments: Sequence[str], held: Sequence[int], **more: objec
         "environment": dict(os.environ),
         "cwd": str(Path.cwd()),
         "path": [os.fspath(path) for path in sys.path],
+        "fresh_helpers": False,
         **more,
     }
     return Forked(warm.place, request, held)
@@ -172,6 +204,34 @@ def run(
         err.seek(0)
         told = out.read().decode(), err.read().decode()
         return subprocess.CompletedProcess([does, *arguments], code, *told)
+
+
+@contextlib.contextmanager
+def started(does: str, arguments: Sequence[str], *, cwd: Path) -> Iterator[Program]:
+    """Have a child do something, with launchers that start their helpers as users have them.
+
+    Whatever happens in the block, it has ended afterwards.
+    """
+    with contextlib.ExitStack() as stack:
+        nothing = stack.enter_context(Path(os.devnull).open("rb"))
+        (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+        try:
+            child = fork(
+                does,
+                arguments,
+                [nothing.fileno(), its_out, its_err],
+                cwd=str(cwd),
+                fresh_helpers=True,
+            )
+        finally:
+            os.close(its_out)
+            os.close(its_err)
+        stdout, stderr = (stack.enter_context(os.fdopen(pipe)) for pipe in (out, err))
+        try:
+            yield Program(child, stdout, stderr)
+        finally:
+            child.kill()
+            child.wait(_DEADLINE_S)
 
 
 def start_server(
@@ -197,6 +257,7 @@ class _Child(NamedTuple):
     does: str
     arguments: list[str]
     held: list[int]
+    fresh_helpers: bool
 
 
 def main(place: str, descriptor: str) -> int:
@@ -209,8 +270,9 @@ def main(place: str, descriptor: str) -> int:
     child = _Server(socket.socket(fileno=int(descriptor))).run()
     if not child:
         return 0
-    _current.append(_Warm(Path(place), None))
-    local._start_server = start_server  # type: ignore[assignment]
+    if not child.fresh_helpers:
+        _current.append(_Warm(Path(place), None))
+        local._start_server = start_server  # type: ignore[assignment]
     match child.does:
         case "help":
             control, alive = child.held
@@ -221,8 +283,8 @@ def main(place: str, descriptor: str) -> int:
             sys.argv = ["asyncrl", *child.arguments]
             return asyncrl()
         case "run":
-            name, code = child.arguments
-            sys.argv = [name]
+            name, code, *arguments = child.arguments
+            sys.argv = [name, *arguments]
             exec(compile(code, name, "exec"), sys.modules["__main__"].__dict__)
     return 0
 
@@ -302,4 +364,4 @@ def _born(request: dict[str, Any], held: list[int]) -> _Child:
     sys.path[:] = request["path"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     importlib.invalidate_caches()
-    return _Child(request["does"], request["arguments"], held[3:])
+    return _Child(request["does"], request["arguments"], held[3:], request["fresh_helpers"])
