@@ -11,18 +11,19 @@ from __future__ import annotations
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
+    BookkeepingConfig,
+    EnvConfig,
     EpisodeEvaluatorConfig,
+    EpsilonLadder,
     EvaluationConfig,
+    MaxOptSteps,
     RateLimiterConfig,
+    ReachesUpperBound,
     SegmentConfig,
+    TrainResult,
     train_async,
 )
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from asyncrl import Callback, SyncConfig, Training, train_sync
+from asyncrl import (
+    Callback,
+    EnvConfig,
+    MaxOptSteps,
+    ReachesUpperBound,
+    SyncConfig,
+    Training,
+    TrainResult,
+    train_sync,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.recorder import Record
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 
 
 class Improvement(Callback):

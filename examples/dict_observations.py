@@ -12,11 +12,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
-from asyncrl import AsyncConfig, train_async
+from asyncrl import (
+    AsyncConfig,
+    MaxOptSteps,
+    ReachesUpperBound,
+    TrainResult,
+    make_batch,
+    train_async,
+)
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.envs.gym import make_batch
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 
 LENGTH = 9
 

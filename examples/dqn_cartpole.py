@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
+from asyncrl import (
+    AsyncConfig,
+    AsyncTrainerConfig,
+    BookkeepingConfig,
+    EnvConfig,
+    MaxSeconds,
+    RateLimiterConfig,
+    ReachesUpperBound,
+    TrainResult,
+    train_async,
+)
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.replay.uniform import UniformReplayConfig
 

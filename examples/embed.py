@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrl import AsyncConfig, EvaluationConfig, build_async_trainer
+from asyncrl import (
+    AsyncConfig,
+    EnvConfig,
+    EvaluationConfig,
+    MaxOptSteps,
+    TrainResult,
+    build_async_trainer,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps
-from asyncrl.learner.train_result import TrainResult
 
 
 def main(opt_steps: int = 2000) -> TrainResult:

@@ -12,12 +12,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from asyncrl import AsyncConfig, AsyncTrainerConfig, RateLimiterConfig, train_async
+from asyncrl import (
+    AsyncConfig,
+    AsyncTrainerConfig,
+    BookkeepingConfig,
+    EnvConfig,
+    MaxOptSteps,
+    RateLimiterConfig,
+    ReachesUpperBound,
+    TrainResult,
+    train_async,
+)
 from asyncrl.agents.sac import SACConfig
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 

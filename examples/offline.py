@@ -5,13 +5,20 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from asyncrl import OfflineConfig, SyncConfig, TrainerConfig, train_from_data, train_sync
+from asyncrl import (
+    BookkeepingConfig,
+    EnvConfig,
+    MaxEnvSteps,
+    MaxOptSteps,
+    OfflineConfig,
+    SyncConfig,
+    TrainerConfig,
+    TrainResult,
+    train_from_data,
+    train_sync,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.uniform import UniformReplayConfig
 
 

@@ -16,18 +16,19 @@ from asyncrl import (
     Act,
     AsyncConfig,
     CheckpointError,
+    ColumnSpec,
     ConfigError,
     EnvSpec,
+    MaxOptSteps,
     ModelInfo,
     PolicyContext,
+    ReachesUpperBound,
+    TrainResult,
+    make_batch,
     train_async,
 )
 from asyncrl.core.env import DiscreteSpec
-from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns, Params
-from asyncrl.envs.gym import make_batch
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 
 ROOMS = 8
 

@@ -16,12 +16,16 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from asyncrl import AsyncConfig, train_async
+from asyncrl import (
+    AsyncConfig,
+    EnvConfig,
+    MaxOptSteps,
+    ReachesUpperBound,
+    TrainResult,
+    train_async,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.types import Array
-from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 
 WANTED = 20.0
 

@@ -19,21 +19,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from asyncrl import Act, EnvSpec, PolicyContext, preset, train_async
-from asyncrl.agents.parts.exploration import EpsilonLadder, Explorer
-from asyncrl.agents.parts.networks import NetworkInput, n_actions, observation_reader, q_network
-from asyncrl.agents.parts.torch_agent import (
+from asyncrl import (
+    Act,
+    ColumnSpec,
+    EnvSpec,
+    EpsilonLadder,
+    MaxSeconds,
+    PolicyContext,
+    ReachesUpperBound,
     TorchAgent,
     TorchPolicy,
-    learning_mode,
-    pick_device,
-    seeded,
-    use_threads,
+    TrainResult,
+    preset,
+    train_async,
 )
-from asyncrl.core.segment import ColumnSpec
+from asyncrl.agents.parts.exploration import Explorer
+from asyncrl.agents.parts.networks import NetworkInput, n_actions, observation_reader, q_network
+from asyncrl.agents.parts.torch_agent import learning_mode, pick_device, seeded, use_threads
 from asyncrl.core.types import Array, Columns
-from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,16 @@ from gymnasium.spaces import Box
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
+    BookkeepingConfig,
+    MaxOptSteps,
     RateLimiterConfig,
+    ReachesUpperBound,
     SegmentConfig,
+    TrainResult,
+    make_batch,
     train_async,
 )
 from asyncrl.agents.r2d2 import R2D2Config
-from asyncrl.envs.gym import make_batch
-from asyncrl.learner.bookkeeper import BookkeepingConfig
-from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 
 BURN_IN = 8

@@ -1,0 +1,48 @@
+# What `from asyncrl import ...` gives, one name a line; `__init__.py` reads the lines as well.
+
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig as EpisodeEvaluatorConfig
+from asyncrl.agents.parts.exploration import EpsilonLadder as EpsilonLadder
+from asyncrl.agents.parts.schedules import Schedule as Schedule
+from asyncrl.agents.parts.torch_agent import TorchAgent as TorchAgent
+from asyncrl.agents.parts.torch_agent import TorchPolicy as TorchPolicy
+from asyncrl.core.agent import Act as Act
+from asyncrl.core.agent import Agent as Agent
+from asyncrl.core.agent import Policy as Policy
+from asyncrl.core.agent import PolicyContext as PolicyContext
+from asyncrl.core.callback import Callback as Callback
+from asyncrl.core.callback import Training as Training
+from asyncrl.core.env import EnvSpec as EnvSpec
+from asyncrl.core.errors import ActorFailed as ActorFailed
+from asyncrl.core.errors import AsyncRLError as AsyncRLError
+from asyncrl.core.errors import CheckpointError as CheckpointError
+from asyncrl.core.errors import ConfigError as ConfigError
+from asyncrl.core.errors import EnvironmentFault as EnvironmentFault
+from asyncrl.core.evaluator import Evaluation as Evaluation
+from asyncrl.core.messages import ModelInfo as ModelInfo
+from asyncrl.core.segment import ColumnSpec as ColumnSpec
+from asyncrl.core.segment import SegmentConfig as SegmentConfig
+from asyncrl.envs.gym import EnvConfig as EnvConfig
+from asyncrl.envs.gym import make_batch as make_batch
+from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig as BookkeepingConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
+from asyncrl.learner.stop_conditions import MaxEnvSteps as MaxEnvSteps
+from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
+from asyncrl.learner.stop_conditions import MaxSeconds as MaxSeconds
+from asyncrl.learner.stop_conditions import ReachesUpperBound as ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult as TrainResult
+from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer
+from asyncrl.training.asynchronous import train_async as train_async
+from asyncrl.training.config import AsyncConfig as AsyncConfig
+from asyncrl.training.config import EvaluationConfig as EvaluationConfig
+from asyncrl.training.offline import OfflineConfig as OfflineConfig
+from asyncrl.training.offline import train_from_data as train_from_data
+from asyncrl.training.presets import preset as preset
+from asyncrl.training.run import build_trainer as build_trainer
+from asyncrl.training.run_config import RunConfig as RunConfig
+from asyncrl.training.saved_model import load_policy as load_policy
+from asyncrl.training.synchronous import SyncConfig as SyncConfig
+from asyncrl.training.synchronous import TrainerConfig as TrainerConfig
+from asyncrl.training.synchronous import train_sync as train_sync
+
+__version__: str
