@@ -202,8 +202,8 @@ def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> Tr
     return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
 
 
-_OF_ACTORS = ("actors", "supervision", "transport", "proxy")
-_OF_ENVIRONMENTS = (*_OF_ACTORS, "limiter", "segment", "envs-per-actor")
+_OF_ACTORS = ("supervision", "transport", "proxy")
+_OF_ENVIRONMENTS = (*_OF_ACTORS, "actors", "limiter", "segment", "envs-per-actor")
 _WITHOUT_MEANING = {"async": (), "sync": _OF_ACTORS, "offline": _OF_ENVIRONMENTS}
 """What flags begin with that a mode has no use for."""
 

@@ -37,7 +37,11 @@ def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrain
             )
         case "sync":
             return build_sync_trainer(
-                config.agent, make_env, config.sync_config(), make_eval_env=make_eval_env, **filled
+                config.agent,
+                config.sync_env_config().build,
+                config.sync_config(),
+                make_eval_env=make_eval_env,
+                **filled,
             )
         case "offline":
             data, settings = config.offline_config()

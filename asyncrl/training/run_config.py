@@ -18,6 +18,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import T, from_plain, to_plain
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import (
@@ -29,6 +30,7 @@ from asyncrl.learner.stop_conditions import (
     StopCondition,
     check_can_hold,
 )
+from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig
@@ -54,8 +56,8 @@ class RunConfig(AsyncConfig):
 
     mode: Literal["async", "sync", "offline"] = "async"
     """`async` has actors step environments while the learner learns; `sync` does both in turn, in
-    one process, the same bits each time, with as many samples per insert; `offline` learns from
-    `data`."""
+    one process, the same bits each time, with as many environments and samples per insert;
+    `offline` learns from `data`."""
 
     data: Path | None = None
     """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""
@@ -126,30 +128,52 @@ class RunConfig(AsyncConfig):
     def sync_config(self) -> SyncConfig:
         """Return the settings of a synchronous run that learns as often from each transition.
 
-        Its environments are those of one actor.
+        It is for the environments of all actors, as `sync_env_config` gives them.
         """
+        return SyncConfig(
+            seed=self.seed,
+            replay=self.replay,
+            trainer=self._sync_trainer_once() if self.replay.once else self._sync_trainer(),
+            play=self._play(),
+            evaluation_seed=self.evaluation.seed,
+        )
+
+    def sync_env_config(self) -> EnvConfig:
+        """Return the environments of all actors together."""
+        return replace(self.env_config(), n_envs=self.actors * self.envs_per_actor)
+
+    def _sync_trainer(self) -> TrainerConfig:
         samples, batch_size = self.limiter.samples_per_insert, self.trainer.batch_size
         if not samples:
             raise ConfigError(
                 "limiter.samples_per_insert is off, which leaves open how often mode=sync learns; "
                 "set it"
             )
-        per_env_step = Fraction(samples / batch_size).limit_denominator(100_000)
-        once = self.replay.once
-        return SyncConfig(
-            seed=self.seed,
-            replay=self.replay,
-            trainer=TrainerConfig(
-                batch_size=batch_size,
-                opt_interval_env_steps=per_env_step.denominator,
-                opt_steps_per_interval=per_env_step.numerator,
-                warmup_env_steps=0 if once else self.limiter.min_size,
-                cut_before_opt=once,
-                segment=self.segment,
-                books=self.trainer.books,
-            ),
-            play=self._play(),
-            evaluation_seed=self.evaluation.seed,
+        # A sequence, which replays of them count, is there once in so many environment steps.
+        stride = self.replay.stride if isinstance(self.replay, SequenceReplayConfig) else 1
+        per_env_step = Fraction(samples / batch_size).limit_denominator(100_000) / stride
+        single = stride == 1 and self.segment.frame_stack == 1
+        return TrainerConfig(
+            batch_size=batch_size,
+            opt_interval_env_steps=per_env_step.denominator,
+            opt_steps_per_interval=per_env_step.numerator,
+            warmup_env_steps=self.limiter.min_size * stride,
+            segment=SegmentConfig(length=1) if single else self.segment,
+            books=self.trainer.books,
+        )
+
+    def _sync_trainer_once(self) -> TrainerConfig:
+        """Return rounds that learn from all that was collected since the one before."""
+        batch_size, n_envs = self.trainer.batch_size, self.actors * self.envs_per_actor
+        # A quarter more rows than transitions, for the ends of episodes.
+        rows = -(-batch_size * 5 // (4 * n_envs)) + 1
+        return TrainerConfig(
+            batch_size=batch_size,
+            opt_interval_env_steps=batch_size,
+            warmup_env_steps=0,
+            cut_before_opt=True,
+            segment=replace(self.segment, length=rows),
+            books=self.trainer.books,
         )
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:

@@ -22,19 +22,16 @@ import numpy as np
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
-from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import to_plain
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
-from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.saved_model import policy_of
-from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from asyncrl.training.synchronous import SyncConfig, train_sync
 from benchmarks.learning.runs import Point
 from benchmarks.learning.tasks import TASKS, Case, case_of
 
@@ -77,7 +74,7 @@ def train(case: Case, mode: str, seed: int, max_env_steps: int = 0) -> dict[str,
 
 def settings_of(config: RunConfig, mode: str) -> dict[str, Any]:
     """Return what a run depends on, as plain values as they come back from JSON."""
-    settings: dict[str, Any] = json.loads(json.dumps({"mode": mode, **to_plain(config)}))
+    settings: dict[str, Any] = json.loads(json.dumps({**to_plain(config), "mode": mode}))
     return settings
 
 
@@ -94,46 +91,14 @@ def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evalu
 
 
 def sync_config(config: RunConfig) -> SyncConfig:
-    """Return settings of a synchronous run that learns as often from as much, as far as it can."""
-    batch, ratio = config.trainer.batch_size, config.limiter.samples_per_insert
+    """Return settings of a synchronous run that records as often as it evaluates."""
+    sync = config.sync_config()
     books = replace(
         config.trainer.books,
         record_interval_s=0.0,
         record_interval_opt_steps=max(1, config.trainer.books.eval_interval_opt_steps),
     )
-    if config.replay.once:
-        # A quarter more rows than transitions, for the ends of episodes.
-        rows = -(-batch * 5 // (4 * config.actors * config.envs_per_actor)) + 1
-        trainer = TrainerConfig(
-            batch_size=batch,
-            opt_interval_env_steps=batch,
-            warmup_env_steps=0,
-            cut_before_opt=True,
-            segment=replace(config.segment, length=rows),
-            books=books,
-        )
-    else:
-        if not ratio:
-            raise ConfigError("limiter.samples_per_insert must not be 0 for a synchronous run")
-        # A sequence, which replays of them count, is there once in so many environment steps.
-        stride = config.replay.stride if isinstance(config.replay, SequenceReplayConfig) else 1
-        interval = stride * batch / ratio
-        single = stride == 1 and config.segment.frame_stack == 1
-        trainer = TrainerConfig(
-            batch_size=batch,
-            opt_interval_env_steps=max(1, round(interval)),
-            opt_steps_per_interval=max(1, round(1 / interval)),
-            warmup_env_steps=config.limiter.min_size * stride,
-            segment=SegmentConfig(length=1) if single else config.segment,
-            books=books,
-        )
-    return SyncConfig(
-        seed=config.seed,
-        replay=config.replay,
-        trainer=trainer,
-        play=config.evaluation.play,
-        evaluation_seed=config.evaluation.seed,
-    )
+    return replace(sync, trainer=replace(sync.trainer, books=books))
 
 
 class InARow:
@@ -178,10 +143,9 @@ def _train_async(config: RunConfig, recorder: MemoryRecorder, directory: Path) -
 
 
 def _train_sync(config: RunConfig, recorder: MemoryRecorder, directory: Path) -> TrainResult:
-    n_envs = config.actors * config.envs_per_actor
     return train_sync(
         config.agent,
-        replace(config.env_config(), n_envs=n_envs).build,
+        config.sync_env_config().build,
         sync_config(config),
         stop=_stop(config),
         make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from asyncrl.agents.bc import BCConfig
-from asyncrl.learner.rate_limiter import RateLimiterConfig
-from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import preset_lines
 from asyncrl.training.run_config import RunConfig
@@ -153,38 +150,6 @@ def test_one_lucky_evaluation_ends_no_run():
     assert stop.update({"eval_reward": 500.0}) == "2 evaluations in a row reached 475"
     stop.reset()
     assert not stop.update({"eval_reward": 500.0})
-
-
-def test_synchronous_run_learns_as_often():
-    trainer = replace(RunConfig().trainer, batch_size=64)
-    config = replace(RunConfig(), trainer=trainer, limiter=RateLimiterConfig(samples_per_insert=4))
-    often = sync_config(config).trainer
-    assert (often.opt_interval_env_steps, often.opt_steps_per_interval) == (16, 1)
-    config = replace(config, limiter=RateLimiterConfig(samples_per_insert=256.0))
-    often = sync_config(config).trainer
-    assert (often.opt_interval_env_steps, often.opt_steps_per_interval) == (1, 4)
-
-
-def test_synchronous_run_counts_sequences_where_replay_does():
-    replay = SequenceReplayConfig(stride=16, sequence_length=32)
-    limiter = RateLimiterConfig(samples_per_insert=4, min_size=100)
-    trainer = replace(RunConfig().trainer, batch_size=32)
-    config = replace(RunConfig(), replay=replay, limiter=limiter, trainer=trainer)
-    sync = sync_config(config).trainer
-    assert (sync.opt_interval_env_steps, sync.warmup_env_steps) == (16 * 32 // 4, 1600)
-
-
-def test_synchronous_run_learns_once_from_each_whole_round():
-    limiter = RateLimiterConfig(samples_per_insert=1.0)
-    trainer = replace(RunConfig().trainer, batch_size=512)
-    config = replace(RunConfig(), replay=TrajectoryQueueConfig(), limiter=limiter, trainer=trainer)
-    sync = sync_config(config).trainer
-    assert (sync.cut_before_opt, sync.opt_interval_env_steps, sync.warmup_env_steps) == (
-        True,
-        512,
-        0,
-    )
-    assert sync.segment.length > 512 / (config.actors * config.envs_per_actor)
 
 
 # --- keeping and going on ------------------------------------------------------------------------
