@@ -103,10 +103,13 @@ class _Publications:
         return Lag(now - float(self._at[newer]), ahead)
 
 
-class LagAlarm:
-    """Warns of actors whose experience is of too old models. Safe to use from two threads."""
+class Staleness:
+    """Remembers when each model was published, and dates batches and messages by it.
 
-    def __init__(self, limit: Lag, clock: Callable[[], float] = time.monotonic) -> None:
+    Warns of actors whose experience is of too old models. Safe to use from two threads.
+    """
+
+    def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
         self._lock = threading.Lock()
@@ -120,6 +123,8 @@ class LagAlarm:
 
     def on_experience(self, message: Experience) -> None:
         """Look at a message that has arrived now; warn of its actor, but not all the time."""
+        if self._limit == _NO_LIMIT:
+            return
         actor_id, now = message.peer.actor_id, self._clock()
         with self._lock:
             lag = self._published.lag_of(message.model_version, now)
@@ -128,33 +133,15 @@ class LagAlarm:
             self._warned_at[actor_id] = now
             logger.warning("%s", words)
 
-
-class Staleness:
-    """Remembers when each model was published, and dates batches and messages by it."""
-
-    def __init__(self, limit: Lag = _NO_LIMIT, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._alarm = LagAlarm(limit, clock) if limit != _NO_LIMIT else None
-        self._published = _Publications()
-
-    def on_publish(self, version: ModelVersion) -> None:
-        """Note that a model was published now."""
-        if self._alarm:
-            self._alarm.on_publish(version)
-        self._published.add(version, self._clock())
-
-    def on_experience(self, message: Experience) -> None:
-        """Warn if a message that has arrived now is of too old a model; from any thread."""
-        if self._alarm:
-            self._alarm.on_experience(message)
-
     def of(self, batch: Columns, opt_steps: int) -> Record:
         """Return the lag metrics of one batch."""
         if "model_version" not in batch:
             return {}
         versions, counts = np.unique(batch["model_version"], return_counts=True)
         now = self._clock()
-        ages = now - self._published.of(versions, otherwise=now)
+        with self._lock:
+            published = self._published.of(versions, otherwise=now)
+        ages = now - published
         lags = opt_steps - versions.astype(np.float64)
         return {
             "lag/versions_mean": float(np.average(lags, weights=counts)),

@@ -13,7 +13,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience, Peer
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.staleness import Lag, LagAlarm, Staleness, complaint
+from asyncrl.learner.staleness import Lag, Staleness, complaint
 
 
 @pytest.mark.fault("F31")
@@ -128,21 +128,21 @@ def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [100.0]
-    alarm = LagAlarm(Lag(3.0, 0), clock=lambda: now[0])
-    alarm.on_publish(ModelVersion(0))
+    staleness = Staleness(Lag(3.0, 0), clock=lambda: now[0])
+    staleness.on_publish(ModelVersion(0))
     now[0] = 200.0
-    alarm.on_experience(message(0))
+    staleness.on_experience(message(0))
     assert not caplog.records, "old, but there is no newer one"
-    alarm.on_publish(ModelVersion(50))
+    staleness.on_publish(ModelVersion(50))
     now[0] = 202.0
-    alarm.on_publish(ModelVersion(100))
-    alarm.on_experience(message(0))
+    staleness.on_publish(ModelVersion(100))
+    staleness.on_experience(message(0))
     assert not caplog.records, "2 s"
     now[0] = 203.5
-    alarm.on_experience(message(100))
-    alarm.on_experience(message(50))
+    staleness.on_experience(message(100))
+    staleness.on_experience(message(50))
     assert not caplog.records, "another one has been there for 1.5 s"
-    alarm.on_experience(message(0))
+    staleness.on_experience(message(0))
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "actor 5 is of a model that is 3.5 s and 100 opt steps behind" in record.message
@@ -151,15 +151,15 @@ def test_experience_of_a_model_long_replaced_is_warned_of_as_it_arrives(
 @pytest.mark.fault("F31")
 def test_each_actor_is_warned_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    alarm = LagAlarm(Lag(0.0, 10), clock=lambda: now[0])
+    staleness = Staleness(Lag(0.0, 10), clock=lambda: now[0])
     for version in (0, 50):
-        alarm.on_publish(ModelVersion(version))
+        staleness.on_publish(ModelVersion(version))
     for now[0] in (1.0, 30.0, 60.5):
-        alarm.on_experience(message(0))
-        alarm.on_experience(message(0, actor_id=6))
+        staleness.on_experience(message(0))
+        staleness.on_experience(message(0, actor_id=6))
     assert [("actor 5" in r.message) for r in caplog.records] == [True, False]
     now[0] = 61.0
-    alarm.on_experience(message(0))
+    staleness.on_experience(message(0))
     assert len(caplog.records) == 3
 
 
