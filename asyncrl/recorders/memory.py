@@ -1,4 +1,4 @@
-"""Records kept in memory, for notebooks and tests, or not kept at all.
+"""Records kept in memory, for notebooks and tests.
 
 Writes no files; a long run's records stay in memory until the recorder is dropped.
 """
@@ -36,16 +36,3 @@ class MemoryRecorder:
     def last(self, name: str) -> float | None:
         """Return the newest value of a metric, or None if no record had it."""
         return next((record[name] for record in reversed(self.records) if name in record), None)
-
-
-class NullRecorder:
-    """Keeps nothing."""
-
-    def start(self, config: Mapping[str, object]) -> None:
-        """Do nothing."""
-
-    def write(self, record: Record) -> None:
-        """Do nothing."""
-
-    def close(self, *, failed: bool) -> None:
-        """Do nothing."""

@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from asyncrl.core.recorder import Recorder
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
-from asyncrl.recorders.memory import MemoryRecorder, NullRecorder
+from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.recorders.mlflow import MlflowRecorder, key_of
 from asyncrl.recorders.tensorboard import TensorBoardRecorder
 from asyncrl.recorders.terminal import TerminalRecorder
@@ -71,10 +71,6 @@ def _mlflow(_: Path) -> Kept:
     return Kept(MlflowRecorder(), lambda name: store.values(key_of(name)))
 
 
-def _null(_: Path) -> Kept:
-    return Kept(NullRecorder())
-
-
 def _lines(_: Path) -> Kept:
     return Kept(TerminalRecorder(Console(file=io.StringIO()), limits={"env_steps": 100}))
 
@@ -84,7 +80,7 @@ def _live(_: Path) -> Kept:
     return Kept(TerminalRecorder(console, limits={"env_steps": 100}))
 
 
-@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _mlflow, _null, _lines, _live])
+@pytest.fixture(params=[_memory, _background, _jsonl, _tensorboard, _mlflow, _lines, _live])
 def kept(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     fake_mlflow.install(monkeypatch)
     make: Callable[[Path], Kept] = request.param
