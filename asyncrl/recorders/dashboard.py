@@ -55,6 +55,9 @@ _STATES = ("dropped", "env_restarts")
 """Told in other columns."""
 
 _MOST_POLICY_COLUMNS = 2
+_ACTOR_WIDTH, _BEHIND_WIDTH, _POLICY_WIDTH = 49, 8, 9
+"""Of the columns that each actor has, of the one that says how far behind it is, and of each of the
+policy's own, which are left out where their numbers would be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +269,13 @@ def _actor_table(
         slots = [slot for slot in slots if slot in set(ill[: room - 1])]
     shown = {*_ACTOR_COLUMNS, *_STATES}
     policy = [name for row in actors.values() for name in row if name not in shown]
-    extra = list(dict.fromkeys(policy))[: _MOST_POLICY_COLUMNS if width >= 76 else 1]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
     behind = ["behind"] if any("model_version" in row for row in actors.values()) else []
+    room_for = (width - _ACTOR_WIDTH - _BEHIND_WIDTH * len(behind)) // _POLICY_WIDTH
+    extra = list(dict.fromkeys(policy))[: min(max(room_for, 0), _MOST_POLICY_COLUMNS)]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=_TITLE, pad_edge=False)
     for title in ("actor", "env steps", "steps/s", "episodes", "restarts", *behind):
         table.add_column(title, justify="right", no_wrap=True)
-    for title in extra:  # these may be cut where the window is narrow
+    for title in extra:  # titles may be cut where the window is narrow, numbers are not
         table.add_column(Text(title), justify="right", overflow="ellipsis", min_width=7)
     for slot in slots:
         late = [Text(_actor_lag(state, actors[slot]))] if behind else []

@@ -102,6 +102,14 @@ def test_no_line_is_wider_than_the_window(width: int) -> None:
     assert max(map(len, frame)) <= width
 
 
+@pytest.mark.parametrize(("width", "columns"), [(60, 0), (66, 1), (75, 2), (120, 2)])
+def test_numbers_of_the_policy_are_whole_or_not_there(width: int, columns: int) -> None:
+    more = {"actor/1/model_version": 2900.0, "actor/1/temperature": 0.125}
+    frame = draw(make_state(RUN | actors(3) | more), width)
+    row = next(line for line in frame if line.startswith("    1"))
+    assert row.split()[6:] == ["100", "0.2500", "0.1250"][: 1 + columns]
+
+
 @pytest.mark.parametrize("height", [12, 18, 24, 50])
 @pytest.mark.parametrize("n_actors", [0, 1, 4, 64])
 def test_frame_fits_into_the_window(height: int, n_actors: int) -> None:
