@@ -60,7 +60,7 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
         case LeanOptimizer():
             return _by_path(part.state)
         case torch.optim.Optimizer():
-            return _by_path(part.state_dict()["state"])
+            return _by_path(part.state_dict()["state"]) | _numbers_of(part)
         case torch.Tensor():
             return {"value": part}
         case torch.Generator():
@@ -76,6 +76,32 @@ def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         for index, slots in state.items()
         for key, value in slots.items()
     }
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the numbers of an optimizer's settings, of which a user may change any in mid-run."""
+    return {
+        f"group/{i}/{name}": torch.as_tensor(value, dtype=torch.float64)
+        for i, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params" and _is_numeric(value)
+    }
+
+
+def _is_numeric(value: object) -> bool:
+    numbers = value if isinstance(value, tuple | list) else (value,)
+    return all(isinstance(n, float | int | Tensor) and not isinstance(n, bool) for n in numbers)
+
+
+def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
+    for key, saved in numbers.items():
+        _, i, name = key.split("/", 2)
+        group = optimizer.param_groups[int(i)]
+        now = group[name]
+        if isinstance(now, Tensor):
+            now.copy_(torch.from_numpy(np.array(saved)))
+        else:
+            group[name] = tuple(saved.tolist()) if saved.ndim else type(now)(saved)
 
 
 def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
@@ -146,8 +172,18 @@ def _prepare_optimizer(
     name: str, part: torch.optim.Optimizer, saved: Params
 ) -> Callable[[], object]:
     params = [param for group in part.param_groups for param in group["params"]]
-    state = _by_place(name, params, saved)
-    return lambda: part.load_state_dict({**part.state_dict(), "state": state})
+    numbers = {key: value for key, value in saved.items() if key.startswith("group/")}
+    expected = {key: tuple(value.shape) for key, value in _numbers_of(part).items()}
+    if wrong := mismatch(expected, numbers):
+        raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
+    moments = {key: value for key, value in saved.items() if key not in numbers}
+    state = _by_place(name, params, moments)
+
+    def load() -> None:
+        part.load_state_dict({**part.state_dict(), "state": state})
+        _set_numbers(part, numbers)
+
+    return load
 
 
 def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
@@ -255,8 +291,9 @@ class TorchAgent(TorchPolicy):
     Attributes:
         parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
             tensors and generators. The model is among them; add targets, optimizers, and what
-            random choices are drawn from. Of torch's optimizers their moments are saved, and not
-            their settings, such as the learning rate.
+            random choices are drawn from. Torch's optimizers are saved with the numbers that they
+            work with, such as the learning rate: one that is changed in mid-run stays so after
+            `resume`.
         on_load: Functions called after `load_state`. It writes into modules and tensors in place,
             and puts other tensors in the place of an optimizer's: whoever holds one of these takes
             the new one here.
@@ -277,6 +314,13 @@ class TorchAgent(TorchPolicy):
             "env_steps": np.array(self.env_steps),
         }
         for part_name, part in self.parts.items():
+            if not isinstance(part, Part):
+                raise ConfigError(
+                    f"part {part_name!r} of {type(self).__name__} is a {type(part).__name__}, "
+                    "which cannot be saved; `parts` takes modules, optimizers, tensors and "
+                    "generators. An optimizer is saved with its learning rate; keep counts in a "
+                    "tensor"
+                )
             for key, value in tensors_of(part).items():
                 name = f"{part_name}/{key}"
                 state[name] = _copied(value, spare.get(name))

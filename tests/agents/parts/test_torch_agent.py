@@ -234,6 +234,41 @@ def test_optimizer_that_has_done_nothing_comes_back_as_such() -> None:
     assert not optimizer.state
 
 
+def test_settings_of_an_optimizer_that_were_changed_in_mid_run_come_back() -> None:
+    agents = [agent_with(1.0), agent_with(2.0)]
+    first, second = (
+        torch.optim.AdamW(
+            [
+                {"params": [agent.model.weight], "lr": 0.1},  # type: ignore[list-item]
+                {"params": [agent.model.bias], "lr": torch.tensor(0.2)},  # type: ignore[list-item]
+            ],
+            amsgrad=True,
+            foreach=False,
+        )
+        for agent in agents
+    )
+    for agent, optimizer in zip(agents, (first, second), strict=True):
+        agent.parts["optimizer"] = optimizer
+    first.param_groups[0] |= {"lr": 1e-5, "betas": (0.5, 0.6)}
+    first.param_groups[1]["lr"].fill_(0.25)
+    step(agents[0], first)
+    agents[1].load_state(agents[0].state())
+    settings = [
+        [{k: v for k, v in group.items() if k != "params"} for group in one.param_groups]
+        for one in (first, second)
+    ]
+    assert settings[0] == settings[1]
+    assert isinstance(second.param_groups[1]["lr"], torch.Tensor)
+
+
+def test_part_that_cannot_be_saved_is_named() -> None:
+    agent = agent_with(1.0)
+    optimizer = torch.optim.Adam(agent.model.parameters())
+    agent.parts["decay"] = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"part 'decay' of TorchAgent is a StepLR, .* saved"):
+        agent.state()
+
+
 def test_state_is_put_where_an_older_one_was_as_far_as_that_fits() -> None:
     agent = agent_with(1.0, tensor=torch.ones(3), count=torch.ones(2, dtype=torch.int64))
     old = agent.state()
@@ -259,6 +294,10 @@ def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
         ({"stranger/x": np.zeros(1)}, "stranger/x"),
         ({"model/bias": None}, "saved model does not fit this agent's: it lacks bias"),
         ({"model/weight": np.zeros((2, 2))}, r"weight has shape \(2, 2\), expected \(1, 2\)"),
+        (
+            {"optimizer/group/0/lr": None},
+            "optimizer does not fit .*: it lacks group/0/lr",
+        ),
         ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
         ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
         ({"random/state": None}, "saved random does not fit this agent's: it lacks state"),
