@@ -31,7 +31,7 @@ from torch import Tensor
 from asyncrl.agents.parts.cloning import CloningConfig, CloningPolicy, Descent
 from asyncrl.agents.parts.torch_agent import TorchAgent, pick_device, use_threads
 from asyncrl.agents.parts.torch_config import pick_matmul
-from asyncrl.agents.parts.updates import Updates
+from asyncrl.agents.parts.updater import Updates
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Columns, ModelVersion

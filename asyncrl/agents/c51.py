@@ -133,28 +133,23 @@ class C51Agent(C51Policy, QAgent):
         super().__init__(config, spec, context, device)
         self.config = config
 
-    def _learn(
+    def learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        target = self._targets(next_obs, reward, data["discount"])
-        logits = _of(self._logits(self.net, obs), data["action"])
+        target = self.targets(next_obs, reward, data["discount"])
+        logits = _of(self.updater(self.net.logits, obs), data["action"])
         loss = -(target * logits.log_softmax(dim=1)).sum(dim=1)
         with torch.no_grad():
             told = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
         return (data["weight"] * loss if "weight" in data else loss).mean(), told
 
     @torch.no_grad()
-    def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
+    def targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
         """Return m (B, atoms): how returns from here on are distributed, on the atoms."""
-        logits = self._logits(self.target, next_obs)
-        choosing = self._logits(self.net, next_obs) if self.config.double else logits
+        logits = self.updater(self.target.logits, next_obs)
+        choosing = self.updater(self.net.logits, next_obs) if self.config.double else logits
         best = self.net.mean(choosing).argmax(dim=1)
         return project(_of(logits, best).softmax(dim=1), self.net.atoms, reward, discount)
-
-    def _logits(self, network: C51Network, obs: NetworkInput) -> Tensor:
-        with self._precision():
-            logits = self._in_parts(network.logits, obs)
-        return logits.float()
 
 
 def project(probs: Tensor, atoms: Tensor, reward: Tensor, discount: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ from asyncrl.agents.parts.torch_agent import (
     use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.updater import InParts, Updates
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import (

@@ -105,7 +105,7 @@ class DQNPolicy(QPolicy):
         super().__init__(config, spec, context, device)
         self.config = config
 
-    def _extras(self, q: Array, action: Array) -> Columns:
+    def extras(self, q: Array, action: Array) -> Columns:
         if not self.config.actor_priorities:
             return {}
         values = {"q_taken": q[np.arange(len(q)), action], "q_best": q.max(axis=1)}
@@ -122,24 +122,24 @@ class DQNAgent(DQNPolicy, QAgent):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self._loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
+        self.loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
 
-    def _learn(
+    def learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        target = self._targets(next_obs, reward, data["discount"])
-        q = self._values(self.net, obs).gather(1, data["action"][:, None]).squeeze(1)
+        target = self.targets(next_obs, reward, data["discount"])
+        q = self.updater(self.net, obs).gather(1, data["action"][:, None]).squeeze(1)
         if "weight" in data:
-            loss = (data["weight"] * self._loss(q, target, reduction="none")).mean()
+            loss = (data["weight"] * self.loss(q, target, reduction="none")).mean()
         else:
-            loss = self._loss(q, target)
+            loss = self.loss(q, target)
         return loss, {"q_mean": q.detach().mean(), "q": q.detach(), "target": target}
 
     @torch.no_grad()
-    def _targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
+    def targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
         """Return y of each row."""
-        next_q = self._values(self.target, next_obs)
-        choosing_q = self._values(self.net, next_obs) if self.config.double else next_q
+        next_q = self.updater(self.target, next_obs)
+        choosing_q = self.updater(self.net, next_obs) if self.config.double else next_q
         best = choosing_q.argmax(dim=1, keepdim=True)
         value: Tensor = next_q.gather(1, best).squeeze(1)
         return reward + discount * value

@@ -60,7 +60,7 @@ from asyncrl.agents.parts.torch_agent import (
     use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.updater import InParts, Updates
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import Finite, NotNegative, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec

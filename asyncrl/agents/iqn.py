@@ -164,46 +164,42 @@ class IQNAgent(IQNPolicy, QAgent):
         self.config = config
         self.parts["draws"] = self.draws
 
-    def _draw(self, rows: int) -> dict[str, Tensor]:
+    def draw(self, rows: int) -> dict[str, Tensor]:
         n = self.config.n_quantiles + self.config.n_target_quantiles
         fractions = torch.rand((n, rows), generator=self.draws, device=self.device)
-        return {"fractions": fractions, **super()._draw(rows)}
+        return {"fractions": fractions, **super().draw(rows)}
 
-    def _learn(
+    def learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])
-        target = self._targets(next_obs, reward, data["discount"], target_fractions)
-        with self._precision():
-            features = self._in_parts(self.net.encoder, obs)
-            quantiles = self._quantiles(self.net, features, fractions)
-        taken = _of(quantiles.float(), data["action"])
+        target = self.targets(next_obs, reward, data["discount"], target_fractions)
+        features = self.updater.lean(self.net.encoder, obs)
+        taken = _of(self.quantiles(self.net, features, fractions), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
         told = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
         return (data["weight"] * loss if "weight" in data else loss).mean(), told
 
     @torch.no_grad()
-    def _targets(
+    def targets(
         self, next_obs: NetworkInput, reward: Tensor, discount: Tensor, fractions: Tensor
     ) -> Tensor:
         """Return r + discount * Z'_tau'_j(s', a*), (N', B)."""
-        with self._precision():
-            features = self._in_parts(self.target.encoder, next_obs)
-            quantiles = self._quantiles(self.target, features, fractions)
+        features = self.updater.lean(self.target.encoder, next_obs)
+        quantiles = self.quantiles(self.target, features, fractions)
         if self.config.double:
-            q = self._values(self.net, next_obs)
+            q = self.updater(self.net, next_obs)
         else:
-            with self._precision():
-                q = self._in_parts(self.target.mean, features)
-        return reward + discount * _of(quantiles.float(), q.argmax(dim=1))
+            q = self.updater(self.target.mean, features)
+        return reward + discount * _of(quantiles, q.argmax(dim=1))
 
-    def _quantiles(self, network: IQNNetwork, features: Tensor, fractions: Tensor) -> Tensor:
+    def quantiles(self, network: IQNNetwork, features: Tensor, fractions: Tensor) -> Tensor:
         """Return Z (N, B, actions) of encoded observations, at fractions (N, B)."""
 
         def answer(features: Tensor, fractions: Tensor) -> Tensor:
             return network.quantiles(features, fractions.T)
 
-        return self._in_parts(answer, features, fractions.T, dim=1)
+        return self.updater(answer, features, fractions.T, dim=1)
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> Tensor:

@@ -70,7 +70,7 @@ from asyncrl.agents.parts.torch_agent import (
     use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.updater import InParts, Updates
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (
     Count,

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,6 @@ from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
-from asyncrl.agents.parts.updates import Updates
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import Count, Natural, Share, Widths
@@ -158,66 +157,68 @@ class RecurrentQNet(nn.Module):
 class R2D2Policy(QPolicy):
     """The part that acts, and remembers each environment's episode."""
 
+    net: RecurrentQNet
+
     def __init__(
         self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        network = self.model.network if isinstance(self.model, Normalized) else self.model
-        self.network = cast(RecurrentQNet, network)
-        self._memories = Memories(self.network.core.memory_size, device)
-        self._before = self._memories.recall(0, training=True)
+        self.memories = Memories(self.net.core.memory_size, device)
+        self.__before = self.memories.recall(0, training=True)
 
     def forget(self, where: BoolArray) -> None:
         """Empty the memory of environments in which an episode begins."""
-        self._memories.forget(where, training=self.training)
+        self.memories.forget(where, training=self.training)
 
-    def _q(self, obs: Array) -> Array:
-        memory = self._memories.recall(len(obs), training=self.training)
+    def answers(self, obs: Array) -> Array:
+        memory = self.memories.recall(len(obs), training=self.training)
         with torch.inference_mode():
             seen = self.read_obs(torch.from_numpy(obs).to(self.device))
             if isinstance(self.model, Normalized):
                 seen = self.model.see(seen)
-            values, after = self.network.step(seen, memory)
+            values, after = self.net.step(seen, memory)
             q: Array = values.cpu().numpy()
-        self._memories.keep(after, training=self.training)
-        self._before = memory
+        self.memories.keep(after, training=self.training)
+        self.__before = memory
         return q
 
-    def _extras(self, q: Array, action: Array) -> Columns:
+    def extras(self, q: Array, action: Array) -> Columns:
         """Return what was remembered before these observations."""
-        return {_MEMORY: self._before.cpu().numpy()}
+        return {_MEMORY: self.__before.cpu().numpy()}
 
 
 class R2D2Agent(R2D2Policy, QAgent):
     """The part that learns, and acts as well."""
+
+    target: RecurrentQNet
+    columns = _COLUMNS
 
     def __init__(
         self, config: R2D2Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
         self.config = config
-        self._updates = _SequenceUpdates(
-            self._update,
-            config,
-            self.model,
-            self.read_obs,
-            device,
-            _COLUMNS,
-            learning=[self.model],
-        )
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
         _check_batch(batch, self.config.burn_in)
         return super().opt(batch)
 
-    def _learn(
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations (B, T + n, ...), the same again, and rewards (B, T).
+
+        The observations that follow are among the others.
+        """
+        obs, reward = self.updater.trajectories(data)
+        return obs, obs, reward
+
+    def learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         learned = slice(self.config.burn_in, None)
         mask, action = data["mask"][:, learned], data["action"][:, learned]
-        all_q = self._unroll(self.network, obs, data)
-        target = self._targets(all_q.detach(), obs, reward, data)
+        all_q = self.unroll(self.net, obs, data)
+        target = self.targets(all_q.detach(), obs, reward, data)
         # Behind the rows with actions come those to bootstrap from alone.
         q = all_q[:, : action.shape[1]].gather(2, action[:, :, None]).squeeze(2)
         error = torch.where(mask, q - target, 0.0)
@@ -230,12 +231,12 @@ class R2D2Agent(R2D2Policy, QAgent):
         return loss, {"q_mean": q_mean, "priority": priority}
 
     @torch.no_grad()
-    def _targets(
+    def targets(
         self, all_q: Tensor, obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> Tensor:
         """Return y_t of each row learned from."""
         burn_in = self.config.burn_in
-        slow_q = self._unroll(cast(RecurrentQNet, self.target), obs, data)
+        slow_q = self.unroll(self.target, obs, data)
         best = (all_q if self.config.double else slow_q).argmax(dim=2, keepdim=True)
         value = (
             slow_q.gather(2, best).squeeze(2).gather(1, data["bootstrap"][:, burn_in:] - burn_in)
@@ -244,28 +245,17 @@ class R2D2Agent(R2D2Policy, QAgent):
             return reward[:, burn_in:] + data["discount"][:, burn_in:] * value
         return rescale(reward[:, burn_in:] + data["discount"][:, burn_in:] * undo_rescale(value))
 
-    def _unroll(
+    def unroll(
         self, network: RecurrentQNet, obs: NetworkInput, data: Mapping[str, Tensor]
     ) -> Tensor:
         """Return the values (B, rows behind burn-in, actions) of sequences."""
         burn_in, memory = self.config.burn_in, data[_MEMORY]
         if burn_in:
-            with torch.no_grad(), self._precision():
-                warm = self._in_parts(network.remember, _rows(obs, slice(burn_in)), memory)
+            with torch.no_grad():
+                warm = self.updater(network.remember, _rows(obs, slice(burn_in)), memory)
             # What begins an episode has nothing to burn in, and a memory that is known: none.
             memory = torch.where(data["mask"][:, burn_in - 1, None], warm, memory)
-        with self._precision():
-            q = self._in_parts(network.unroll, _rows(obs, slice(burn_in, None)), memory)
-        return q.float()
-
-
-class _SequenceUpdates(Updates):
-    """Updates of sequences, in which the observations that follow are among the others."""
-
-    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
-        """Return observations (B, T + n, ...), the same again, and rewards (B, T)."""
-        obs, reward = self.trajectories(data)
-        return obs, obs, reward
+        return self.updater(network.unroll, _rows(obs, slice(burn_in, None)), memory)
 
 
 def _rows(obs: NetworkInput, which: slice) -> NetworkInput:

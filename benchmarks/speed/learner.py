@@ -24,7 +24,7 @@ import torch
 
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.updates import TRANSITION_COLUMNS, BatchMover
+from asyncrl.agents.parts.updater import TRANSITION_COLUMNS, BatchMover
 from asyncrl.agents.sac import SACConfig
 from asyncrl.bench.load import made_up_experience
 from asyncrl.bench.measure import Repeating

@@ -19,7 +19,7 @@ from asyncrl.actor import trajectory_processor
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.parts.policy_gradient import Minibatches, Trajectories
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.parts.updates import InParts
+from asyncrl.agents.parts.updater import InParts
 from asyncrl.agents.ppo import (
     PPOAgent,
     PPOConfig,

@@ -163,7 +163,7 @@ def naive_loss(agent: R2D2Agent, batch: Columns, weight: Array) -> tuple[float, 
     config = agent.config
     total, n_rows, priorities = 0.0, 0, []
     for row in range(len(batch["obs"])):
-        q = naive_values(Naive(agent.network, config.memory), batch, row)
+        q = naive_values(Naive(agent.net, config.memory), batch, row)
         slow = naive_values(Naive(agent.target, config.memory), batch, row)
         errors = []
         for t in range(config.burn_in, batch["mask"].shape[1]):
@@ -207,7 +207,7 @@ def test_targets_are_rescaled_after_discounting() -> None:
     # Both networks answer 1 to everything, which is h of a return of 2.988.
     agent = small(memory="gru").build(SPEC, CONTEXT)
     with torch.no_grad():
-        for network in (agent.network, agent.target):
+        for network in (agent.net, agent.target):
             for name, parameter in network.named_parameters():
                 parameter.fill_(1.0 if name.endswith("value.2.bias") else 0.0)
     batch = sequences(agent.config, n=1, length=3, n_step=1)
@@ -236,7 +236,7 @@ def test_burn_in_warms_the_memory_up_without_gradients(kind: str) -> None:
     data = {name: torch.from_numpy(column) for name, column in batch.items()}
     data["memory"].requires_grad_()
     obs = data["obs"].requires_grad_()
-    q = agent._unroll(agent.network, obs, data)
+    q = agent.unroll(agent.net, obs, data)
     q.sum().backward()
     assert data["memory"].grad is not None
     assert not data["memory"].grad.any()
@@ -246,11 +246,11 @@ def test_burn_in_warms_the_memory_up_without_gradients(kind: str) -> None:
     with torch.no_grad():
         other = obs.detach().clone()
         other[:, 0] += 1.0
-        assert not torch.allclose(agent._unroll(agent.network, other, data), q)
+        assert not torch.allclose(agent.unroll(agent.net, other, data), q)
 
 
 def gradient_of(agent: R2D2Agent) -> Tensor:
-    return torch.cat([p.grad.flatten() for p in agent.network.parameters() if p.grad is not None])
+    return torch.cat([p.grad.flatten() for p in agent.net.parameters() if p.grad is not None])
 
 
 def test_rows_that_are_no_transitions_contribute_nothing() -> None:
@@ -285,8 +285,8 @@ def test_sequences_that_begin_an_episode_start_with_no_memory() -> None:
     batch["memory"][:] = 0
     batch["mask"][:] = [[False, False, True, True, True, True, True]]
     data = {name: torch.from_numpy(column) for name, column in batch.items()}
-    q = agent._unroll(agent.network, data["obs"], data)
-    fresh = agent.network.unroll(data["obs"][:, 2:], torch.zeros(1, 8))
+    q = agent.unroll(agent.net, data["obs"], data)
+    fresh = agent.net.unroll(data["obs"][:, 2:], torch.zeros(1, 8))
     torch.testing.assert_close(q, fresh)
 
 
@@ -325,9 +325,7 @@ def test_stored_memory_is_what_the_policy_remembered(
         assert memory[~begins, 0].any(dim=1).all()
         follows = torch.from_numpy(mask[:, :-1] & mask[:, 1:])
         with torch.no_grad():
-            _, after = agent.network.step(
-                obs[:, : mask.shape[1] - 1][follows], memory[:, :-1][follows]
-            )
+            _, after = agent.net.step(obs[:, : mask.shape[1] - 1][follows], memory[:, :-1][follows])
         torch.testing.assert_close(after, memory[:, 1:][follows])
 
 
@@ -337,7 +335,7 @@ def test_stored_memory_is_what_the_policy_remembered(
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_acts_on_what_it_remembers_and_tells_what_that_was(kind: str) -> None:
     policy = small(memory=kind).build_policy(SPEC, CONTEXT)
-    naive = Naive(policy.network, kind)
+    naive = Naive(policy.net, kind)
     (size,) = small(memory=kind).extra_columns(SPEC)[0].shape
     expected = np.zeros((4, size))
     begins = {0: [True] * 4, 3: [False, True, False, False], 5: [True, False, False, True]}
@@ -365,7 +363,7 @@ def test_evaluation_has_a_memory_of_its_own() -> None:
 
 def test_the_best_action_depends_on_what_came_before() -> None:
     agent = small(memory_units=16).build(SPEC, CONTEXT)
-    naive = Naive(agent.network, "lstm")
+    naive = Naive(agent.net, "lstm")
     obs = observations(40, 6, seed=1)
     with evaluation_mode(agent):
         actions = np.stack([agent.act(obs[:, t]).action for t in range(6)], axis=1)
@@ -421,7 +419,7 @@ def test_observations_of_any_shape_are_learnt_from(
     assert agent.act(batch["obs"][:, 0]).action.shape == (4,)
     agent.opt(batch)
     assert gradient_of(agent).isfinite().all()
-    assert all(p.grad is not None and p.grad.any() for p in agent.network.core.parameters())
+    assert all(p.grad is not None and p.grad.any() for p in agent.net.core.parameters())
 
 
 def test_noisy_heads_and_no_duel() -> None:
@@ -440,7 +438,7 @@ def test_target_is_copied_at_intervals_if_asked_for() -> None:
     agent = agent_of(small(tau=0.0, target_interval_opt_steps=2))
     for same in (False, True, False):
         agent.opt(sequences(agent.config))
-        pairs = zip(agent.network.parameters(), agent.target.parameters(), strict=True)
+        pairs = zip(agent.net.parameters(), agent.target.parameters(), strict=True)
         assert all(torch.equal(p, q) for p, q in pairs) is same
 
 

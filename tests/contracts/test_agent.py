@@ -28,7 +28,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
-from asyncrl.agents.parts import updates as accumulation
+from asyncrl.agents.parts import updater as accumulation
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig

@@ -24,7 +24,7 @@ from asyncrl.agents.parts.torch_agent import (
     learning_parameters,
 )
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.updater import InParts, Updates
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import Count, Natural, PositiveOrOff, Widths

@@ -29,7 +29,7 @@ from asyncrl.agents.parts.torch_agent import (
     seeded,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
+from asyncrl.agents.parts.updater import InParts, Updates
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import Count, Finite, Positive, PositiveOrOff, Widths, Within

@@ -20,17 +20,19 @@ from asyncrl.agents.parts.schedules import Schedule, value_at
 class LeanOptimizer(ABC):
     """Steps parameters down along their gradients. Results are those of torch's, bit by bit.
 
-    A learning rate that is a schedule changes where `follow` is called, before an update:
-
-        learning_rate = self.optimizer.follow(self.env_steps)
-        told = self._updates.step(batch)
+    A learning rate that is a schedule changes where `follow` is called, before an update.
     """
 
     slots: ClassVar[tuple[str, ...]]
     """What is remembered of a parameter: tensors of its shape, and the number `step`."""
 
-    def __init__(self, params: Iterable[Tensor], learning_rate: float | Schedule) -> None:
+    def __init__(
+        self, params: Iterable[Tensor], learning_rate: float | Schedule, *, flat: bool = False
+    ) -> None:
+        """Step these parameters; `flat` ones are vectors of `flatten_parameters`."""
         self.params = list(params)
+        self.inputs = None if flat else self.params
+        """What `backward` is to compute gradients of; None is all that a loss depends on."""
         self.state: dict[int, dict[str, Tensor]] = {}
         """What is remembered, by a parameter's place in `params`; none of one without gradients."""
         self.rate = value_at(learning_rate, 0)
@@ -57,8 +59,12 @@ class LeanOptimizer(ABC):
 
     def clear(self) -> None:
         """Forget all gradients."""
-        for param in self.params:
-            param.grad = None
+        if self.inputs is None:
+            for gradient in self.gradients():
+                gradient.zero_()  # the networks' own gradients are views of it
+        else:
+            for param in self.params:
+                param.grad = None
 
     def gradients(self) -> list[Tensor]:
         """Return those there are; changes to them count in the next step."""
@@ -117,8 +123,10 @@ class FusedAdam(LeanOptimizer):
         learning_rate: float | Schedule,
         eps: float = 1e-8,
         beta1: float = 0.9,
+        *,
+        flat: bool = False,
     ) -> None:
-        super().__init__(params, learning_rate)
+        super().__init__(params, learning_rate, flat=flat)
         self.eps = eps
         self.beta1 = beta1
 

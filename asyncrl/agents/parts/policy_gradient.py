@@ -31,7 +31,7 @@ from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updates import TRAJECTORY_COLUMNS, InParts
+from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, InParts
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec

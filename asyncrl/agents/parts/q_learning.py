@@ -6,7 +6,6 @@ of one loss. Its own file says which network, which targets and which loss.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,26 +22,24 @@ from asyncrl.agents.parts.networks import (
     Perturbation,
     observation_reader,
 )
-from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
-    TorchPolicy,
-    buffer_copier,
-    clip_gradients,
-    flatten_parameters,
-    seeded,
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import (
+    TRANSITION_COLUMNS,
+    Descent,
+    SlowCopy,
+    Updater,
+    UpdatingAgent,
 )
-from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updates import InParts, Updates
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import Count, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, Columns, ModelVersion
+from asyncrl.core.types import Array, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +108,10 @@ class QConfig(TorchConfig, ABC):
 
 
 class QPolicy(TorchPolicy):
-    """The part that acts, on the values (B, actions) that its model answers with."""
+    """The part that acts, on the values (B, actions) that its model answers with.
+
+    Hooks: `answers(obs)` computes these values, `extras(q, action)` is stored beside actions.
+    """
 
     def __init__(
         self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -119,77 +119,89 @@ class QPolicy(TorchPolicy):
         with seeded(context.seed):
             network = config.make_network(spec)
         super().__init__(config.with_norms(network, spec.observation), device)
+        self.net = network
+        """The model without normalisation."""
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self.perturbation = Perturbation(network)
-        self._explorer = _explorer(config.exploration, context, self.random, self.perturbation)
+        self.explorer = _explorer(config.exploration, context, self.random, self.perturbation)
 
     def act(self, obs: Array) -> Act:
         """Choose the best action in each environment, or explore."""
         if not self.training:
-            return Act(self._q(obs).argmax(axis=1))
-        q = self._perturbed_q(obs) if self.perturbation.size else self._q(obs)
+            return Act(self.answers(obs).argmax(axis=1))
+        q = self.__perturbed(obs) if self.perturbation.size else self.answers(obs)
         self.env_steps += len(obs)
-        action = self._explorer.choose(q, self.env_steps) if self._explorer else q.argmax(axis=1)
-        return Act(action, self._extras(q, action))
+        action = self.explorer.choose(q, self.env_steps) if self.explorer else q.argmax(axis=1)
+        return Act(action, self.extras(q, action))
 
     def record(self) -> Record:
         """Tell how much is explored at present."""
-        return self._explorer.record(self.env_steps) if self._explorer else {}
+        return self.explorer.record(self.env_steps) if self.explorer else {}
 
-    def _extras(self, q: Array, action: Array) -> Columns:
+    def extras(self, q: Array, action: Array) -> Columns:
         """Return what is stored beside actions: nothing, unless a subclass does."""
         return {}
 
-    def _q(self, obs: Array) -> Array:
+    def answers(self, obs: Array) -> Array:
+        """Return the values (B, actions) of observations."""
         with torch.inference_mode():
             q: Array = (
                 self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
             )
         return q
 
-    def _perturbed_q(self, obs: Array) -> Array:
+    def __perturbed(self, obs: Array) -> Array:
         """Return the values according to other weights in each environment."""
         self.perturbation.set(self.perturbation.draw(self.random, len(obs)).to(self.device))
         try:
-            return self._q(obs)
+            return self.answers(obs)
         finally:
             self.perturbation.clear()
 
 
-class QAgent(QPolicy, TorchAgent, ABC):
-    """The part that learns, and acts as well; an algorithm adds `_learn`."""
+class QAgent(QPolicy, UpdatingAgent, ABC):
+    """The part that learns, and acts as well.
+
+    Derive an algorithm's agent from its policy and from this class, in that order. Hooks:
+
+        learn(obs, next_obs, reward, data)      the loss of a batch; the one that must be there
+        draw(rows)                              what else an update draws
+        columns, inputs(data)                   what is read of a batch, where it is no transitions
+
+    A hook has at hand `net` and its slow copy `target`, and `updater(network, ...)`, which passes a
+    batch through one of them.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = TRANSITION_COLUMNS
 
     def __init__(
         self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.net = self.model.network if isinstance(self.model, Normalized) else self.model
-        self.target = copy.deepcopy(self.net)
-        self._flat, self._gradient = flatten_parameters(self.net)
-        self._flat_target, _ = flatten_parameters(self.target)
-        self._copy_buffers = buffer_copier(self.net, self.target)
-        self.optimizer = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
+        vectors = [flatten_parameters(self.net)[0]]
+        self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
+        self.slow = SlowCopy(self.net, config.tau, flat=vectors)
+        self.target = self.slow.network
+        self.target_perturbation = Perturbation(self.target)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
-        self._target_perturbation = Perturbation(self.target)
         self.draws = torch.Generator(device).manual_seed(context.seed)
         """Generator of what an update draws, which is a part of the state where it draws any."""
         if self.perturbation.size:
             self.parts["draws"] = self.draws
-        self._tau, self._max_grad_norm = config.tau, config.max_grad_norm
-        self._interval = config.target_interval_opt_steps
-        self._matmul = pick_matmul(device, self.net)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
-        self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, learning=[self.model]
+        self.copies_every = 0 if config.tau else config.target_interval_opt_steps
+        """Optimisation steps from one copy of the network to the next; 0 if it is followed."""
+        self.updater = Updater(
+            self,
+            config,
+            {"": Descent(self.optimizer, config.max_grad_norm)},
+            networks=[self.model],
+            slow=[] if self.copies_every else [self.slow],
+            columns=self.columns,
         )
-        self.on_load.append(self._updates.forget)
-        self._priorities: Tensor | None = None
 
     @abstractmethod
-    def _learn(
+    def learn(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch, and what to tell about it without gradients.
@@ -198,11 +210,12 @@ class QAgent(QPolicy, TorchAgent, ABC):
         or the value `q` and the `target` whose distance is the priority.
         """
 
-    def _draw(self, rows: int) -> dict[str, Tensor]:
-        """Return what an update of so many rows draws: noise, and what a subclass adds.
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations, next observations and rewards as networks and losses take them."""
+        return self.updater.inputs(data)
 
-        It is drawn before, since an update that has been recorded would repeat itself.
-        """
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return noise, where the network has noisy layers."""
         size = self.perturbation.size
         if not size:
             return {}
@@ -211,58 +224,29 @@ class QAgent(QPolicy, TorchAgent, ABC):
         return {"noise": self.perturbation.shape(normal)}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
-        self.optimizer.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch, self._draw(len(batch["reward"])))
-        told |= self.optimizer.tell("learning_rate")
-        self._priorities = told.pop("priority", None)
-        self.version = ModelVersion(self.version + 1)
-        if not self._tau and self.version % self._interval == 0:
-            # theta' <- theta
-            self.target.load_state_dict(self.net.state_dict())
+        """Take one step towards the targets; tell loss, mean value, and the gradient's norm."""
+        told = super().opt(batch)
+        if self.copies_every and self.version % self.copies_every == 0:
+            self.slow.catch_up()
+        return told
+
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Step down the slope of the loss, and let the target network follow."""
+        obs, next_obs, reward = self.inputs(data)
+        if self.perturbation.size:
+            self.perturbation.set(data["noise"][0])
+            self.target_perturbation.set(data["noise"][1])
+        loss, told = self.learn(obs, next_obs, reward, data)
+        told |= {"loss": loss.detach()} | self.updater.down(loss)
+        self.updater.follow()
+        if self.perturbation.size:
+            self.perturbation.clear()
+            self.target_perturbation.clear()
         return told
 
     def priorities(self) -> Array:
         """Return how wrong the agent was about each row of the newest batch."""
-        if self._priorities is None:
-            return self._updates.priorities()
-        priorities: Array = self._priorities.cpu().numpy()
-        return priorities
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
-        obs, next_obs, reward = self._updates.inputs(data)
-        if self.perturbation.size:
-            self.perturbation.set(data["noise"][0])
-            self._target_perturbation.set(data["noise"][1])
-        loss, told = self._learn(obs, next_obs, reward, data)
-        told = {"loss": loss.detach()} | told | self._descend(loss)
-        if self.perturbation.size:
-            self.perturbation.clear()
-            self._target_perturbation.clear()
-        return told
-
-    def _step_down(self, loss: Tensor) -> dict[str, Tensor]:
-        """Step down the slope of the loss, and let the target network follow."""
-        told = {}
-        self._gradient.zero_()
-        loss.backward()
-        if self._max_grad_norm:
-            told["grad_norm"] = clip_gradients([self._gradient], self._max_grad_norm)
-        self.optimizer.descend()
-        if self._tau:
-            with torch.no_grad():
-                # theta' <- theta' + tau * (theta - theta')
-                self._flat_target.lerp_(self._flat, self._tau)
-                self._copy_buffers()
-        return told
-
-    def _values(self, network: nn.Module, obs: NetworkInput) -> Tensor:
-        """Return what a network answers, multiplied as precisely as the config says."""
-        with self._precision():
-            answer: Tensor = self._in_parts(network, obs)
-        return answer.float()
+        return self.updater.priorities()
 
 
 def _explorer(

@@ -128,8 +128,10 @@ class _Graph:
 
 
 def _with_modes(update: Update, learning: Sequence[nn.Module]) -> Update:
+    modes = learning_mode(*learning)
+
     def updated(data: dict[str, Tensor]) -> dict[str, Tensor]:
-        with learning_mode(*learning):
+        with modes:
             return update(data)
 
     return updated

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.parts.updates import InParts
+from asyncrl.agents.parts.updater import InParts
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext

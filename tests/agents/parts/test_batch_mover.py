@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncrl.agents.parts.updates import BatchLayout, BatchMover, _Lanes
+from asyncrl.agents.parts.updater import BatchLayout, BatchMover, _Lanes
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 

@@ -30,7 +30,7 @@ from asyncrl.agents.parts.networks import (
     q_head,
     q_network,
 )
-from asyncrl.agents.parts.updates import InParts
+from asyncrl.agents.parts.updater import InParts
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.envs.spaces import spec_from_spaces

@@ -129,6 +129,17 @@ def test_learning_mode_ends_however_the_block_does() -> None:
     assert not any(module.training for module in layers)
 
 
+def test_layer_with_a_way_of_its_own_to_switch_modes_is_asked() -> None:
+    class Frozen(nn.BatchNorm1d):
+        def train(self, mode: bool = True) -> Frozen:
+            return super().train(False)
+
+    frozen, dropout = Frozen(2), nn.Dropout()
+    with learning_mode(nn.Sequential(frozen, dropout).eval()):
+        assert (frozen.training, dropout.training) == (False, True)
+    assert (frozen.training, dropout.training) == (False, False)
+
+
 def test_each_kind_of_part_comes_back() -> None:
     def build(value: float, seed: int) -> tuple[TorchAgent, Mapping[str, Part]]:
         agent = agent_with(value)

@@ -1,7 +1,23 @@
-"""What lies between a batch and an agent's equations, the same for all agents."""
+"""One update: all that lies between a batch and its numbers, the same for every agent.
+
+An agent states its equations in `update`. Its `Updater` moves the batch to the device, lets the
+networks see it in the learner's precision and in parts, steps down the slopes of losses, lets slow
+copies follow, and keeps what priorities are computed of:
+
+    Agent.opt(batch)
+      Updater.step                  learning rates, checks, BatchMover, out of memory
+        Accelerated                 eager, compiled, or a recorded CUDA graph
+          Agent.update(data)        the equations
+            Updater.inputs          observations and rewards, normalised
+            Updater(network, ...)   a pass: autocast, accumulation in parts
+            Updater.down(loss)      Descent: backward, norm, clip, step
+            Updater.follow()        slow copies
+"""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -13,10 +29,17 @@ from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, Update
+from asyncrl.agents.parts.optimizers import LeanOptimizer
+from asyncrl.agents.parts.torch_agent import (
+    TorchAgent,
+    buffer_copier,
+    clip_gradients,
+    flatten_parameters,
+)
+from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, Update, pick_matmul
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.segment import DISCOUNTED_RETURN
-from asyncrl.core.types import Array, Columns
+from asyncrl.core.types import Array, Columns, ModelVersion
 
 _ALIGNMENT_BYTES = 64
 _LANES = 2
@@ -334,3 +357,214 @@ def _joined(answers: list[Answer], dim: int) -> Answer:
         return torch.cat(answers, dim)
     ones, others = zip(*answers, strict=True)
     return torch.cat(ones, dim), torch.cat(others, dim)
+
+
+class SlowCopy:
+    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call.
+
+    It is always in evaluation mode.
+    """
+
+    def __init__(self, fast: nn.Module, tau: float, *, flat: Sequence[Tensor] = ()) -> None:
+        """Copy a network; `flat` are the vectors that its parameters are views of, if they are."""
+        self.network = copy.deepcopy(fast).eval()
+        if not flat:
+            self.network.requires_grad_(False)
+        self._fast: list[Tensor] = [*(flat or fast.parameters())]
+        self._slow: list[Tensor] = (
+            [flatten_parameters(self.network)[0]] if flat else [*self.network.parameters()]
+        )
+        self._tau = tau
+        self._copy_buffers = buffer_copier(fast, self.network)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move, and take the network's buffers as they are."""
+        # theta' <- theta' + tau * (theta - theta')
+        torch._foreach_lerp_(self._slow, self._fast, self._tau)
+        self._copy_buffers()
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Become what the network is."""
+        # theta' <- theta
+        torch._foreach_copy_(self._slow, self._fast)
+        self._copy_buffers()
+
+
+class Descent:
+    """Steps one optimizer down the slope of a loss, and tells how steep it was.
+
+    The gradients of each of `norms`, by the name of what they are told by, are scaled down to
+    `max_grad_norm` together; 0 leaves them as they are.
+    """
+
+    def __init__(
+        self,
+        optimizer: LeanOptimizer,
+        max_grad_norm: float,
+        *,
+        name: str = "",
+        norms: Mapping[str, Sequence[Tensor]] | None = None,
+    ) -> None:
+        """Descend with an optimizer; numbers are told by `<name>_grad_norm`, or without a name."""
+        self.optimizer = optimizer
+        self.rate_name = _told_of(name, "learning_rate")
+        self._max_norm = max_grad_norm
+        self._norms = {
+            _told_of(what, "grad_norm"): list(params)
+            for what, params in (norms or {name: optimizer.params}).items()
+        }
+
+    def __call__(self, loss: Tensor) -> dict[str, Tensor]:
+        """Step down, with gradients of nothing else that the loss depends on."""
+        optimizer = self.optimizer
+        optimizer.clear()
+        torch.autograd.backward(loss, inputs=optimizer.inputs)
+        norms = {
+            name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
+            for name, params in self._norms.items()
+        }
+        optimizer.descend()
+        return norms
+
+
+def _told_of(name: str, what: str) -> str:
+    return f"{name}_{what}" if name else what
+
+
+class Updater(Updates):
+    """Does an agent's updates; see the module.
+
+    What an update does not tell each time, such as the loss of a policy that is improved in every
+    other one, is told again as it was.
+    """
+
+    def __init__(
+        self,
+        agent: UpdatingAgent,
+        config: TorchConfig,
+        descents: Mapping[str, Descent],
+        *,
+        networks: Sequence[nn.Module],
+        slow: Sequence[SlowCopy] = (),
+        switch_modes: bool = True,
+        columns: Sequence[str] = TRANSITION_COLUMNS,
+        hidden: Sequence[int] = (),
+    ) -> None:
+        """Prepare for an agent's updates.
+
+        Args:
+            agent: Whose `update` it is; its networks and `read_obs` are there already.
+            config: The agent's settings.
+            descents: The ways down, by the names that `down` takes.
+            networks: What learns.
+            slow: What follows it in `follow`.
+            switch_modes: Whether networks are in learning mode throughout an update.
+            columns: What updates read of a batch, where it is there.
+            hidden: Widths of hidden layers, where these alone decide how to multiply matrices.
+        """
+        learning = networks if switch_modes else []
+        super().__init__(
+            agent.update,
+            config,
+            agent.model,
+            agent.read_obs,
+            agent.device,
+            columns,
+            learning=learning,
+        )
+        self._descents = descents
+        self._slow = slow
+        self._matmul = pick_matmul(agent.device, *networks, hidden=hidden)
+        self._precision = config.precision_on(agent.device)
+        self._in_parts = InParts(config.accumulate)
+        self._errors: Tensor | None = None
+        self._told: dict[str, Tensor] = {}
+        self.down = config.uncompiled(self._down)
+        """Step down the slope of a loss by the descent of that name; return norms of gradients."""
+        self.follow = config.uncompiled(self._follow)
+        """Let all slow copies follow."""
+        agent.on_load.append(self.forget)
+
+    def update(
+        self, batch: Columns, draws: Mapping[str, Tensor], env_steps: int
+    ) -> dict[str, Tensor]:
+        """Update once, as far in the run; see `step`."""
+        for descent in self._descents.values():
+            descent.optimizer.follow(env_steps)
+        with self._matmul():
+            told = self.step(batch, draws)
+        self._errors = told.pop("priority", None)
+        self._told |= told
+        for descent in self._descents.values():
+            self._told |= descent.optimizer.tell(descent.rate_name)
+        return dict(self._told)
+
+    def __call__(
+        self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
+    ) -> Answer:
+        """Return what a network answers, in float32: rows along `dim`, in parts if asked for."""
+        answer = self.lean(network, *inputs, dim=dim)
+        if isinstance(answer, Tensor):
+            return answer.float()
+        one, other = answer
+        return one.float(), other.float()
+
+    def lean(self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0) -> Answer:
+        """Return what a network answers in the precision that it was computed in."""
+        with self._precision():
+            return self._in_parts(network, *inputs, dim=dim)
+
+    def _down(self, loss: Tensor, name: str = "") -> dict[str, Tensor]:
+        return self._descents[name](loss)
+
+    def _follow(self) -> None:
+        for copy_ in self._slow:
+            copy_.follow()
+
+    def priorities(self) -> Array:
+        """Return how wrong the agent was about each row of the newest batch."""
+        if self._errors is None:
+            return super().priorities()
+        priorities: Array = self._errors.cpu().numpy()
+        return priorities
+
+    def forget(self) -> None:
+        """Prepare for tensors of the agent having been replaced by others."""
+        super().forget()
+        self._told = {}
+
+
+class UpdatingAgent(TorchAgent, ABC):
+    """An agent that learns by updates: it states equations, and its `updater` does the rest.
+
+    Hooks of a subclass, which makes `updater` when it is built:
+
+        update(data)    the equations: learns from a batch on the device and returns numbers
+        draw(rows)      what an update of so many rows draws, such as noise
+    """
+
+    updater: Updater
+    read_obs: Callable[[Tensor], NetworkInput]
+
+    @abstractmethod
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Learn from a batch on the device. Recorded or compiled, it is what runs each time.
+
+        Beside its numbers it tells the `priority` of each row, or the values `q` that it learned
+        from, (rows,) or (critics, rows), and the `target` they were moved to; or neither.
+        """
+
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return what an update of so many rows draws, as further columns of its batch.
+
+        It is drawn before, since an update that has been recorded would repeat itself.
+        """
+        return {}
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Update once; tell numbers."""
+        told = self.updater.update(batch, self.draw(len(batch["reward"])), self.env_steps)
+        self.version = ModelVersion(self.version + 1)
+        return told

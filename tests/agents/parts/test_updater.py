@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
-from asyncrl.agents.parts.updates import _out_of_memory
+from asyncrl.agents.parts.updater import _out_of_memory
 from asyncrl.agents.sac import SACAgent, SACConfig
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -268,7 +268,8 @@ def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_sav
     def full(_: object) -> dict[str, torch.Tensor]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(agent._updates, "_run", full)
+    updater = agent.updater if isinstance(agent, DQNAgent) else agent._updates
+    monkeypatch.setattr(updater, "_run", full)
     with pytest.raises(OutOfMemory, match=rf"batch of {ROWS} rows.*trainer.batch_size") as raised:
         agent.opt(batch_for(config, 1))
     assert "20.00 GiB" in str(raised.value.__cause__)
