@@ -91,7 +91,7 @@ class Agent(Policy, Protocol):
 
         What is told is one number for each name, or nothing: `{}`. Torch computes with as many
         threads as it likes unless the agent's config limits it in `build`; beside busy actors one
-        is the safe choice, see `agents/torch_agent.py` `use_threads`.
+        is the safe choice, see `agents/parts/torch_agent.py` `use_threads`.
 
         The values may be tensors still on their device: the trainer calls `float` on them only
         for the steps it records, so that the others never wait for the device.
