@@ -6,11 +6,9 @@ so `opt` is handed what a run would hand it: the agent's own columns, sequences 
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import ClassVar, cast
 
 import numpy as np
@@ -43,7 +41,7 @@ from asyncrl.core.replay_buffer import (
 )
 from asyncrl.core.segment import DISCOUNTED_RETURN, SegmentConfig
 from asyncrl.core.types import Array, Columns, Params
-from asyncrl.doctor.findings import Finding, Level
+from asyncrl.doctor.findings import Finding, fail, ok, raised, warn
 from asyncrl.envs.spaces import random_actions
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
@@ -80,6 +78,8 @@ _SPACES: Mapping[str, EnvSpec] = {
 }
 """Where an agent is examined of which only the settings are known."""
 
+_FIRST = "Correct that first: what else is asked relies on it."
+
 _POLICY = ("act", "training", "train", "record", "model_info", "sync_model")
 _AGENT = (*_POLICY, "opt", "state", "load_state")
 _SEE = "see asyncrl/core/agent.py"
@@ -101,7 +101,7 @@ def check_agent(
     """
     wrong = [one for one in examine_agent(config, spec, replay=replay) if one.level == "fail"]
     if wrong:
-        lines = [f"{one.check}: {one.seen}. {one.advice}" for one in wrong]
+        lines = [f"{one.check}: {one.seen}. {one.advice}".rstrip() for one in wrong]
         name = type(config).__name__
         raise AssertionError("\n".join([f"{name} breaks the contract of agents:", *lines]))
 
@@ -115,14 +115,13 @@ def examine_agent(
         try:
             seen = check(subject)
         except _Broken as broken:
-            advice = f"{broken.advice}."
-            yield Finding(level=broken.level, check=name, seen=broken.seen, advice=advice)
+            yield (fail if broken.fails else warn)(name, broken.seen, f"{broken.advice}.")
         except Exception as error:  # whatever foreign code raises
-            yield _raised(name, error)
+            yield raised(name, error, _FIRST)
             return  # what comes next relies on this
         else:
             if seen:
-                yield Finding(level="ok", check=name, seen=seen)
+                yield ok(name, seen)
 
 
 def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[Finding]:
@@ -133,7 +132,7 @@ def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[
     try:
         config = make() if isinstance(make, type) else cast(AgentConfig, make)
     except Exception as error:  # whatever foreign code raises
-        yield _raised("settings", error)
+        yield raised("settings", error, _FIRST)
         return
     refusals = []
     for name, spec in _SPACES.items():
@@ -143,26 +142,25 @@ def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[
             refusals.append(f"{name}: {error}")
             continue
         except Exception as error:  # whatever foreign code raises
-            yield _raised("settings", error)
+            yield raised("settings", error, _FIRST)
             return
-        yield Finding(level="ok", check="spaces", seen=f"3 numbers are seen; actions: {name}")
+        yield ok("spaces", f"3 numbers are seen; actions: {name}")
         yield from examine_agent(config, spec)
     if len(refusals) == len(_SPACES):
-        yield Finding(
-            level="fail",
-            check="spaces",
-            seen="; ".join(refusals),
-            advice="If it is for other spaces, call asyncrl.testing.check_agent(config, spec) with "
-            "those of your environments, make_env().spec.",
+        yield fail(
+            "spaces",
+            "; ".join(refusals),
+            "If it is for other spaces, call asyncrl.testing.check_agent(config, spec) with those "
+            "of your environments, make_env().spec.",
         )
 
 
 class _Broken(Exception):  # no error of ours: it ends a check
     """What was seen that should not be, and what to do."""
 
-    def __init__(self, seen: str, advice: str, level: Level = "fail") -> None:
+    def __init__(self, seen: str, advice: str, *, fails: bool = True) -> None:
         super().__init__(seen)
-        self.seen, self.advice, self.level = seen, advice, level
+        self.seen, self.advice, self.fails = seen, advice, fails
 
 
 class Subject:
@@ -341,7 +339,7 @@ def _repeating(subject: Subject) -> str:
         raise _Broken(
             "two policies of one seed and one model acted differently",
             "Draw every random choice from a generator that is seeded with `context.seed`",
-            "warn",
+            fails=False,
         )
     return "acts the same twice from one seed"
 
@@ -472,7 +470,7 @@ def _going_on(subject: Subject) -> str:
             "two agents of one seed learned differently from the same batches",
             "Draw every random choice from a generator that is seeded with `context.seed`, and "
             "initialise torch's layers in `with seeded(context.seed)`",
-            "warn",
+            fails=False,
         )
     subject.learn(other, 5, 7)
     other.load_state(_copied(first.state()))
@@ -629,22 +627,4 @@ def _same(a: Params, b: Params) -> bool:
     """Whether these are the same numbers; NaN is the same as NaN."""
     return set(a) == set(b) and all(
         np.array_equal(a[name], b[name]) or a[name].tobytes() == b[name].tobytes() for name in a
-    )
-
-
-def _raised(check: str, error: Exception) -> Finding:
-    """Say what foreign code raised, and where."""
-    package = str(Path(__file__).parents[1])
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(package)]
-    place = f" at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
-    if isinstance(error, AsyncRLError):
-        seen, _, advice = str(error).partition("; ")
-        advice = f"{advice[:1].upper()}{advice[1:]}." if advice else ""
-        return Finding(level="fail", check=check, seen=seen + place, advice=advice)
-    return Finding(
-        level="fail",
-        check=check,
-        seen=f"{type(error).__name__}: {error}{place}",
-        advice="Correct that first: what else is asked relies on it.",
     )

@@ -12,12 +12,9 @@ import select
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ import psutil
 
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.env import BatchEnv
-from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.doctor import findings
 from asyncrl.doctor.agent import examine_anywhere
@@ -44,15 +41,10 @@ _SHARES = {"twins": 0.2, "play": 0.4, "resets": 0.15, "speed": 0.25}
 _BATCHES = 64
 """Of random actions, which are taken in turn."""
 
+_FIRST = "Correct that first: actors die of it."
+
 _HELPERS = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 """Processes of Python's own, which end with their parent."""
-
-_NOT_THEIRS = (
-    "<",
-    f"{Path(__file__).parents[1]}/",
-    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
-"""How the names of files begin that are not the user's own code."""
 
 
 def diagnose(
@@ -79,7 +71,7 @@ def diagnose(
             try:
                 yield from stage()
             except Exception as error:  # whatever foreign code raises
-                yield _raised(name, error)
+                yield findings.raised(name, error, _FIRST)
                 break
         tell("close")
         yield from examination.close()
@@ -120,7 +112,7 @@ class _Examination:
         try:
             self._made.close()
         except Exception as error:  # whatever foreign code raises
-            yield _raised("close", error)
+            yield findings.raised("close", error, _FIRST)
             return
         started = [p for p in _children() if p not in self._children]
         _, left = psutil.wait_procs(started, timeout=_LEAVE_S)
@@ -197,23 +189,6 @@ class _Examination:
         if probe.vector and probe.mode is not None:
             what = f"one vector environment, autoreset mode {probe.mode.name}"
         return f"{self._batch.n_envs} of {self._config.id}: {what}"
-
-
-def _raised(what: str, error: Exception) -> Finding:
-    notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
-    seen = str(error) if isinstance(error, AsyncRLError) else f"{type(error).__name__}: {error}"
-    return fail(
-        what,
-        "; ".join([seen, *notes, *_place(error)]),
-        "" if isinstance(error, AsyncRLError) else "Correct that first: actors die of it.",
-    )
-
-
-def _place(error: Exception) -> list[str]:
-    """Return the line of the user's own code from which an error came, if it was any."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    return [f"at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"] if own else []
 
 
 def _children() -> list[psutil.Process]:

@@ -6,16 +6,20 @@ Those about one environment are pure and told the facts; those about two copies 
 from __future__ import annotations
 
 import math
+import sysconfig
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
+from asyncrl.core.errors import AsyncRLError
 from asyncrl.doctor.probe import Answer, Experience, Probe, kept, same
 
 Level = Literal["ok", "warn", "fail"]
@@ -23,6 +27,13 @@ Level = Literal["ok", "warn", "fail"]
 
 _LARGE_REWARD = 100.0
 _STALL_S = 0.05
+
+_NOT_THEIRS = (
+    "<",
+    f"{Path(__file__).parents[1]}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""How the names of files begin that are not the user's own code."""
 _MAX_STEPS = 200
 _ENDS = 3
 """Steps with an episode's end that are looked at closely."""
@@ -58,6 +69,21 @@ def warn(
 def fail(check: str, seen: str, advice: str = "") -> Finding:
     """Say what has to be corrected before training."""
     return Finding(level="fail", check=check, seen=seen, advice=advice)
+
+
+def raised(check: str, error: Exception, advice: str) -> Finding:
+    """Say what foreign code raised, and where; errors of ours say themselves what to do."""
+    notes = [n.removeprefix("asyncrl: ") for n in getattr(error, "__notes__", ())]
+    own = isinstance(error, AsyncRLError)
+    seen = str(error) if own else f"{type(error).__name__}: {error}"
+    return fail(check, "; ".join([seen, *notes, *_place(error)]), "" if own else advice)
+
+
+def _place(error: Exception) -> list[str]:
+    """Return the line of the user's own code from which an error came, if it was any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    return [f"at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"] if own else []
 
 
 def spaces(spec: EnvSpec) -> Finding:

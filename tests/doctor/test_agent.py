@@ -211,7 +211,7 @@ WRONG: list[tuple[type[ConstantAgent], str, str]] = [
     ),
     (RecordsText, "record", "mode must be one number, got 'greedy'"),
     (TellsNothing, "opt", "must return numbers by name, got None"),
-    (Raises, "opt", r"KeyError: 'value' at .*test_agent\.py:\d+ in opt"),
+    (Raises, "opt", r"KeyError: 'value'; at .*test_agent\.py:\d+ in opt"),
     (Diverges, "opt", "after three batches, action of the model is NaN"),
     (SharesItsModel, "opt", "changed the arrays of a snapshot .* Return copies"),
     (TakesNoModel, "model", "after `sync_model` the policy's own `model_info` holds another model"),
