@@ -14,7 +14,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.bench.workload import Workload
 from asyncrl.core.agent import AgentConfig, PolicyContext
-from asyncrl.core.env import DiscreteSpec, EnvSpec, StacksFrames
+from asyncrl.core.env import DiscreteSpec, EnvSpec
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
@@ -48,7 +48,7 @@ class Load:
         """Make the environments once, look at them, and choose what fits."""
         batch = workload.env_config.build()
         spec = batch.spec
-        told = batch.n_frames if isinstance(batch, StacksFrames) else 1
+        told = getattr(batch, "n_frames", 1)
         frame_stack = told if workload.frame_stack is None else workload.frame_stack
         batch.close()
         discrete = isinstance(spec.action, DiscreteSpec)

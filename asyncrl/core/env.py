@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -194,6 +194,10 @@ class BatchEnv(Protocol):
     What one of your own gives is checked, see `env_checks.py`; what is wrong raises
     `EnvironmentFault`, and never reaches replay. One that checks itself may say so, by a class
     attribute `checks_itself = True`.
+
+    One whose observations are stacks of frames, newest last, may say of how many by an attribute
+    `n_frames`, if each can be built again from the newest frames of single observations, where an
+    episode's first one stands for those before it. Rows of segments may then hold the newest alone.
     """
 
     @property
@@ -216,20 +220,6 @@ class BatchEnv(Protocol):
 
     def close(self) -> None:
         """Release what they hold; may be called again."""
-        ...
-
-
-@runtime_checkable
-class StacksFrames(Protocol):
-    """A batch of environments that says of how many frames its observations are stacks.
-
-    Each stack can be built again from the newest frames of single observations, where an episode's
-    first one stands for those before it, so rows of segments may hold the newest frame alone.
-    """
-
-    @property
-    def n_frames(self) -> int:
-        """Frames of an observation, newest last; 1 where it is no stack."""
         ...
 
 
