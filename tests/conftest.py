@@ -7,6 +7,8 @@ import os
 # Before torch is imported anywhere, here or in a child: tests are small, and cores are few.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# What programs print waits in a buffer, as users have it, also where this is set for our own words.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 import shutil
 import signal

@@ -94,6 +94,6 @@ def test_callback_evaluates_and_records(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_offline_learns_from_what_a_run_has_saved() -> None:
-    result = offline.main()
+    result = offline.main(env_steps=5000, opt_steps=1000)
     assert result.best_score is not None
     assert result.best_score > 60, "random actions reach 20"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,27 +22,12 @@ def test_every_program_is_run() -> None:
     assert len(PROGRAMS) == README.count("```python\n") == README.count("<!-- run:") >= 2
 
 
-def run(name: str, program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run it; the first one is started as users do, the others need not load torch again."""
-    if warm.AVAILABLE and name != next(iter(PROGRAMS)):
-        return warm.run("run", [name, program], cwd=cwd, timeout_s=_DEADLINE_S)
-    script = cwd / f"{name}.py"
-    script.write_text(program, encoding="utf-8")
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_DEADLINE_S,
-    )
-
-
 @pytest.mark.processes
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_runs_as_it_stands(name: str, tmp_path: Path) -> None:
-    done = run(name, PROGRAMS[name], tmp_path)
+    # One of them is started as users do; the others need not load torch again.
+    fresh = name == next(iter(PROGRAMS))
+    done = warm.run("code", [PROGRAMS[name]], cwd=tmp_path, timeout_s=_DEADLINE_S, fresh=fresh)
     assert done.returncode == 0, done.stderr
     assert done.stdout, "each of them prints how it went"
 

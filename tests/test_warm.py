@@ -37,14 +37,14 @@ held = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.p
 assert not any(place.startswith(("socket:", "pipe:")) for place in held), held
 sys.exit(3)
 """
-    done = warm.run("run", ["program", code], cwd=tmp_path, timeout_s=DEADLINE_S)
+    done = warm.run("code", [code], cwd=tmp_path, timeout_s=DEADLINE_S)
     assert (done.returncode, done.stdout) == (3, f"{tmp_path} __main__\n"), done.stderr
 
 
 def test_what_ends_it_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w+b") as out:
         code = "import signal; print('ready', flush=True); signal.pause()"
-        child = warm.fork("run", ["program", code], [out.fileno()] * 3, cwd=str(tmp_path))
+        child = warm.fork("code", [code], [out.fileno()] * 3, cwd=str(tmp_path))
         wait_until((tmp_path / "out").read_text, DEADLINE_S, "its first word")
         assert child.pid in {process.pid for process in children()}, "it counts as the test's"
         assert child.poll() is None
@@ -62,7 +62,7 @@ from tests.support import warm
 with warm.listening(Path({str(tmp_path)!r})):
     with open({str(place)!r}, "wb") as out:
         wait = "import time; print('ready', flush=True); time.sleep(600)"
-        child = warm.fork("run", ["program", wait], [out.fileno()] * 3)
+        child = warm.fork("code", [wait], [out.fileno()] * 3)
     print(child.pid, flush=True)
     while not os.path.getsize({str(place)!r}):
         time.sleep(0.01)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from benchmarks.common import (
 from benchmarks.make_table import MARKS, render
 from benchmarks.speed import learner, race
 from benchmarks.speed.ingest import Pace
+from tests.support import warm
 
 DEADLINE_S = 100
 
@@ -46,15 +46,9 @@ ORIGIN = {
 
 
 def run(script: str, results: Path, *arguments: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", f"benchmarks.speed.{script}", "--results", str(results)]
-    done = subprocess.run(
-        [*command, *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    command = [f"benchmarks.speed.{script}", "--results", str(results), *map(str, arguments)]
+    fresh = script == "ingest"  # it spawns processes, which load the main module once more
+    done = warm.run("module", command, cwd=ROOT, timeout_s=DEADLINE_S, fresh=fresh)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
     assert json.loads((results / f"{printed['name']}.json").read_text()) == printed

@@ -1,11 +1,10 @@
-"""The command line in a process of its own: from the warm one, or the installed `asyncrl`."""
+"""The command line, in a process of its own."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tests.support import warm
@@ -22,37 +21,11 @@ TINY = """
 _DEADLINE_S = 60.0
 
 
-def run(*args: str, cwd: Path, installed: bool = False) -> subprocess.CompletedProcess[str]:
+def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run one command line to its end."""
-    if warm.AVAILABLE and not installed:
-        return warm.run("asyncrl", args, cwd=cwd, timeout_s=_DEADLINE_S)
-    return subprocess.run(
-        [COMMAND, *args],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_DEADLINE_S,
-    )
+    return warm.run("asyncrl", args, cwd=cwd, timeout_s=_DEADLINE_S)
 
 
-@contextmanager
-def started(*args: str, cwd: Path) -> Iterator[subprocess.Popen[str] | warm.Program]:
+def started(*args: str, cwd: Path) -> AbstractContextManager[warm.Process]:
     """Start one command line; whatever happens in the block, it has ended afterwards."""
-    if warm.AVAILABLE:
-        with warm.started("asyncrl", args, cwd=cwd) as program:
-            yield program
-        return
-    with subprocess.Popen(
-        [COMMAND, *args],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return warm.started("asyncrl", args, cwd=cwd)

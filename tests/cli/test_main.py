@@ -13,7 +13,7 @@ from asyncrl.cli import main as main_module
 from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
 from asyncrl.training.run_config import RunConfig
-from tests.cli.console import run, started
+from tests.cli.console import COMMAND, started
 from tests.test_architecture import HEAVY, loaded_by
 
 
@@ -214,7 +214,13 @@ def test_exit_code_and_sentence_of_each_kind_of_end(
 
 @pytest.mark.processes
 def test_installed_command_passes_the_exit_code_on(tmp_path: Path) -> None:
-    done = run("train", "dqn", "--actors", "0", cwd=tmp_path, installed=True)
+    done = subprocess.run(
+        [COMMAND, "train", "dqn", "--actors", "0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "asyncrl: error: actors must be at least 1, got 0\n"
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from asyncrl.supervision.local_files import ProgressBoard
@@ -30,30 +28,14 @@ print(json.dumps([result.ledger, result.actors]))
 """
 
 
-@contextmanager
 def learner(
     enough: Path, timeout_s: float = 300.0, script: str = LEARNER
-) -> Iterator[subprocess.Popen[str] | warm.Program]:
+) -> AbstractContextManager[warm.Process]:
     """Start a run with two actors, in a process group of its own; it ends when the file is there.
 
     It then prints its ledger and what its actors did. `timeout_s` is what a step may take.
     """
-    arguments = [script, str(enough), str(timeout_s)]
-    if warm.AVAILABLE:
-        with warm.started("run", ["learner", *arguments], cwd=Path.cwd()) as program:
-            yield program
-        return
-    with subprocess.Popen(
-        [sys.executable, "-c", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    return warm.started("code", [script, str(enough), str(timeout_s)], cwd=Path.cwd())
 
 
 @contextmanager

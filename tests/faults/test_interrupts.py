@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,38 +13,12 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from tests.cli.console import TINY
-from tests.support import warm
 from tests.support.helpers import wait_until
+from tests.support.warm import Process, started
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
-ASYNCRL = "import sys; from asyncrl.cli.main import main; sys.exit(main())"
-
-
-Process = subprocess.Popen[str] | warm.Program
-
-
-@contextmanager
-def started(*arguments: str, cwd: Path, afresh: bool = False) -> Iterator[Process]:
-    """Start a program in a process group of its own, as a shell does."""
-    if warm.AVAILABLE and not afresh:
-        with warm.started("run", ["asyncrl", *arguments], cwd=cwd) as program:
-            yield program
-        return
-    with subprocess.Popen(
-        [sys.executable, "-c", *arguments],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def generations(process: Process) -> int:
@@ -88,7 +60,7 @@ def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
     tmp_path: Path, moment: Callable[[Process, Path], bool]
 ) -> None:
     arguments = ["train", "dqn", *TINY, "--run-dir", "x"]
-    with started(ASYNCRL, *arguments, cwd=tmp_path, afresh=moment is imports) as process:
+    with started("asyncrl", arguments, cwd=tmp_path, fresh=moment is imports) as process:
         wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -110,7 +82,7 @@ def test_signal_to_every_process_of_a_job_is_answered_by_the_learner_alone(
     tmp_path: Path, number: signal.Signals, moment: Callable[[Process, Path], bool]
 ) -> None:
     arguments = [*TINY, "--run-dir", "x", "--supervision.restart.max-restarts", "0"]
-    with started(ASYNCRL, "train", "dqn", *arguments, cwd=tmp_path) as process:
+    with started("asyncrl", ["train", "dqn", *arguments], cwd=tmp_path) as process:
         wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
         send_to_all(process, number)
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -143,7 +115,7 @@ def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path)
     arguments = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "20"]
     arguments += ["--evaluation.where", "off"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
-    with started(HANGING_DISK, "train", "dqn", *arguments, cwd=tmp_path) as process:
+    with started("code", [HANGING_DISK, "train", "dqn", *arguments], cwd=tmp_path) as process:
         wait_until(checkpoints.latest, DEADLINE_S, "a first checkpoint")
         (tmp_path / "hang").touch()
         wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")

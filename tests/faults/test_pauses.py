@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from asyncrl.core.launcher import ProgressReport
 from tests.faults.learners import boards, learner
 from tests.support.helpers import wait_until
-from tests.support.warm import Program
+from tests.support.warm import Process
 
 pytestmark = pytest.mark.processes
 
@@ -66,7 +65,7 @@ print(json.dumps([result.ledger, result.actors]))
 the helper has them behind it when the actors start, and these stop the learner together."""
 
 
-def actors_of(process: subprocess.Popen[str] | Program) -> list[psutil.Process]:
+def actors_of(process: Process) -> list[psutil.Process]:
     (server,) = psutil.Process(process.pid).children()
     return server.children()
 

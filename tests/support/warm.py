@@ -16,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -26,11 +27,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from asyncrl.cli.main import main as asyncrl
 from asyncrl.supervision import local, local_helper
 from asyncrl.supervision.local_files import marked
+
+Does = Literal["asyncrl", "module", "code"]
+"""A command line of ours; a module with its arguments; a program with its own."""
 
 MODULE = __name__
 AVAILABLE = hasattr(os, "pidfd_open")
@@ -124,6 +128,9 @@ class Program:
             return told[0].result(), told[1].result()
 
 
+Process = subprocess.Popen[str] | Program
+
+
 class _Warm:
     """Where the process listens, and the process once it was needed."""
 
@@ -174,7 +181,9 @@ def listening(directory: Path) -> Iterator[None]:
             warm.end()
 
 
-def fork(does: str, arguments: Sequence[str], held: Sequence[int], **more: object) -> Forked:
+def fork(
+    does: Does | Literal["help"], arguments: Sequence[str], held: Sequence[int], **more: object
+) -> Forked:
     """Have a child of the warm process do something; `more` changes its surroundings."""
     (warm,) = _current
     warm.start()
@@ -191,9 +200,22 @@ def fork(does: str, arguments: Sequence[str], held: Sequence[int], **more: objec
 
 
 def run(
-    does: str, arguments: Sequence[str], *, cwd: Path, timeout_s: float
+    does: Does, arguments: Sequence[str], *, cwd: Path, timeout_s: float, fresh: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Have a child do something, and return how that ended, and what it wrote."""
+    """Have a process do something, and return how that ended, and what it wrote.
+
+    It is forked from the warm one, unless it is to be `fresh`, or there is no warm one.
+    """
+    if fresh or not AVAILABLE:
+        return subprocess.run(
+            _command(does, arguments),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
     with Path(os.devnull).open("rb") as nothing, TemporaryFile() as out, TemporaryFile() as err:
         child = fork(does, arguments, [f.fileno() for f in (nothing, out, err)], cwd=str(cwd))
         try:
@@ -207,31 +229,50 @@ def run(
 
 
 @contextlib.contextmanager
-def started(does: str, arguments: Sequence[str], *, cwd: Path) -> Iterator[Program]:
-    """Have a child do something, with launchers that start their helpers as users have them.
+def started(
+    does: Does, arguments: Sequence[str], *, cwd: Path, fresh: bool = False
+) -> Iterator[Process]:
+    """Have a process do something, with launchers that start their helpers as users have them.
 
-    Whatever happens in the block, it has ended afterwards.
+    It leads a process group of its own. Whatever happens in the block, it has ended afterwards.
     """
+    if fresh or not AVAILABLE:
+        with subprocess.Popen(
+            _command(does, arguments),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+        return
     with contextlib.ExitStack() as stack:
         nothing = stack.enter_context(Path(os.devnull).open("rb"))
         (out, its_out), (err, its_err) = os.pipe(), os.pipe()
+        stdout, stderr = (stack.enter_context(os.fdopen(pipe)) for pipe in (out, err))
         try:
-            child = fork(
-                does,
-                arguments,
-                [nothing.fileno(), its_out, its_err],
-                cwd=str(cwd),
-                fresh_helpers=True,
-            )
+            held = [nothing.fileno(), its_out, its_err]
+            child = fork(does, arguments, held, cwd=str(cwd), fresh_helpers=True)
         finally:
             os.close(its_out)
             os.close(its_err)
-        stdout, stderr = (stack.enter_context(os.fdopen(pipe)) for pipe in (out, err))
         try:
             yield Program(child, stdout, stderr)
         finally:
             child.kill()
             child.wait(_DEADLINE_S)
+
+
+def _command(does: Does, arguments: Sequence[str]) -> list[str]:
+    """Return what does the same in a fresh interpreter."""
+    if does == "asyncrl":
+        return [sys.executable, "-m", "asyncrl", *arguments]
+    return [sys.executable, "-m" if does == "module" else "-c", *arguments]
 
 
 def start_server(
@@ -282,10 +323,14 @@ def main(place: str, descriptor: str) -> int:
         case "asyncrl":
             sys.argv = ["asyncrl", *child.arguments]
             return asyncrl()
-        case "run":
-            name, code, *arguments = child.arguments
+        case "module":
+            name, *arguments = child.arguments
             sys.argv = [name, *arguments]
-            exec(compile(code, name, "exec"), sys.modules["__main__"].__dict__)
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        case "code":
+            code, *arguments = child.arguments
+            sys.argv = ["-c", *arguments]
+            exec(code, sys.modules["__main__"].__dict__)
     return 0
 
 
