@@ -6,7 +6,6 @@ user's own is checked here. Either way what does not fit ends the step, and is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,7 @@ class CheckedBatch:
         observation = env.spec.observation
         self._shape = (env.n_envs, *observation.shape)
         self._dtype = np.dtype(observation.dtype)
-        self._fields = _checked_fields(observation)
+        self._values = ValueChecks(self._name, env.n_envs, observation)
 
     @property
     def spec(self) -> EnvSpec:
@@ -88,19 +87,12 @@ class CheckedBatch:
 
     def _obs(self, what: str, value: Any, action: Array | None) -> Array:  # noqa: ANN401
         obs = self._fitting(what, value, self._shape, self._dtype, action)
-        spec = self._spec.observation
-        if isinstance(spec, BoxSpec):
-            require_sound(what, obs, spec, self._place, action)
-        elif self._fields:
-            columns = spec.unpack(obs)
-            for name, box in self._fields:
-                field = f"field {name!r} of the {what}"
-                require_sound(field, columns[name], box, self._place, action)
+        self._values.sound_obs(what, obs, action)
         return obs
 
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
         numbers = self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
-        require_finite(what, numbers, self._place, action)
+        self._values.finite(what, numbers, action)
         return numbers
 
     def _flags(self, what: str, value: Any) -> BoolArray:  # noqa: ANN401
@@ -134,71 +126,81 @@ class CheckedBatch:
             )
         return converted
 
-    def _place(self, env_id: int) -> str:
+
+class ValueChecks:
+    """What every batch checks of numbers in the right shape; cheap, as it is done at every step."""
+
+    def __init__(self, name: str, n_envs: int, observation: BoxSpec | PackedSpec) -> None:
+        self._name = name
+        self._n_envs = n_envs
+        self._observation = observation
+        fields = () if isinstance(observation, BoxSpec) else observation.fields
+        self._doubtful = [
+            (name, box)
+            for name, box in fields
+            if np.dtype(box.dtype).kind == "f" or box.categorical
+        ]
+
+    def place(self, env_id: int) -> str:
+        """Name an environment for people."""
         return f"environment {env_id} of {self._n_envs} ({self._name})"
 
+    def sound_obs(
+        self, what: str, obs: Array, action: Array | None, env_ids: Array | None = None
+    ) -> None:
+        """Raise if any value of these observations is NaN or infinite, or no choice; see `finite`.
 
-def require_finite(
-    what: str,
-    values: Array,
-    place: Callable[[int], str],
-    action: Array | None,
-    env_ids: Array | None = None,
-) -> None:
-    """Raise `EnvironmentFault` if any value is NaN or infinite.
+        Other numbers may lie beyond the bounds of their space, as many environments let them.
+        """
+        if isinstance(self._observation, BoxSpec):
+            self._sound(what, obs, self._observation, action, env_ids)
+        elif self._doubtful:
+            columns = self._observation.unpack(obs)
+            for name, box in self._doubtful:
+                field = f"field {name!r} of the {what}"
+                self._sound(field, columns[name], box, action, env_ids)
 
-    Args:
-        what: The values' name.
-        values: A row for each environment.
-        place: Names an environment.
-        action: What was done before; None after a reset.
-        env_ids: Of the rows, if they are not those of all environments.
-    """
-    # uint8 images are left out: there is nothing to find, and they are large.
-    # Counting takes half the time of `all` on a small array.
-    if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
-        return
-    wrong = ~np.isfinite(values.reshape(len(values), -1))
-    row, env_id = _first(wrong, env_ids)
-    raise EnvironmentFault(
-        f"{place(env_id)} gave the {what} {shown(values[row])}, of which "
-        f"{int(wrong[row].sum())} of {wrong.shape[1]} values are NaN or infinite"
-        f"{after(None if action is None else action[env_id])}. One such value ruins a model "
-        "for good. Look for a division by zero or an unstable simulation in the environment; "
-        "end the episode before it happens, or wrap the environment to clip the value."
-    )
+    def finite(
+        self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
+    ) -> None:
+        """Raise `EnvironmentFault` if any value is NaN or infinite.
 
+        Args:
+            what: The values' name.
+            values: A row for each environment.
+            action: What was done before; None after a reset.
+            env_ids: Of the rows, if they are not those of all environments.
+        """
+        # uint8 images are left out: there is nothing to find, and they are large.
+        # Counting takes half the time of `all` on a small array.
+        if values.dtype.kind != "f" or np.count_nonzero(np.isfinite(values)) == values.size:
+            return
+        wrong = ~np.isfinite(values.reshape(len(values), -1))
+        row, env_id = _first(wrong, env_ids)
+        raise EnvironmentFault(
+            f"{self.place(env_id)} gave the {what} {shown(values[row])}, of which "
+            f"{int(wrong[row].sum())} of {wrong.shape[1]} values are NaN or infinite"
+            f"{after(None if action is None else action[env_id])}. One such value ruins a model "
+            "for good. Look for a division by zero or an unstable simulation in the environment; "
+            "end the episode before it happens, or wrap the environment to clip the value."
+        )
 
-def may_be_wrong(spec: BoxSpec) -> bool:
-    """Tell whether `require_sound` has anything to look for in such values."""
-    return np.dtype(spec.dtype).kind == "f" or spec.categorical
-
-
-def require_sound(
-    what: str,
-    values: Array,
-    spec: BoxSpec,
-    place: Callable[[int], str],
-    action: Array | None,
-    env_ids: Array | None = None,
-) -> None:
-    """Raise `EnvironmentFault` if a value is not finite, or is to name a choice and names none.
-
-    Takes what `require_finite` takes, and what the values should be.
-    """
-    require_finite(what, values, place, action, env_ids)
-    if not spec.categorical:
-        return
-    wrong = ((values < spec.low) | (values > spec.high)).reshape(len(values), -1)
-    if not wrong.any():
-        return
-    row, env_id = _first(wrong, env_ids)
-    raise EnvironmentFault(
-        f"{place(env_id)} gave the {what} {shown(values[row])}"
-        f"{after(None if action is None else action[env_id])}, and its space has choices from "
-        f"{shown(spec.low)} to {shown(spec.high)}. A network takes what is none of them for "
-        "nothing at all. Make the environment return what its space says, or correct the space."
-    )
+    def _sound(
+        self, what: str, values: Array, spec: BoxSpec, action: Array | None, env_ids: Array | None
+    ) -> None:
+        self.finite(what, values, action, env_ids)
+        if not spec.categorical:
+            return
+        wrong = ((values < spec.low) | (values > spec.high)).reshape(len(values), -1)
+        if not wrong.any():
+            return
+        row, env_id = _first(wrong, env_ids)
+        raise EnvironmentFault(
+            f"{self.place(env_id)} gave the {what} {shown(values[row])}"
+            f"{after(None if action is None else action[env_id])}, and its space has choices from "
+            f"{shown(spec.low)} to {shown(spec.high)}. A network takes what is none of them for "
+            "nothing at all. Make the environment return what its space says, or correct the space."
+        )
 
 
 def _first(wrong: BoolArray, env_ids: Array | None) -> tuple[int, int]:
@@ -230,10 +232,3 @@ def as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
 def after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none
     """Return when something happened, to end a sentence with."""
     return " after reset" if action is None else f" after action {shown(action)}"
-
-
-def _checked_fields(observation: BoxSpec | PackedSpec) -> list[tuple[str, BoxSpec]]:
-    """Return the fields whose values may be wrong, if an observation has fields."""
-    if isinstance(observation, BoxSpec):
-        return []
-    return [(name, box) for name, box in observation.fields if may_be_wrong(box)]

@@ -8,33 +8,21 @@ from typing import Any
 import numpy as np
 
 from asyncrl.core.env import BoxSpec, PackedSpec
-from asyncrl.core.env_checks import (
-    after,
-    as_array,
-    may_be_wrong,
-    require_finite,
-    require_sound,
-    shown,
-)
+from asyncrl.core.env_checks import ValueChecks, after, as_array, shown
 from asyncrl.core.errors import EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.spaces import Parts
 
 
-class Checks:
-    """The checks of one batch of environments; cheap, because they run at every step."""
+class Checks(ValueChecks):
+    """The checks of one batch of Gymnasium's environments."""
 
     def __init__(self, name: str, n_envs: int, spec: BoxSpec | PackedSpec, parts: Parts) -> None:
-        self._name = name
-        self._n_envs = n_envs
+        super().__init__(name, n_envs, spec)
         self._packed = spec if isinstance(spec, PackedSpec) else None
         self._take_apart = parts
         fields = [("", spec)] if isinstance(spec, BoxSpec) else spec.fields
         self._parts = [_Part(field, box) for field, box in fields]
-
-    def place(self, env_id: int) -> str:
-        """Name an environment for people."""
-        return f"environment {env_id} of {self._n_envs} ({self._name})"
 
     def stack(self, rows: Sequence[Any], env_ids: Sequence[int], action: Array | None) -> Array:
         """Return observations as one new array, or raise if any does not fit its space."""
@@ -103,27 +91,6 @@ class Checks:
             )
         return array
 
-    def sound_obs(
-        self, what: str, obs: Array, action: Array | None, env_ids: Array | None = None
-    ) -> None:
-        """Raise if any value of these observations is NaN or infinite, or no choice; see `finite`.
-
-        Other numbers may lie beyond the bounds of their space, as many environments let them.
-        """
-        if self._packed is None:
-            require_sound(what, obs, self._parts[0].spec, self.place, action, env_ids)
-            return
-        for part, values in zip(self._parts, self._packed.unpack(obs).values(), strict=True):
-            if part.may_be_wrong:
-                field = f"field {part.name!r} of the {what}"
-                require_sound(field, values, part.spec, self.place, action, env_ids)
-
-    def finite(
-        self, what: str, values: Array, action: Array | None, env_ids: Array | None = None
-    ) -> None:
-        """Raise if any value is NaN or infinite; `env_ids` are the rows', if not all of them."""
-        require_finite(what, values, self.place, action, env_ids)
-
     def _problem(self, obs: Any, lead: tuple[int, ...], action: Any) -> str | None:  # noqa: ANN401
         """Say what is wrong with an observation, or with a batch of them, and what would help.
 
@@ -154,8 +121,6 @@ class _Part:
         self.name = name
         self.shape = spec.shape
         self.dtype = np.dtype(spec.dtype)
-        self.spec = spec
-        self.may_be_wrong = may_be_wrong(spec)
 
     def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
         """Tell, at once, whether a batch is just what is promised: most are, at every step."""
