@@ -11,12 +11,11 @@ from functools import partial
 from typing import Any
 
 from benchmarks.common import ROOT
-from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
-from benchmarks.learning.tasks import CASES, TASKS, Case, missing
-from benchmarks.learning.training import FINAL_SEED, settings_of
+from benchmarks.learning.tasks import CASES, DUELS, OURS, PEERS, TASKS, Case, Duel, absent, missing
+from benchmarks.learning.training import settings_of
 
 _SLACK_S = 600.0
 """For imports, for building, and for evaluating in the end."""
@@ -79,7 +78,7 @@ class Piece:
             seed=self.seed,
             settings=self.settings(),
             origin=started,
-            **json.loads(done.stdout.splitlines()[-1]),
+            **_fields(json.loads(done.stdout.splitlines()[-1])),
         )
 
 
@@ -117,7 +116,7 @@ def _of_case(case: Case, mode: str, seed: int, max_env_steps: int) -> Piece:
         seed=seed,
         reason=missing(case),
         settings=lambda: settings_of(case.config(seed, max_env_steps), mode),
-        command=_command(sys.executable, "training", arguments),
+        command=_command(sys.executable, "learning.training", arguments),
         limit_s=TASKS[case.task].max_seconds + _SLACK_S,
     )
 
@@ -129,23 +128,24 @@ def _of_offline_case(case: OfflineCase, seed: int) -> Piece:
         seed=seed,
         reason=missing_offline(case),
         settings=partial(case.plain, seed),
-        command=_command(sys.executable, "offline", [case.name, "--seed", seed]),
+        command=_command(sys.executable, "learning.offline", [case.name, "--seed", seed]),
         limit_s=TASKS[case.task].max_seconds + _SLACK_S,
     )
 
 
 def _of_duel(duel: Duel, side: str, seed: int) -> Piece:
     task = TASKS[duel.task]
+    settings: Callable[[], Mapping[str, Any]]
     if side == OURS:
-        settings: Callable[[], Mapping[str, Any]]
         settings = partial(_our_settings, duel, seed)
-        command = _command(sys.executable, "duels", [duel.name, "--seed", seed])
+        command = _command(
+            sys.executable, "learning.training", [duel.name, "--mode", OURS, "--seed", seed]
+        )
     else:
         settings = partial(dict, env=task.env, env_steps=duel.env_steps)
         python = str(ROOT / ".peers" / side / "bin" / "python")
-        arguments = [duel.algorithm, "--env", task.env, "--env-steps", duel.env_steps]
-        arguments += ["--episodes", task.episodes, "--first-episode", FINAL_SEED, "--seed", seed]
-        command = _command(python, f"peer_{side}", arguments)
+        arguments = [f"score-{duel.algorithm}", "--env", task.env, "--env-steps", duel.env_steps]
+        command = _command(python, f"peers.{side}", [*arguments, "--seed", seed])
     return Piece(
         name=duel.name,
         mode=side,
@@ -162,4 +162,13 @@ def _our_settings(duel: Duel, seed: int) -> Mapping[str, Any]:
 
 
 def _command(python: str, script: str, arguments: list[Any]) -> tuple[str, ...]:
-    return (python, "-m", f"benchmarks.learning.{script}", *map(str, arguments))
+    return (python, "-m", f"benchmarks.{script}", *map(str, arguments))
+
+
+def _fields(printed: dict[str, Any]) -> dict[str, Any]:
+    """Return fields of `Run`; what a peer prints has more."""
+    if "peer" not in printed:
+        return printed
+    details = {"version": printed["version"], "settings": printed["settings"]}
+    names = ("score", "score_std", "wall_s", "env_steps")
+    return {"details": details, **{name: printed[name] for name in names}}

@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.bench.result import title
-from benchmarks.learning.duels import DUELS, OURS, PEERS, Duel, absent
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run
-from benchmarks.learning.tasks import CASES, TASKS, Case, missing
+from benchmarks.learning.tasks import CASES, DUELS, OURS, PEERS, TASKS, Case, Duel, absent, missing
 
 MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end of learning -->"
 

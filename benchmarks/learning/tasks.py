@@ -7,12 +7,15 @@ otherwise stands here beside the task's name, as the flags of `asyncrl train` wo
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from asyncrl.agents.parts.exploration import EpsilonLadder
+from asyncrl.training.config import EvaluationConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig
+from benchmarks.common import ROOT
 from benchmarks.learning.networks import shallow
 
 _ENVIRONMENTS = "benchmarks.learning.environments"
@@ -255,12 +258,60 @@ CASES: tuple[Case, ...] = (
 """In the order in which they are run: what takes long comes last."""
 
 
-def case_of(name: str) -> Case:
+OURS = "asyncrl"
+PEERS = ("sb3", "tianshou")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duel(Case):
+    """A case that several frameworks train for as many environment steps, and are tuned for it.
+
+    The peers have the settings of Stable-Baselines3's zoo, asyncrl its preset and what stands here.
+    """
+
+    env_steps: int
+
+    def config(self, seed: int, max_env_steps: int = 0) -> RunConfig:
+        """Return asyncrl's settings: those of a case, for so many steps and without evaluations."""
+        return replace(
+            super(Duel, self).config(seed),
+            max_env_steps=max_env_steps or self.env_steps,
+            stop_at_return=None,
+            evaluation=EvaluationConfig(where="off"),
+        )
+
+
+DUELS: tuple[Duel, ...] = (
+    Duel(
+        algorithm="dqn",
+        task="cartpole",
+        env_steps=50_000,
+        settings={  # the zoo's, but for n_step 5, double, environments
+            "agent.hidden": (256, 256),
+            "agent.learning_rate": 2.3e-3,
+            "agent.loss": "huber",
+            "agent.tau": 0.0,
+            "agent.target_interval_opt_steps": 128,
+            "agent.exploration": EpsilonLadder(base=0.04, alpha=0.0, decay_env_steps=8000),
+            "trainer.batch_size": 64,
+            "trainer.sync_interval_opt_steps": 16,
+            "limiter.samples_per_insert": 32.0,
+        },
+    ),
+    Duel(algorithm="ppo", task="cartpole", env_steps=100_000),
+    Duel(algorithm="sac", task="pendulum", env_steps=20_000),
+    Duel(algorithm="td3", task="pendulum", env_steps=20_000),
+)
+"""The steps are those that the zoo's settings are for. DQN's preset is for the shortest time, and
+learns from each step an eighth as often."""
+
+
+def case_of(name: str, cases: Sequence[Case] = CASES) -> Case:
     """Return the case of this name."""
-    for case in CASES:
+    for case in cases:
         if case.name == name:
             return case
-    raise ValueError(f"there is no {name}; there are {', '.join(case.name for case in CASES)}")
+    raise ValueError(f"there is no {name}; there are {', '.join(case.name for case in cases)}")
 
 
 def missing(case: Case) -> str:
@@ -270,6 +321,13 @@ def missing(case: Case) -> str:
         return f"package {needs} missing"
     name = case.preset or case.algorithm
     return "" if name in preset_lines() else f"preset {name} missing"
+
+
+def absent(duel: Duel, side: str) -> str:
+    """Say why a side cannot take part here; nothing if it can."""
+    if side == OURS:
+        return missing(duel)
+    return "" if (ROOT / ".peers" / side / "bin" / "python").exists() else f"no .peers/{side}"
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:

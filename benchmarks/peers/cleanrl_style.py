@@ -5,7 +5,8 @@ Shows what a framework costs and what it is worth. Runs wherever torch and gymna
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -20,46 +21,28 @@ from benchmarks.peers.interface import (
     PENDULUM,
     REPLAY_ROWS,
     SIZES,
+    UPDATES,
+    ZOO_DQN,
+    ZOO_SAC,
     Request,
     Sizes,
+    Stage,
+    Training,
+    Work,
+    by_turns,
     make_rows,
     make_vector,
     measure_once,
-    rate,
-    report,
+    once,
+    stepping,
 )
-from benchmarks.peers.race import GOALS, Race
 
-SAMPLING: dict[str, dict[str, Any]] = {
+ENVS: dict[str, dict[str, Any]] = {
     CARTPOLE: {"kind": "sync", "envs": 64, "threads": 1},
     CHEETAH: {"kind": "async", "envs": 8, "threads": 1},
     ATARI: {"kind": "ale", "envs": 8, "threads": 1},
 }
-ENV: dict[str, dict[str, Any]] = SAMPLING
 """Gymnasium's own vector environments, and for Atari that of ale_py."""
-
-DQN_SETTINGS: dict[str, Any] = {
-    "learning_rate": 2.3e-3,
-    "batch": 64,
-    "hidden": [256, 256],
-    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
-    "target_every": 128,
-    "learning_starts": 1000,
-    "env_steps": 256,
-    "opt_steps": 128,
-    "decay_env_steps": 8000,
-    "threads": 1,
-}
-SAC_SETTINGS: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "batch": 256,
-    "hidden": [256, 256],
-    "learning_starts": 100,
-    "env_steps": 1,
-    "opt_steps": 1,
-    "threads": 2,
-}
-"""Those that Stable-Baselines3 is tuned with."""
 
 
 def make_actor(env: Any) -> Callable[[Array], Array]:  # noqa: ANN401  # either of two
@@ -85,12 +68,10 @@ def make_actor(env: Any) -> Callable[[Array], Array]:  # noqa: ANN401  # either 
     return draw
 
 
-def sampling(asked: Request) -> None:
+def sampling(asked: Request) -> Work:
     """Write what the policy meets into arrays."""
-    settings = {**SAMPLING[asked.env], **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    env = make_vector(asked.env, settings["kind"], settings["envs"])
-    act, n, steps = make_actor(env), int(settings["envs"]), 128
+    env = make_vector(asked.env, asked.settings["kind"], asked.settings["envs"])
+    act, n, steps = make_actor(env), int(asked.settings["envs"]), 128
     obs, _ = env.reset(seed=asked.seed)
     kept = [np.zeros((steps, *np.shape(a)), a.dtype) for a in (obs, obs, env.action_space.sample())]
     numbers = np.zeros((steps, 3, n), np.float32)
@@ -105,84 +86,51 @@ def sampling(asked: Request) -> None:
             obs = after
         return steps * n
 
-    value = rate(turn, asked.seconds)
-    env.close()
-    _report(asked, value, settings)
+    return Work(turn=turn, close=env.close)
 
 
-def environment(asked: Request) -> None:
+def environment(asked: Request) -> Work:
     """Step environments with actions drawn beforehand."""
-    settings = {**ENV[asked.env], **asked.settings}
-    env = make_vector(asked.env, settings["kind"], settings["envs"])
+    n = int(asked.settings["envs"])
+    env = make_vector(asked.env, asked.settings["kind"], n)
     env.reset(seed=asked.seed)
     env.action_space.seed(asked.seed)
-    actions = [env.action_space.sample() for _ in range(100)]
-
-    def turn() -> int:
-        for action in actions:
-            env.step(action)
-        return len(actions) * int(settings["envs"])
-
-    value = rate(turn, asked.seconds)
-    env.close()
-    _report(asked, value, settings)
+    return replace(stepping(env.step, env.action_space.sample, n), close=env.close)
 
 
-def updates(asked: Request) -> None:
+def updates(asked: Request) -> Work:
     """Optimise from a full replay."""
-    sizes, discrete = SIZES[asked.stage], asked.stage == "updates-dqn"
-    settings = {"threads": asked.threads or 1, "rows": REPLAY_ROWS, **asked.settings}
-    torch.set_num_threads(settings["threads"])
-    torch.manual_seed(asked.seed)
-    replay = Replay(settings["rows"], sizes, discrete=discrete, seed=asked.seed)
-    for name, column in make_rows(sizes, settings["rows"], discrete=discrete).items():
+    sizes, n_rows = SIZES[asked.stage], asked.settings["rows"]
+    replay = Replay(n_rows, sizes, discrete=asked.discrete, seed=asked.seed)
+    for name, column in make_rows(sizes, n_rows, discrete=asked.discrete).items():
         replay.columns[name][:] = column
-    replay.rows = settings["rows"]
-    learner = (DQN if discrete else SAC)(sizes, 3e-4)
-
-    def turn() -> int:
-        learner.update(replay.sample(sizes.batch))
-        return 1
-
-    _report(asked, rate(turn, asked.seconds), settings)
+    replay.rows = n_rows
+    learner = (DQN if asked.discrete else SAC)(sizes, 3e-4)
+    return Work(turn=once(lambda: learner.update(replay.sample(sizes.batch))))
 
 
-def score(asked: Request) -> None:
-    """Train with one environment until the score is reached."""
-    goal, discrete = GOALS[asked.stage], asked.stage == "score-dqn"
-    settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    torch.manual_seed(asked.seed)
-    env = gymnasium.make(goal.env)
+def training(asked: Request) -> Training:
+    """Train with one environment."""
+    settings = asked.settings
+    env = gymnasium.make(asked.env)
     env.action_space.seed(asked.seed)
-    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[goal.env]
+    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[asked.env]
     hidden = (settings["hidden"][0], settings["hidden"][1])
     sizes = Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"])
-    replay = Replay(REPLAY_ROWS, sizes, discrete=discrete, seed=asked.seed)
-    if discrete:
+    replay = Replay(REPLAY_ROWS, sizes, discrete=asked.discrete, seed=asked.seed)
+    if asked.discrete:
         learner: DQN | SAC = DQN(sizes, settings["learning_rate"], settings["target_every"])
     else:
         learner = SAC(sizes, settings["learning_rate"], limit=2.0)
     walk = Walk(env, learner, settings, asked.seed)
-    race = Race(goal, asked.seconds)
-    opt_steps = 0
-    while not race.over(learner.greedy, opt_steps):
+
+    def collect() -> int:
         for _ in range(settings["env_steps"]):
             replay.add(**walk.step())
-        if replay.rows < settings["learning_starts"]:
-            continue
-        for _ in range(settings["opt_steps"]):
-            learner.update(replay.sample(settings["batch"]))
-            opt_steps += 1
-    report(
-        asked,
-        peer="cleanrl_style",
-        version=torch.__version__,
-        value=race.seconds,
-        settings=settings,
-        note=race.note(),
-        details=race.details(replay.rows, opt_steps),
-    )
+        return int(settings["env_steps"])
+
+    run = by_turns(settings, collect, lambda: learner.update(replay.sample(settings["batch"])))
+    return Training(run=run, act=learner.greedy)
 
 
 class Walk:
@@ -192,7 +140,7 @@ class Walk:
         self,
         env: Any,  # noqa: ANN401  # of any kind
         learner: DQN | SAC,
-        settings: dict[str, Any],
+        settings: Mapping[str, Any],
         seed: int,
     ) -> None:
         self._env = env
@@ -234,19 +182,17 @@ class Walk:
         return action * self._env.action_space.high
 
 
-def _report(asked: Request, value: float, settings: dict[str, Any]) -> None:
-    report(asked, peer="cleanrl_style", version=torch.__version__, value=value, settings=settings)
-
-
-STAGES = {
-    "sampling": sampling,
-    "env": environment,
-    "updates-sac": updates,
-    "updates-dqn": updates,
-    "score-dqn": score,
-    "score-sac": score,
-}
-
-
 if __name__ == "__main__":
-    measure_once(__doc__, STAGES)
+    measure_once(
+        "cleanrl_style",
+        torch.__version__,
+        __doc__,
+        {
+            "sampling": Stage(sampling, ENVS),
+            "env": Stage(environment, ENVS),
+            "updates-sac": Stage(updates, UPDATES),
+            "updates-dqn": Stage(updates, UPDATES),
+            "score-dqn": Stage(training, ZOO_DQN),
+            "score-sac": Stage(training, ZOO_SAC),
+        },
+    )

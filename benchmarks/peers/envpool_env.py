@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -24,9 +23,9 @@ from benchmarks.peers.interface import (
     CARTPOLE,
     CHEETAH,
     Request,
+    Stage,
+    Work,
     measure_once,
-    rate,
-    report,
 )
 
 Array = npt.NDArray[Any]
@@ -40,31 +39,21 @@ TURN_STEPS = 50
 """Between two looks at the clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How environments are spread."""
-
-    envs: int
-    batch: int
-    """How many are waited for. Less than `envs` lets the others step meanwhile."""
-
-    env_threads: int
-    threads: int = 1
-    """Of torch. With two, and stepping meanwhile, they fight with those of EnvPool for the cores;
-    CartPole, 256 environments in batches of 128: 1,390,000 with one, 5,300 with two."""
-
-
-ENV: Mapping[str, Settings] = {
-    CARTPOLE: Settings(envs=1024, batch=1024, env_threads=1),
-    CHEETAH: Settings(envs=64, batch=32, env_threads=2),
-    ATARI: Settings(envs=32, batch=32, env_threads=2),
+ENV: dict[str, dict[str, Any]] = {
+    CARTPOLE: {"envs": 1024, "batch": 1024, "env_threads": 1, "threads": 1},
+    CHEETAH: {"envs": 64, "batch": 32, "env_threads": 2, "threads": 1},
+    ATARI: {"envs": 32, "batch": 32, "env_threads": 2, "threads": 1},
 }
-SAMPLING: Mapping[str, Settings] = {
-    CARTPOLE: Settings(envs=256, batch=128, env_threads=1),
-    CHEETAH: Settings(envs=32, batch=16, env_threads=2),
-    ATARI: Settings(envs=64, batch=64, env_threads=2),
+SAMPLING: dict[str, dict[str, Any]] = {
+    CARTPOLE: {"envs": 256, "batch": 128, "env_threads": 1, "threads": 1},
+    CHEETAH: {"envs": 32, "batch": 16, "env_threads": 2, "threads": 1},
+    ATARI: {"envs": 64, "batch": 64, "env_threads": 2, "threads": 1},
 }
-"""Fastest of those tried, in env steps/s on two cores that did other things as well:
+"""How environments are spread. `batch` is how many are waited for: less than `envs` lets the others
+step meanwhile. With two threads of torch, those fight with EnvPool's for the cores; CartPole, 256
+environments in batches of 128: 1,390,000 with one, 5,300 with two.
+
+Fastest of those tried, in env steps/s on two cores that did other things as well:
 
 Alone: CartPole 16 176,000, 64 382,000, 256 976,000, 1024 1,356,000, 4096 663,000; HalfCheetah 8
 36,300, 32 33,800, 64 in halves 39,600 to 70,200, 256 in halves 21,400; Pong 8 2,800, 16 in halves
@@ -135,34 +124,22 @@ def make_turn(envs: Any, act: Act, batch: int) -> Callable[[], int]:  # noqa: AN
     return meanwhile
 
 
-def choose_settings(asked: Request) -> Settings:
-    """Return the fastest known, or those that were asked for."""
-    found = (ENV if asked.stage == "env" else SAMPLING)[asked.env]
-    threads = asked.threads or found.threads
-    return replace(found, **{"threads": threads, **asked.settings})
-
-
-def measure(asked: Request) -> None:
+def measure(asked: Request) -> Work:
     """Step environments, with the policy in the loop or with actions drawn beforehand."""
-    settings = choose_settings(asked)
-    torch.set_num_threads(settings.threads)
-    torch.manual_seed(asked.seed)
+    settings = asked.settings
     envs = envpool.make(
         TASKS[asked.env],
         env_type="gymnasium",
-        num_envs=settings.envs,
-        batch_size=settings.batch,
-        num_threads=settings.env_threads,
+        num_envs=settings["envs"],
+        batch_size=settings["batch"],
+        num_threads=settings["env_threads"],
         seed=asked.seed,
     )
     act = make_act(asked.env, envs)
     if asked.stage == "env":
-        drawn = drawn_actions(asked, envs.action_space, settings.batch)
+        drawn = drawn_actions(asked, envs.action_space, settings["batch"])
         act = partial(next_of, itertools.cycle(drawn))
-    value = rate(make_turn(envs, act, settings.batch), asked.seconds)
-    envs.close()
-    version: str = envpool.__version__
-    report(asked, peer="envpool", version=version, value=value, settings=asdict(settings))
+    return Work(turn=make_turn(envs, act, settings["batch"]), close=envs.close)
 
 
 def drawn_actions(asked: Request, space: Any, batch: int) -> list[Array]:  # noqa: ANN401  # see above
@@ -177,14 +154,7 @@ def next_of(actions: Iterator[Array], _obs: Array) -> Array:
     return next(actions)
 
 
-STAGES = {"sampling": measure, "env": measure}
-
-
-def main() -> None:
-    """Measure once and print one JSON line."""
-    warnings.filterwarnings("ignore", "WARN: Box|.*precision lowered", UserWarning)
-    measure_once(__doc__, STAGES)
-
-
 if __name__ == "__main__":
-    main()
+    warnings.filterwarnings("ignore", "WARN: Box|.*precision lowered", UserWarning)
+    stages = {"sampling": Stage(measure, SAMPLING), "env": Stage(measure, ENV)}
+    measure_once("envpool", envpool.__version__, __doc__, stages)

@@ -1,14 +1,16 @@
-"""What every script of this folder takes, prints and measures with.
+"""What every script of this folder describes, and what measures it.
 
     python -m benchmarks.peers.PEER STAGE [--env ID] [--seconds S] [--seed N] [--threads N]
 
-prints one JSON object as its last line. Imports nothing of asyncrl, and nothing that one of the
-peers' virtual environments may lack.
+prints one JSON object as its last line. A script says how one turn is taken, or how a training goes
+on; threads, seeds, warming up, clocks and reports are here. Imports nothing of asyncrl, and nothing
+that one of the peers' virtual environments may lack.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -48,8 +50,39 @@ UNITS: Mapping[str, str] = {
 REPLAY_ROWS = 100_000
 """In the replay that updates are measured from."""
 
+UPDATES = {"threads": 1, "rows": REPLAY_ROWS}
+"""Settings of the stages `updates-...`."""
+
 PER_ROWS = 1_000_000
 PER_BATCH = 256
+PER = {"alpha": 0.6, "beta": 0.4, "threads": 1}
+"""Settings of the stage `per`."""
+
+ZOO_DQN: Mapping[str, Any] = {
+    "learning_rate": 2.3e-3,
+    "batch": 64,
+    "hidden": [256, 256],
+    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
+    "target_every": 128,
+    "learning_starts": 1000,
+    "env_steps": 256,
+    "opt_steps": 128,
+    "decay_env_steps": 8000,
+    "threads": 1,
+}
+ZOO_SAC: Mapping[str, Any] = {
+    "learning_rate": 1e-3,
+    "batch": 256,
+    "hidden": [256, 256],
+    "learning_starts": 100,
+    "env_steps": 1,
+    "opt_steps": 1,
+    "threads": 2,
+}
+"""Those that Stable-Baselines3 is tuned with: better than the examples' own of other peers."""
+
+Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
+"""A batch of observations -> the greedy actions, as the environment takes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,83 +128,103 @@ class Request:
     """Of measuring; or, for a time to a score, when to give up."""
 
     seed: int
-    threads: int
-    """Of torch; 0 leaves them to the script, which knows how many are fastest."""
+    env_steps: int = 0
+    """Of a training that ends after so many, and not at a score."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Instead of those that the script has found to be fastest; for a sweep."""
+    """Those of the stage, and in their place what the command line says."""
+
+    @property
+    def discrete(self) -> bool:
+        """Tell whether the stage is one of DQN's."""
+        return self.stage.endswith("dqn")
 
 
-def request(description: str | None, stages: Mapping[str, object]) -> Request:
-    """Read the command line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Something that can be done again and again, and says each time how much it was."""
 
-    Args:
-        description: The first line of it is shown.
-        stages: What the script can measure.
-    """
+    turn: Callable[[], int]
+    close: Callable[[], object] = lambda: None
+    warm_up_s: float = 1.0
+    note: str = ""
+    """What a reader must know to understand the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Something that learns."""
+
+    run: Callable[[Callable[[int, int], bool], int], None]
+    """Trains until it is told that it is over, given environment and optimisation steps so far; or
+    for so many environment steps, if that is not 0."""
+
+    act: Act
+    """The greedy policy, as it is by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a script can measure."""
+
+    make: Callable[[Request], Work | Training | Mapping[str, Any]]
+    """Makes ready what is measured; or measures it, and returns value, note and details."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Or environment -> settings; the fastest that are known here."""
+
+
+def measure_once(
+    peer: str, version: str, description: str | None, stages: Mapping[str, Stage]
+) -> None:
+    """Measure what the command line asks for, and print it as one line of JSON."""
+    asked = _request(description, stages)
+    if "threads" in asked.settings:
+        import torch  # noqa: PLC0415  # not all peers have it
+
+        torch.set_num_threads(asked.settings["threads"])
+        torch.manual_seed(asked.seed)
+    np.random.seed(asked.seed)  # noqa: NPY002  # where some peers draw from
+    made = stages[asked.stage].make(asked)
+    result: dict[str, Any] = {"peer": peer, "version": version, "stage": asked.stage}
+    result |= {"env": asked.env, "settings": dict(asked.settings), "note": "", "details": {}}
+    if isinstance(made, Training):
+        from benchmarks.peers.race import race_to_score, train_for  # noqa: PLC0415  # as above
+
+        measure = train_for if asked.env_steps else race_to_score
+        result |= measure(asked, made)
+    elif isinstance(made, Work):
+        result |= {"value": rate(made.turn, asked.seconds, made.warm_up_s), "note": made.note}
+        made.close()
+    else:
+        result |= made
+    print(json.dumps({**result, "unit": UNITS.get(asked.stage, "")}), flush=True)
+
+
+def _request(description: str | None, stages: Mapping[str, Stage]) -> Request:
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("stage", choices=sorted(stages))
     parser.add_argument("--env", default="", help="the stage's own by default")
     parser.add_argument("--seconds", type=float, default=0.0, help="3 by default; 90 to a score")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=0, help="0: as many as are fastest")
+    parser.add_argument("--env-steps", type=int, default=0, help="train for so many, and be scored")
     parser.add_argument("--settings", type=json.loads, default={}, help="JSON, for a sweep")
     args = parser.parse_args()
-    env = args.env or STAGES[args.stage][0]
-    if env not in STAGES[args.stage]:
-        parser.error(f"{args.stage} is measured on {', '.join(STAGES[args.stage])}, not on {env}")
-    seconds = args.seconds or (90.0 if args.stage.startswith("score") else 3.0)
+    known = STAGES.get(args.stage, ())
+    env = args.env or known[0]
+    if env not in known and not args.env_steps:
+        parser.error(f"{args.stage} is measured on {', '.join(known)}, not on {env}")
+    settings = stages[args.stage].settings
+    threads = {"threads": args.threads} if args.threads else {}
     return Request(
         stage=args.stage,
         env=env,
-        seconds=seconds,
+        seconds=args.seconds or (90.0 if args.stage.startswith("score") else 3.0),
         seed=args.seed,
-        threads=args.threads,
-        settings=args.settings,
+        env_steps=args.env_steps,
+        settings={**settings.get(env, settings), **threads, **args.settings},
     )
-
-
-def measure_once(
-    description: str | None, stages: Mapping[str, Callable[[Request], object]]
-) -> None:
-    """Measure what the command line asks for; the stage prints its JSON line."""
-    asked = request(description, stages)
-    stages[asked.stage](asked)
-
-
-def report(
-    asked: Request,
-    *,
-    peer: str,
-    version: str,
-    value: float | None,
-    settings: Mapping[str, object],
-    note: str = "",
-    details: Mapping[str, object] | None = None,
-) -> None:
-    """Print the result.
-
-    Args:
-        asked: What was measured.
-        peer: Whose speed it is.
-        version: Of the peer.
-        value: In the unit of the stage; None if there is none.
-        settings: What it was measured with.
-        note: What a reader must know to understand the value, or why there is none.
-        details: More numbers.
-    """
-    result = {
-        "peer": peer,
-        "version": version,
-        "stage": asked.stage,
-        "env": asked.env,
-        "value": value,
-        "unit": UNITS[asked.stage],
-        "settings": dict(settings),
-        "note": note,
-        "details": dict(details or {}),
-    }
-    print(json.dumps(result), flush=True)
 
 
 def rate(turn: Callable[[], int], seconds: float, warm_up_s: float = 1.0) -> float:
@@ -184,6 +237,52 @@ def rate(turn: Callable[[], int], seconds: float, warm_up_s: float = 1.0) -> flo
     while (elapsed := time.perf_counter() - began) < seconds or not count:
         count += turn()
     return count / elapsed
+
+
+def once(work: Callable[[], object]) -> Callable[[], int]:
+    """Return a turn in which something is done once."""
+
+    def turn() -> int:
+        work()
+        return 1
+
+    return turn
+
+
+def stepping(step: Callable[[Any], object], draw: Callable[[], Any], n_envs: int) -> Work:
+    """Return the stepping of environments with actions that are drawn beforehand."""
+    actions = [draw() for _ in range(100)]
+
+    def turn() -> int:
+        for action in actions:
+            step(action)
+        return len(actions) * n_envs
+
+    return Work(turn=turn)
+
+
+def prioritizing(
+    sample: Callable[[], Any], update: Callable[[Any, npt.NDArray[np.float32]], object]
+) -> Work:
+    """Return the sampling by priority, and setting the priorities of what was sampled."""
+    errors = itertools.cycle(np.random.default_rng(0).random((100, PER_BATCH)).astype(np.float32))
+    return Work(turn=once(lambda: update(sample(), next(errors))))
+
+
+def by_turns(
+    settings: Mapping[str, Any], collect: Callable[[], int], update: Callable[[], object]
+) -> Callable[[Callable[[int, int], bool], int], None]:
+    """Return a training that collects, learns, and so on, once it has collected enough."""
+
+    def run(over: Callable[[int, int], bool], env_steps: int) -> None:
+        made = learned = 0
+        while not over(made, learned) and not 0 < env_steps <= made:
+            made += collect()
+            for _ in range(settings["opt_steps"] if made >= settings["learning_starts"] else 0):
+                update()
+                learned += 1
+
+    return run
 
 
 def make_env(env_id: str) -> Any:  # noqa: ANN401  # untyped where this is checked

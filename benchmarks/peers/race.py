@@ -1,9 +1,9 @@
-"""A race to a score: when a peer is evaluated, on which episodes, and what its time is."""
+"""What a training comes to: a time to a score, or a score after so many environment steps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,15 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.peers.interface import CARTPOLE, PENDULUM
+from benchmarks.peers.interface import CARTPOLE, PENDULUM, Act, Request, Training
 
 EPISODES_SEED = 771_763_029
 """Episode i starts from this plus i: the very episodes that asyncrl evaluates on by default."""
 
-Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
-"""A batch of observations -> the greedy actions, as the environment takes them."""
+FINAL_SEED = 1_000_003
+"""The first of the episodes of a final score, which no training has seen."""
+
+FINAL_EPISODES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,59 +42,83 @@ GOALS: Mapping[str, Goal] = {
 class Race:
     """Counts from its construction; evaluations, during which a peer does not train, are apart."""
 
-    def __init__(self, goal: Goal, max_s: float) -> None:
+    def __init__(self, goal: Goal, act: Act, max_s: float) -> None:
         self.scores: list[float] = []
-        self._goal = goal
-        self._max_s = max_s
+        self.reached_s: float | None = None
+        self.evaluations_s = 0.0
+        self.steps = 0, 0
+        self._goal, self._act, self._max_s = goal, act, max_s
         self._envs = [gymnasium.make(goal.env) for _ in range(goal.episodes)]
-        self._evaluations_s = 0.0
         self._next_opt_steps = goal.interval_opt_steps
-        self._reached_s: float | None = None
         self._began = time.perf_counter()
 
-    def over(self, act: Act, opt_steps: int) -> bool:
+    def over(self, env_steps: int, opt_steps: int) -> bool:
         """Evaluate if it is time to, and return whether the race has ended."""
+        self.steps = env_steps, opt_steps
         now = time.perf_counter()
         if opt_steps >= self._next_opt_steps:
             self._next_opt_steps = opt_steps + self._goal.interval_opt_steps
-            score = self._mean_return(act)
+            score = float(returns_of(self._act, self._envs, EPISODES_SEED).mean())
             self.scores.append(round(score, 2))
             before, now = now, time.perf_counter()
-            self._evaluations_s += now - before
+            self.evaluations_s += now - before
             if score >= self._goal.score:
-                self._reached_s = now - self._began
-        return self._reached_s is not None or now - self._began - self._evaluations_s > self._max_s
+                self.reached_s = now - self._began
+        return self.reached_s is not None or now - self._began - self.evaluations_s > self._max_s
 
-    @property
-    def seconds(self) -> float | None:
-        """Until the score was reached, evaluations left out; None if it was not."""
-        return None if self._reached_s is None else self._reached_s - self._evaluations_s
 
-    def details(self, env_steps: int, opt_steps: int) -> dict[str, Any]:
-        """Return what else there is to know."""
-        return {
-            "seconds_with_evaluations": self._reached_s,
-            "env_steps": env_steps,
-            "opt_steps": opt_steps,
-            "scores": self.scores,
-        }
+def race_to_score(asked: Request, training: Training) -> dict[str, Any]:
+    """Train until the score is reached; the value is the time, evaluations left out."""
+    goal = GOALS[asked.stage]
+    race = Race(goal, training.act, asked.seconds)
+    training.run(race.over, 0)
+    env_steps, opt_steps = race.steps
+    value, note = None, ""
+    if race.reached_s is None:
+        best = max(race.scores, default=float("nan"))
+        note = f"not at {goal.score:g} within {asked.seconds:g} s; the best mean was {best:g}"
+    else:
+        value = race.reached_s - race.evaluations_s
+    details = {
+        "seconds_with_evaluations": race.reached_s,
+        "env_steps": env_steps,
+        "opt_steps": opt_steps,
+        "scores": race.scores,
+    }
+    return {"value": value, "note": note, "details": details}
 
-    def note(self) -> str:
-        """Say why there is no time, if there is none."""
-        if self._reached_s is not None:
-            return ""
-        best = max(self.scores, default=float("nan"))
-        return f"not at {self._goal.score:g} within {self._max_s:g} s; the best mean was {best:g}"
 
-    def _mean_return(self, act: Act) -> float:
-        obs = [env.reset(seed=EPISODES_SEED + i)[0] for i, env in enumerate(self._envs)]
-        returns = np.zeros(len(self._envs))
-        running = list(range(len(self._envs)))
-        while running:
-            actions = act(np.stack([obs[i] for i in running]).astype(np.float32, copy=False))
-            for i, action in zip(tuple(running), actions, strict=True):
-                obs[i], reward, terminated, truncated, _ = self._envs[i].step(action)
-                returns[i] += reward
-                if terminated or truncated:
-                    running.remove(i)
-        return float(returns.mean())
+def train_for(asked: Request, training: Training) -> dict[str, Any]:
+    """Train for so many environment steps, and score what came of it on other episodes."""
+    steps = [0]
+
+    def never(env_steps: int, _: int) -> bool:
+        steps[0] = env_steps
+        return False
+
+    began = time.perf_counter()
+    training.run(never, asked.env_steps)
+    wall_s = time.perf_counter() - began
+    envs = [gymnasium.make(asked.env) for _ in range(FINAL_EPISODES)]
+    returns = returns_of(training.act, envs, FINAL_SEED)
+    return {
+        "score": float(returns.mean()),
+        "score_std": float(returns.std()),
+        "wall_s": wall_s,
+        "env_steps": steps[0],
+    }
+
+
+def returns_of(act: Act, envs: list[Any], first_seed: int) -> npt.NDArray[np.float64]:
+    """Play one episode in each environment; return their returns."""
+    obs = [env.reset(seed=first_seed + i)[0] for i, env in enumerate(envs)]
+    returns = np.zeros(len(envs))
+    running = [*range(len(envs))]
+    while running:
+        actions = act(np.stack([obs[i] for i in running]).astype(np.float32, copy=False))
+        for i, action in zip(tuple(running), actions, strict=True):
+            obs[i], reward, terminated, truncated, _ = envs[i].step(action)
+            returns[i] += reward
+            if terminated or truncated:
+                running.remove(i)
+    return returns

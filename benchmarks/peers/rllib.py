@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
 import ray  # type: ignore[import-not-found]  # in the peer's environment alone
 import torch
 from ray.rllib.algorithms.appo import APPOConfig  # type: ignore[import-not-found]
@@ -35,20 +31,24 @@ from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
     CHEETAH,
-    REPLAY_ROWS,
+    PER,
     SIZES,
+    UPDATES,
+    Act,
     Request,
+    Stage,
+    Training,
+    Work,
     measure_once,
-    rate,
-    report,
 )
-from benchmarks.peers.race import GOALS, Race
 from benchmarks.peers.rllib_parts import make_priority_turn, make_update_turn
 
+ROLLOUTS = {"algorithm": "rollouts", "vector": False, "threads": 1}
+
 SAMPLING: dict[str, dict[str, Any]] = {
-    CARTPOLE: {"algorithm": "rollouts", "runners": 2, "envs": 128, "vector": False},
-    CHEETAH: {"algorithm": "rollouts", "runners": 2, "envs": 16, "vector": False},
-    ATARI: {"algorithm": "rollouts", "runners": 2, "envs": 8, "vector": False},
+    CARTPOLE: {"runners": 2, "envs": 128, **ROLLOUTS},
+    CHEETAH: {"runners": 2, "envs": 16, **ROLLOUTS},
+    ATARI: {"runners": 2, "envs": 8, **ROLLOUTS},
 }
 """Among the fastest, in env steps/s on two cores that did other things as well, so that a tenth or
 a quarter says nothing; the best of one or two:
@@ -73,6 +73,7 @@ DQN_SETTINGS: dict[str, Any] = {
     "double_q": True,
     "dueling": True,
     "epsilon": [(0, 1.0), (10_000, 0.02)],
+    "threads": 1,
 }
 
 ALGORITHMS = {"rollouts": PPOConfig, "impala": IMPALAConfig, "appo": APPOConfig}
@@ -94,9 +95,8 @@ def make_pong(_config: object) -> Any:  # noqa: ANN401  # untyped here
     return wrap_atari_for_new_api_stack(gymnasium.make(ATARI, frameskip=1), dim=84, framestack=4)
 
 
-@contextmanager
-def cluster() -> Iterator[None]:
-    """Start Ray on this machine, and stop it."""
+def start() -> None:
+    """Start Ray on this machine."""
     ray.init(
         num_cpus=LOGICAL_CPUS,
         include_dashboard=False,
@@ -105,14 +105,11 @@ def cluster() -> Iterator[None]:
         logging_level="ERROR",
         _temp_dir=tempfile.mkdtemp(prefix="ray-"),
     )
-    try:
-        yield
-    finally:
-        ray.shutdown()
 
 
-def sampler(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
+def sampler(asked: Request) -> Any:  # noqa: ANN401  # untyped here
     """Build the algorithm whose runners are measured, with a 64x64 policy."""
+    settings = asked.settings
     register_env(PONG, make_pong)
     model = DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu")
     if asked.env == ATARI:
@@ -138,10 +135,24 @@ def sampler(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  #
     return config.build_algo()
 
 
-def collect(algorithm: Any, settings: dict[str, Any], seconds: float) -> float:  # noqa: ANN401  # see above
-    """Ask each runner for more as soon as its episodes have arrived."""
+def sampling(asked: Request) -> Work:
+    """Measure the runners, alone or below an algorithm."""
+    start()
+    algorithm = sampler(asked)
+    turn = collecting(algorithm, STEPS_A_REQUEST * asked.settings["envs"])
+    if asked.settings["algorithm"] != "rollouts":
+        turn = training_on(algorithm)
+
+    def close() -> None:
+        algorithm.stop()
+        ray.shutdown()
+
+    return Work(turn=turn, close=close, warm_up_s=WARM_UP_S)
+
+
+def collecting(algorithm: Any, steps: int) -> Callable[[], int]:  # noqa: ANN401  # see above
+    """Return what asks each runner for more as soon as its episodes have arrived."""
     group = algorithm.env_runner_group
-    steps = STEPS_A_REQUEST * settings["envs"]
 
     def ask(runner: int) -> None:
         group.foreach_env_runner_async(
@@ -157,79 +168,39 @@ def collect(algorithm: Any, settings: dict[str, Any], seconds: float) -> float: 
 
     for runner in group.healthy_worker_ids():
         ask(runner)
-    return rate(turn, seconds, WARM_UP_S)
+    return turn
 
 
-def train(algorithm: Any, seconds: float) -> float:  # noqa: ANN401  # see above
-    """Train, and return the steps a second that runners have reported."""
+def training_on(algorithm: Any) -> Callable[[], int]:  # noqa: ANN401  # see above
+    """Return what trains, and says how many steps runners have reported."""
+    before = 0
 
-    def steps_so_far() -> int:
-        return int(algorithm.train()["env_runners"].get("num_env_steps_sampled_lifetime", 0))
+    def turn() -> int:
+        nonlocal before
+        result, was = algorithm.train()["env_runners"], before
+        before = int(result.get("num_env_steps_sampled_lifetime", 0))
+        return before - was
 
-    while not steps_so_far():
-        pass
-    ready = time.perf_counter() + WARM_UP_S
-    while time.perf_counter() < ready:
-        before = steps_so_far()
-    began, after = time.perf_counter(), before
-    while (elapsed := time.perf_counter() - began) < seconds:
-        after = steps_so_far()
-    return (after - before) / elapsed
+    return turn
 
 
-def sampling(asked: Request) -> None:
-    """Measure the runners, alone or below an algorithm."""
-    settings = settings_of(asked)
-    torch.set_num_threads(settings["threads"])
-    with cluster():
-        algorithm = sampler(asked, settings)
-        if settings["algorithm"] == "rollouts":
-            value = collect(algorithm, settings, asked.seconds)
-        else:
-            value = train(algorithm, asked.seconds)
-        algorithm.stop()
-    give(asked, value)
-
-
-def updates(asked: Request) -> None:
+def updates(asked: Request) -> Work:
     """Optimise from a full replay buffer, uniformly sampled."""
-    settings = settings_of(asked)
-    torch.set_num_threads(settings["threads"])
-    discrete = asked.stage == "updates-dqn"
-    with cluster():
-        sizes, rows = SIZES[asked.stage], settings["rows"]
-        turn = make_update_turn(sizes, rows, discrete=discrete, seed=asked.seed)
-        give(asked, rate(turn, asked.seconds))
+    start()
+    sizes, n_rows = SIZES[asked.stage], asked.settings["rows"]
+    turn = make_update_turn(sizes, n_rows, discrete=asked.discrete, seed=asked.seed)
+    return Work(turn=turn, close=ray.shutdown)
 
 
-def prioritized(asked: Request) -> None:
+def prioritized(asked: Request) -> Work:
     """Sample by priority, and set the priorities of what was sampled."""
-    settings = settings_of(asked)
-    turn = make_priority_turn(settings["alpha"], settings["beta"])
-    give(asked, rate(turn, asked.seconds))
+    return Work(turn=make_priority_turn(asked.settings["alpha"], asked.settings["beta"]))
 
 
-def score(asked: Request) -> None:
-    """Train DQN with RLlib's tuned settings until the score is reached."""
-    torch.set_num_threads(settings_of(asked)["threads"])
-    goal = GOALS[asked.stage]
-    chosen = {**DQN_SETTINGS, **asked.settings}
-    with cluster():
-        algorithm = dqn(asked, chosen)
-        opt_steps = env_steps = 0
-        race = Race(goal, asked.seconds)
-        while not race.over(greedy(algorithm), opt_steps):
-            result = algorithm.train()
-            env_steps = int(result["env_runners"]["num_env_steps_sampled_lifetime"])
-            learned = result.get("learners", {}).get("__all_modules__", {})
-            rows = learned.get("num_env_steps_trained_lifetime", 0)
-            opt_steps = int(rows) // chosen["train_batch_size_per_learner"]
-        algorithm.stop()
-    give(asked, race.seconds, note=race.note(), details=race.details(env_steps, opt_steps))
-
-
-def dqn(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
-    """Build DQN on one runner in this process."""
+def training(asked: Request) -> Training:
+    """Train DQN with RLlib's tuned settings, on one runner in this process."""
+    start()
+    settings = {name: value for name, value in asked.settings.items() if name != "threads"}
     model = DefaultModelConfig(
         fcnet_hiddens=[256],
         fcnet_activation="tanh",
@@ -247,60 +218,42 @@ def dqn(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # unt
         .reporting(min_sample_timesteps_per_iteration=100)
         .debugging(seed=asked.seed, log_level="ERROR")
     )
-    return config.build_algo()
+    algorithm = config.build_algo()
+
+    def run(over: Callable[[int, int], bool], env_steps: int) -> None:
+        made = learned = 0
+        while not over(made, learned) and not 0 < env_steps <= made:
+            result = algorithm.train()
+            made = int(result["env_runners"]["num_env_steps_sampled_lifetime"])
+            learner = result.get("learners", {}).get("__all_modules__", {})
+            rows = learner.get("num_env_steps_trained_lifetime", 0)
+            learned = int(rows) // settings["train_batch_size_per_learner"]
+
+    return Training(run=run, act=greedy(algorithm))
 
 
-def greedy(algorithm: Any) -> Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]:  # noqa: ANN401  # see above
+def greedy(algorithm: Any) -> Act:  # noqa: ANN401  # see above
     """Return the policy without exploration."""
 
     @torch.inference_mode()
-    def act(obs: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        chosen: torch.Tensor = algorithm.get_module().forward_inference(
-            {"obs": torch.from_numpy(obs)}
-        )["actions"]
-        return chosen.numpy()
+    def act(obs: Any) -> Any:  # noqa: ANN401  # arrays
+        batch = {"obs": torch.from_numpy(obs)}
+        return algorithm.get_module().forward_inference(batch)["actions"].numpy()
 
     return act
 
 
-def settings_of(asked: Request) -> dict[str, Any]:
-    """Return the fastest known, or those that were asked for."""
-    known = {
-        "sampling": SAMPLING.get(asked.env, {}),
-        "per": {"alpha": 0.6, "beta": 0.4},
-        "score-dqn": DQN_SETTINGS,
-    }.get(asked.stage, {"rows": REPLAY_ROWS})
-    return {**known, "threads": asked.threads or 1, **asked.settings}
-
-
-def give(
-    asked: Request,
-    value: float | None,
-    *,
-    note: str = "",
-    details: dict[str, Any] | None = None,
-) -> None:
-    """Print the result."""
-    report(
-        asked,
-        peer="rllib",
-        version=version("ray"),
-        value=value,
-        settings=settings_of(asked),
-        note=note,
-        details=details,
-    )
-
-
-STAGES = {
-    "sampling": sampling,
-    "updates-dqn": updates,
-    "updates-sac": updates,
-    "per": prioritized,
-    "score-dqn": score,
-}
-
-
 if __name__ == "__main__":
     os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    measure_once(__doc__, STAGES)
+    measure_once(
+        "rllib",
+        version("ray"),
+        __doc__,
+        {
+            "sampling": Stage(sampling, SAMPLING),
+            "updates-dqn": Stage(updates, UPDATES),
+            "updates-sac": Stage(updates, UPDATES),
+            "per": Stage(prioritized, PER),
+            "score-dqn": Stage(training, DQN_SETTINGS),
+        },
+    )

@@ -1,23 +1,15 @@
-"""Sample Factory: its sampler alone, or APPO with its learner.
+"""Sample Factory: its sampler alone, without a learner.
 
 It needs Gymnasium 0.29, so the cheetah is HalfCheetah-v4: the same model, and the same steps.
-`--train_for_seconds` does nothing in 2.1.1 (nobody counts the seconds), so a run with a learner
-ends as a user would end it: with SIGINT.
 """
 
 from __future__ import annotations
 
-import signal
 import tempfile
-import time
 from importlib.metadata import version
 from typing import Any
 
 import gymnasium
-from sample_factory.algo.runners.runner import (  # type: ignore[import-not-found]
-    AlgoObserver,
-    Runner,
-)
 from sample_factory.algo.sampling.simplified_sampling_api import (  # type: ignore[import-not-found]
     SyncSamplingAPI,
 )
@@ -32,30 +24,26 @@ from sample_factory.cfg.arguments import (  # type: ignore[import-not-found]
     parse_sf_args,
 )
 from sample_factory.envs.env_utils import register_env  # type: ignore[import-not-found]
-from sample_factory.train import make_runner  # type: ignore[import-not-found]
 
-from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, measure_once, report
+from benchmarks.peers.interface import ATARI, CARTPOLE, CHEETAH, Request, Stage, Work, measure_once
 
 NAMES = {CARTPOLE: CARTPOLE, CHEETAH: "mujoco_halfcheetah", ATARI: "atari_pong"}
 """Ours -> Sample Factory's, by which it picks its own defaults and wrappers."""
 
 SAMPLING: dict[str, dict[str, Any]] = {
     CARTPOLE: {
-        "learn": False,
         "num_workers": 2,
         "num_envs_per_worker": 64,
         "worker_num_splits": 1,
         "batched_sampling": True,
     },
     CHEETAH: {
-        "learn": False,
         "num_workers": 2,
         "num_envs_per_worker": 32,
         "worker_num_splits": 2,
         "batched_sampling": True,
     },
     ATARI: {
-        "learn": False,
         "num_workers": 2,
         "num_envs_per_worker": 8,
         "worker_num_splits": 2,
@@ -101,11 +89,11 @@ def make_env(name: str, cfg: Any, env_config: Any, render_mode: str | None = Non
     return make_atari_env(name, cfg, env_config, render_mode)
 
 
-def configured(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
+def configured(asked: Request) -> Any:  # noqa: ANN401  # untyped here
     """Return Sample Factory's settings of a 64x64 policy."""
     for name in NAMES.values():
         register_env(name, make_env)
-    given = [f"--{key}={value}" for key, value in settings.items() if key != "learn"]
+    given = [f"--{key}={value}" for key, value in asked.settings.items()]
     argv = [
         f"--env={NAMES[asked.env]}",
         f"--train_dir={tempfile.mkdtemp()}",
@@ -122,67 +110,19 @@ def configured(asked: Request, settings: dict[str, Any]) -> Any:  # noqa: ANN401
     return parse_full_cfg(parser, [*argv, *ARGUMENTS, *given])
 
 
-class Meter(AlgoObserver):  # type: ignore[misc]  # untyped where this is checked
-    """Counts the steps that were learned from, and ends training once that took long enough."""
-
-    def __init__(self, seconds: float) -> None:
-        self.value: float | None = None
-        self._seconds = seconds
-        self._first_s = time.perf_counter()
-        self._began: tuple[float, int] | None = None
-
-    def on_training_step(self, runner: Runner, _iteration: int) -> None:
-        now, steps = time.perf_counter(), sum(runner.env_steps.values())
-        if not steps:
-            return
-        if self._began is None:
-            if now - self._first_s > WARM_UP_S:
-                self._began = now, steps
-            return
-        began_s, before = self._began
-        if now - began_s >= self._seconds and self.value is None:
-            self.value = (steps - before) / (now - began_s)
-            signal.raise_signal(signal.SIGINT)
-
-
-def train(cfg: Any, seconds: float) -> float | None:  # noqa: ANN401  # untyped here
-    """Train with APPO, and return the steps a second that it has learned from."""
-    cfg, runner = make_runner(cfg)
-    meter = Meter(seconds)
-    runner.register_observer(meter)
-    runner.init()
-    runner.run()
-    return meter.value and meter.value / cfg.env_frameskip
-
-
-def sample(cfg: Any, seconds: float) -> float:  # noqa: ANN401  # untyped here
-    """Let the sampler run without a learner, and return the steps a second that it hands over."""
+def sampling(asked: Request) -> Work:
+    """Let the sampler run without a learner, and count the steps that it hands over."""
+    cfg = configured(asked)
     sampler = SyncSamplingAPI(cfg, obtain_env_info_in_a_separate_process(cfg))
     sampler.start()
-    sampler.get_trajectories_sync()
-    ready = time.perf_counter() + WARM_UP_S
-    while time.perf_counter() < ready:
-        sampler.get_trajectories_sync()
-    began, steps = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - began) < seconds:
-        steps += samples_per_trajectory(sampler.get_trajectories_sync())
-    sampler.stop()
-    return steps / elapsed
-
-
-def sampling(asked: Request) -> None:
-    """Measure one of the two."""
-    settings = {**SAMPLING[asked.env], **asked.settings}
-    cfg = configured(asked, settings)
-    report(
-        asked,
-        peer="sample_factory",
-        version=version("sample-factory"),
-        value=(train if settings["learn"] else sample)(cfg, asked.seconds),
-        settings=settings,
+    return Work(
+        turn=lambda: int(samples_per_trajectory(sampler.get_trajectories_sync())),
+        close=sampler.stop,
+        warm_up_s=WARM_UP_S,
         note="HalfCheetah-v4." if asked.env == CHEETAH else "",
     )
 
 
 if __name__ == "__main__":
-    measure_once(__doc__, {"sampling": sampling})
+    stages = {"sampling": Stage(sampling, SAMPLING)}
+    measure_once("sample_factory", version("sample-factory"), __doc__, stages)

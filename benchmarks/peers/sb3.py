@@ -1,23 +1,21 @@
-"""Stable-Baselines3: PPO's rollouts, SAC and DQN.
+"""Stable-Baselines3: PPO's rollouts, and DQN, PPO, SAC and TD3 with the tuned settings of its zoo.
 
 It has no prioritized replay.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import stable_baselines3
-import torch
-from stable_baselines3 import DQN, PPO, SAC
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-)
+from stable_baselines3 import DQN, PPO, SAC, TD3
+from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.logger import configure
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
@@ -27,33 +25,29 @@ from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
     CHEETAH,
-    REPLAY_ROWS,
     SIZES,
+    UPDATES,
     Request,
     Sizes,
+    Stage,
+    Training,
+    Work,
     make_env,
     make_rows,
     measure_once,
-    rate,
-    report,
+    stepping,
 )
-from benchmarks.peers.race import GOALS, Race
 
-SAMPLING: dict[str, dict[str, Any]] = {
-    CARTPOLE: {"processes": False, "envs": 64, "threads": 1},
-    CHEETAH: {"processes": True, "envs": 8, "threads": 1},
-    ATARI: {"processes": True, "envs": 8, "threads": 1},
-}
-ENV: dict[str, dict[str, Any]] = {
+ENVS: dict[str, dict[str, Any]] = {
     CARTPOLE: {"processes": False, "envs": 64, "threads": 1},
     CHEETAH: {"processes": True, "envs": 8, "threads": 1},
     ATARI: {"processes": True, "envs": 8, "threads": 1},
 }
 """Fastest on two cores of those tried: 2 to 64 environments, in one process or in one each."""
 
-# The tuned settings of https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/{dqn,sac}.yml. On
-# Pendulum they are the library's defaults (256x256, batches of 256, an update a step) but for the
-# learning rate. DQN's small batches are slower with more than one thread.
+# https://github.com/DLR-RM/rl-baselines3-zoo, hyperparams/{dqn,ppo,sac,td3}.yml. On Pendulum, SAC's
+# are the library's defaults (256x256, batches of 256, an update a step) but for the learning rate.
+# Small batches are slower with more than one thread.
 DQN_SETTINGS: dict[str, Any] = {
     "learning_rate": 2.3e-3,
     "batch_size": 64,
@@ -66,12 +60,35 @@ DQN_SETTINGS: dict[str, Any] = {
     "exploration_fraction": 0.16,
     "exploration_final_eps": 0.04,
     "policy_kwargs": {"net_arch": [256, 256]},
+    "threads": 1,
 }
 DQN_ENV_STEPS = 50_000
 """Of which exploration decays over a part."""
 
-SAC_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3}
-SAC_THREADS = 2
+PPO_SETTINGS: dict[str, Any] = {
+    "n_steps": 32,
+    "batch_size": 256,
+    "gae_lambda": 0.8,
+    "gamma": 0.98,
+    "n_epochs": 20,
+    "ent_coef": 0.0,
+    "learning_rate": 1e-3,
+    "clip_range": 0.2,
+    "n_envs": 8,
+    "threads": 1,
+}
+"""Learning rate and clipping range fall to 0 over the run."""
+
+SAC_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "threads": 2}
+TD3_SETTINGS: dict[str, Any] = {
+    "gamma": 0.98,
+    "buffer_size": 200_000,
+    "learning_starts": 10_000,
+    "learning_rate": 1e-3,
+    "policy_kwargs": {"net_arch": [400, 300]},
+    "noise_std": 0.1,
+    "threads": 2,
+}
 
 PIXEL_POLICY: dict[str, Any] = {
     "features_extractor_kwargs": {"features_dim": 64},
@@ -80,33 +97,8 @@ PIXEL_POLICY: dict[str, Any] = {
 """64x64 behind the convolutions, which policy and value share."""
 
 N_STEPS = 128
-WARM_UP_ROLLOUTS = 2
 CHUNK_OPT_STEPS = 50
 FOREVER = 2**40
-
-
-class RolloutTimer(BaseCallback):  # type: ignore[misc]  # untyped where this is checked
-    """Times each rollout, and ends training once enough of them were timed."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.rollouts_s: list[float] = []
-        self._left_s = seconds
-        self._warm_up = WARM_UP_ROLLOUTS
-
-    def _on_rollout_start(self) -> None:
-        self._began = time.perf_counter()
-
-    def _on_step(self) -> bool:
-        return self._left_s > 0
-
-    def _on_rollout_end(self) -> None:
-        elapsed = time.perf_counter() - self._began
-        if self._warm_up:
-            self._warm_up -= 1
-            return
-        self.rollouts_s.append(elapsed)
-        self._left_s -= elapsed
 
 
 class ShapesOnly(gymnasium.Env[Any, Any]):
@@ -119,77 +111,61 @@ class ShapesOnly(gymnasium.Env[Any, Any]):
             self.action_space = gymnasium.spaces.Discrete(sizes.actions)
 
 
-def make_vec_env(env_id: str, settings: dict[str, Any]) -> Any:  # noqa: ANN401  # untyped here
+def make_envs(asked: Request) -> Any:  # noqa: ANN401  # untyped here
     """Return environments without `Monitor`, which nobody reads here."""
-    vec_env = SubprocVecEnv if settings["processes"] else DummyVecEnv
-    return vec_env([partial(make_env, env_id)] * settings["envs"])
+    vec_env = SubprocVecEnv if asked.settings["processes"] else DummyVecEnv
+    return vec_env([partial(make_env, asked.env)] * asked.settings["envs"])
 
 
-def sampling(asked: Request) -> None:
-    """Collect PPO's rollouts; what it learns between them is short and not counted."""
-    settings = {**SAMPLING[asked.env], **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    n = N_STEPS * settings["envs"]
+def sampling(asked: Request) -> Work:
+    """Collect PPO's rollouts, and do not learn from them."""
+    n = N_STEPS * int(asked.settings["envs"])
     atari = asked.env == ATARI
     model = PPO(
         "CnnPolicy" if atari else "MlpPolicy",
-        make_vec_env(asked.env, settings),
+        make_envs(asked),
         n_steps=N_STEPS,
         batch_size=64 if atari else n,
-        n_epochs=1,
         policy_kwargs=PIXEL_POLICY if atari else {"net_arch": [64, 64]},
         seed=asked.seed,
         device="cpu",
     )
-    if atari:
-        model.train = lambda: None
-    timer = RolloutTimer(asked.seconds)
-    model.learn(total_timesteps=FOREVER, callback=timer)
-    model.env.close()
-    _report(asked, n * len(timer.rollouts_s) / sum(timer.rollouts_s), settings)
-
-
-def env(asked: Request) -> None:
-    """Step environments with actions drawn beforehand."""
-    settings = {**ENV[asked.env], **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    envs = make_vec_env(asked.env, settings)
-    envs.action_space.seed(asked.seed)
-    actions = [
-        np.array([envs.action_space.sample() for _ in range(settings["envs"])]) for _ in range(100)
-    ]
+    _, callback = model._setup_learn(FOREVER)  # noqa: SLF001  # as `learn` begins
 
     def turn() -> int:
-        for action in actions:
-            envs.step(action)
-        return len(actions) * int(settings["envs"])
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=N_STEPS)
+        return n
 
+    return Work(turn=turn, close=model.env.close)
+
+
+def env(asked: Request) -> Work:
+    """Step environments with actions drawn beforehand."""
+    envs = make_envs(asked)
+    envs.action_space.seed(asked.seed)
     envs.reset()
-    value = rate(turn, asked.seconds)
-    envs.close()
-    _report(asked, value, settings)
+    n = int(asked.settings["envs"])
+    return stepping(envs.step, lambda: np.array([envs.action_space.sample() for _ in range(n)]), n)
 
 
-def updates(asked: Request) -> None:
+def updates(asked: Request) -> Work:
     """Optimise from a full replay buffer."""
-    sizes, discrete = SIZES[asked.stage], asked.stage == "updates-dqn"
-    settings = {"threads": asked.threads or 1, "rows": REPLAY_ROWS, **asked.settings}
-    torch.set_num_threads(settings["threads"])
-    model = (DQN if discrete else SAC)(
+    sizes, n_rows = SIZES[asked.stage], asked.settings["rows"]
+    model = (DQN if asked.discrete else SAC)(
         "MlpPolicy",
-        ShapesOnly(sizes, discrete=discrete),
+        ShapesOnly(sizes, discrete=asked.discrete),
         batch_size=sizes.batch,
-        buffer_size=settings["rows"],
+        buffer_size=n_rows,
         policy_kwargs={"net_arch": list(sizes.hidden)},
         seed=asked.seed,
         device="cpu",
     )
     model.set_logger(configure(None, []))
-    rows = make_rows(sizes, settings["rows"], discrete=discrete)
+    rows = make_rows(sizes, n_rows, discrete=asked.discrete)
     buffer = model.replay_buffer
     buffer.observations[:, 0] = rows["obs"]
     buffer.next_observations[:, 0] = rows["next_obs"]
-    buffer.actions[:, 0] = rows["action"].reshape(settings["rows"], -1)
+    buffer.actions[:, 0] = rows["action"].reshape(n_rows, -1)
     buffer.rewards[:, 0] = rows["reward"]
     buffer.dones[:, 0] = rows["terminated"]
     buffer.full = True
@@ -198,51 +174,50 @@ def updates(asked: Request) -> None:
         model.train(gradient_steps=CHUNK_OPT_STEPS, batch_size=sizes.batch)
         return CHUNK_OPT_STEPS
 
-    _report(asked, rate(turn, asked.seconds), settings)
+    return Work(turn=turn)
 
 
-def score(asked: Request) -> None:
-    """Train with the zoo's tuned settings until the score is reached."""
-    goal, discrete = GOALS[asked.stage], asked.stage == "score-dqn"
-    settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
-    threads = asked.threads or (1 if discrete else SAC_THREADS)
-    torch.set_num_threads(threads)
-    algorithm = DQN if discrete else SAC
-    model = algorithm("MlpPolicy", goal.env, seed=asked.seed, device="cpu", **settings)
-    race = Race(goal, asked.seconds)
+def training(asked: Request) -> Training:
+    """Train with the zoo's tuned settings."""
+    settings = {name: value for name, value in asked.settings.items() if name != "threads"}
+    algorithm = {"dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}[asked.stage.removeprefix("score-")]
+    envs: Any = asked.env
+    if algorithm is PPO:
+        envs = make_vec_env(asked.env, settings.pop("n_envs"), seed=asked.seed)
+        for name in ("learning_rate", "clip_range"):
+            settings[name] = partial(_falling, settings[name])
+    if algorithm is TD3:
+        std = settings.pop("noise_std")
+        settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, std))
+    model = algorithm("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
 
-    def act(obs: Any) -> Any:  # noqa: ANN401  # untyped where this is checked
-        return model.predict(obs, deterministic=True)[0]
+    def run(over: Callable[[int, int], bool], env_steps: int) -> None:
+        def go_on(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
+            # It has no other counter of updates.
+            return not over(model.num_timesteps, model._n_updates)  # noqa: SLF001
 
-    def go_on(_locals: dict[str, Any], _globals: dict[str, Any]) -> bool:
-        return not race.over(act, model._n_updates)  # noqa: SLF001  # it has no other counter
+        model.learn(env_steps or (DQN_ENV_STEPS if algorithm is DQN else FOREVER), callback=go_on)
 
-    model.learn(total_timesteps=DQN_ENV_STEPS if discrete else FOREVER, callback=go_on)
-    report(
-        asked,
-        peer="sb3",
-        version=stable_baselines3.__version__,
-        value=race.seconds,
-        settings={**settings, "threads": threads},
-        note=race.note(),
-        details=race.details(model.num_timesteps, model._n_updates),  # noqa: SLF001
-    )
+    return Training(run=run, act=lambda obs: model.predict(obs, deterministic=True)[0])
 
 
-def _report(asked: Request, value: float, settings: dict[str, Any]) -> None:
-    version = stable_baselines3.__version__
-    report(asked, peer="sb3", version=version, value=value, settings=settings)
-
-
-STAGES = {
-    "sampling": sampling,
-    "env": env,
-    "updates-sac": updates,
-    "updates-dqn": updates,
-    "score-dqn": score,
-    "score-sac": score,
-}
+def _falling(value: float, left: float) -> float:
+    return value * left
 
 
 if __name__ == "__main__":
-    measure_once(__doc__, STAGES)
+    measure_once(
+        "sb3",
+        stable_baselines3.__version__,
+        __doc__,
+        {
+            "sampling": Stage(sampling, ENVS),
+            "env": Stage(env, ENVS),
+            "updates-sac": Stage(updates, UPDATES),
+            "updates-dqn": Stage(updates, UPDATES),
+            "score-dqn": Stage(training, DQN_SETTINGS),
+            "score-sac": Stage(training, SAC_SETTINGS),
+            "score-ppo": Stage(training, PPO_SETTINGS),
+            "score-td3": Stage(training, TD3_SETTINGS),
+        },
+    )

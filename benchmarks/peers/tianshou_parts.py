@@ -10,13 +10,23 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from tianshou.algorithm.modelfree.ddpg import ContinuousDeterministicPolicy
 from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
+from tianshou.algorithm.modelfree.ppo import PPO
+from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.modelfree.sac import SAC, AutoAlpha, SACPolicy
+from tianshou.algorithm.modelfree.td3 import TD3
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import ReplayBuffer
 from tianshou.env import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from tianshou.exploration import GaussianNoise
 from tianshou.utils.net.common import Net
-from tianshou.utils.net.continuous import ContinuousActorProbabilistic, ContinuousCritic
+from tianshou.utils.net.continuous import (
+    ContinuousActorDeterministic,
+    ContinuousActorProbabilistic,
+    ContinuousCritic,
+)
+from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 
 from benchmarks.peers.interface import make_env
@@ -129,6 +139,61 @@ class SACParts:
             gamma=self.gamma,
             alpha=AutoAlpha(-float(np.prod(actions)), 0.0, adam),
         )
+
+
+def make_td3(observations: Any, actions: Any, settings: Mapping[str, Any]) -> TD3:  # noqa: ANN401
+    """Put TD3 together."""
+    shape = {"state_shape": observations.shape, "hidden_sizes": settings["hidden"]}
+    size = actions.shape
+    policy = ContinuousDeterministicPolicy(
+        actor=ContinuousActorDeterministic(
+            preprocess_net=Net(**shape), action_shape=size, max_action=1.0
+        ),
+        exploration_noise=GaussianNoise(sigma=settings["noise_std"]),
+        action_space=actions,
+        observation_space=observations,
+    )
+    critics = [
+        ContinuousCritic(preprocess_net=Net(**shape, action_shape=size, concat=True))
+        for _ in range(2)
+    ]
+    adam = AdamOptimizerFactory(lr=settings["learning_rate"])
+    return TD3(
+        policy=policy,
+        policy_optim=adam,
+        critic=critics[0],
+        critic_optim=adam,
+        critic2=critics[1],
+        critic2_optim=adam,
+        gamma=settings["gamma"],
+    )
+
+
+def make_ppo(observations: Any, actions: Any, settings: Mapping[str, Any]) -> PPO:  # noqa: ANN401
+    """Put PPO together."""
+    nets = [
+        Net(
+            state_shape=observations.shape,
+            hidden_sizes=settings["hidden"],
+            activation=nn.Tanh,
+        )
+        for _ in range(2)
+    ]
+    policy = DiscreteActorPolicy(
+        actor=DiscreteActor(preprocess_net=nets[0], action_shape=actions.n, softmax_output=False),
+        action_space=actions,
+        observation_space=observations,
+    )
+    return PPO(
+        policy=policy,
+        critic=DiscreteCritic(preprocess_net=nets[1]),
+        optim=AdamOptimizerFactory(lr=settings["learning_rate"]),
+        eps_clip=settings["clip_range"],
+        ent_coef=settings["ent_coef"],
+        max_grad_norm=settings["max_grad_norm"],
+        gae_lambda=settings["gae_lambda"],
+        gamma=settings["gamma"],
+    )
 
 
 def make_buffer(rows: Mapping[str, Any]) -> ReplayBuffer:

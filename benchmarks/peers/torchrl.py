@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from functools import partial
 from typing import Any
 
@@ -19,18 +18,25 @@ from benchmarks.peers.interface import (
     CARTPOLE,
     CHEETAH,
     PENDULUM,
+    PER,
     PER_BATCH,
     PER_ROWS,
     REPLAY_ROWS,
     SIZES,
+    UPDATES,
+    ZOO_DQN,
+    ZOO_SAC,
     Request,
     Sizes,
+    Stage,
+    Training,
+    Work,
+    by_turns,
     make_rows,
     measure_once,
-    rate,
-    report,
+    once,
+    prioritizing,
 )
-from benchmarks.peers.race import GOALS, Race
 from benchmarks.peers.torchrl_parts import (
     Learner,
     LearnerConfig,
@@ -58,18 +64,15 @@ LIMITS = {CARTPOLE: 1.0, PENDULUM: 2.0}
 """Of actions."""
 
 
-def sampling(asked: Request) -> None:
+def sampling(asked: Request) -> Work:
     """Collect batches of transitions."""
-    settings = {**SAMPLING[asked.env], **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    torch.manual_seed(asked.seed)
+    settings = asked.settings
     make = partial(make_envs, asked.env, settings["kind"], settings["envs"])
-    frames = TURN_STEPS * settings["envs"]
+    frames, workers = TURN_STEPS * settings["envs"], settings["workers"]
     policy = make_policy(asked.env)
     if settings["collector"] == "single":
         collector = Collector(make, policy, frames_per_batch=frames, total_frames=-1)
     elif settings["collector"] == "sync":
-        workers = settings["workers"]
         collector = MultiSyncCollector(
             [make] * workers,
             policy,
@@ -79,19 +82,15 @@ def sampling(asked: Request) -> None:
         )
     else:
         collector = MultiAsyncCollector(
-            [make] * settings["workers"], policy, frames_per_batch=frames, total_frames=-1
+            [make] * workers, policy, frames_per_batch=frames, total_frames=-1
         )
     batches = iter(collector)
-    value = rate(lambda: next(batches).numel(), asked.seconds)
-    _report(asked, value, settings)
-    collector.shutdown()
+    return Work(turn=lambda: int(next(batches).numel()), close=collector.shutdown)
 
 
-def env(asked: Request) -> None:
+def env(asked: Request) -> Work:
     """Roll out random actions."""
-    settings = {**ENV[asked.env], **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    envs = make_envs(asked.env, settings["kind"], settings["envs"])
+    envs = make_envs(asked.env, asked.settings["kind"], asked.settings["envs"])
     actions = [envs.full_action_spec.rand() for _ in range(TURN_STEPS)]
     state = envs.reset()
 
@@ -99,148 +98,87 @@ def env(asked: Request) -> None:
         nonlocal state
         for action in actions:
             _, state = envs.step_and_maybe_reset(state.update(action))
-        return TURN_STEPS * int(settings["envs"])
+        return TURN_STEPS * int(asked.settings["envs"])
 
-    value = rate(turn, asked.seconds)
-    _report(asked, value, settings)
-    envs.close()
+    return Work(turn=turn, close=envs.close)
 
 
-def updates(asked: Request) -> None:
+def updates(asked: Request) -> Work:
     """Optimise from a full replay buffer."""
-    sizes, discrete = SIZES[asked.stage], asked.stage == "updates-dqn"
-    found = {"threads": 1, "rows": REPLAY_ROWS, "compile": False}
-    settings: dict[str, Any] = {**found, **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    torch.manual_seed(asked.seed)
-    learner = Learner(LearnerConfig(sizes=sizes, discrete=discrete, compile=settings["compile"]))
-    replay = make_replay(settings["rows"], sizes.batch)
-    replay.extend(make_td(make_rows(sizes, settings["rows"], discrete=discrete)))
-
-    def turn() -> int:
-        learner.update(replay.sample())
-        return 1
-
-    _report(asked, rate(turn, asked.seconds), settings)
+    sizes, n_rows = SIZES[asked.stage], asked.settings["rows"]
+    compiled = asked.settings["compile"]
+    learner = Learner(LearnerConfig(sizes=sizes, discrete=asked.discrete, compile=compiled))
+    replay = make_replay(n_rows, sizes.batch)
+    replay.extend(make_td(make_rows(sizes, n_rows, discrete=asked.discrete)))
+    return Work(turn=once(lambda: learner.update(replay.sample())))
 
 
-def prioritized(asked: Request) -> None:
+def prioritized(asked: Request) -> Work:
     """Sample by priority, and set the priorities of what was sampled."""
-    settings = {"alpha": 0.6, "beta": 0.4, "threads": asked.threads or 1, **asked.settings}
-    torch.set_num_threads(settings["threads"])
     replay = TensorDictPrioritizedReplayBuffer(
-        alpha=settings["alpha"],
-        beta=settings["beta"],
+        alpha=asked.settings["alpha"],
+        beta=asked.settings["beta"],
         storage=LazyTensorStorage(PER_ROWS),
         batch_size=PER_BATCH,
     )
     replay.extend(make_td(make_rows(SIZES["updates-dqn"], PER_ROWS, discrete=True)))
-    errors = itertools.cycle(torch.rand(100, PER_BATCH).unbind())
-
-    def turn() -> int:
-        batch = replay.sample()
-        replay.update_priority(batch["index"], next(errors))
-        return 1
-
-    turn()
-    _report(asked, rate(turn, asked.seconds), settings)
+    return prioritizing(
+        replay.sample,
+        lambda batch, errors: replay.update_priority(batch["index"], torch.from_numpy(errors)),
+    )
 
 
-DQN_SETTINGS: dict[str, Any] = {
-    "learning_rate": 2.3e-3,
-    "batch": 64,
-    "hidden": [256, 256],
-    # As Stable-Baselines3 comes to: every 10 environment steps, none of them between updates.
-    "target_every": 128,
-    "learning_starts": 1000,
-    "env_steps": 256,
-    "opt_steps": 128,
-    "decay_env_steps": 8000,
-    "threads": 1,
-}
-SAC_SETTINGS: dict[str, Any] = {
-    "learning_rate": 1e-3,
-    "batch": 256,
-    "hidden": [256, 256],
-    "learning_starts": 200,
-    "env_steps": 1,
-    "opt_steps": 1,
-    "threads": 2,
-}
-"""Those that Stable-Baselines3 is tuned with: better than the examples' own."""
-
-
-def score(asked: Request) -> None:
-    """Train with one environment until the score is reached."""
-    goal, discrete = GOALS[asked.stage], asked.stage == "score-dqn"
-    settings = {**(DQN_SETTINGS if discrete else SAC_SETTINGS), **asked.settings}
-    torch.set_num_threads(asked.threads or settings["threads"])
-    torch.manual_seed(asked.seed)
-    learner = _make_learner(goal.env, settings, discrete=discrete)
+def training(asked: Request) -> Training:
+    """Train with one environment."""
+    settings, limit = asked.settings, LIMITS[asked.env]
+    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[asked.env]
+    hidden = (settings["hidden"][0], settings["hidden"][1])
+    learner = Learner(
+        LearnerConfig(
+            sizes=Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"]),
+            discrete=asked.discrete,
+            learning_rate=settings["learning_rate"],
+            target_every=settings.get("target_every", 1),
+            action_limit=limit,
+        )
+    )
     replay = make_replay(REPLAY_ROWS, settings["batch"])
     explore = EGreedyModule(
         learner.spec, annealing_num_steps=settings.get("decay_env_steps", 1), eps_end=0.04
     )
     collector = Collector(
-        partial(make_envs, goal.env, "serial", 1),
-        TensorDictSequential(learner.actor, explore) if discrete else learner.actor,
+        partial(make_envs, asked.env, "serial", 1),
+        TensorDictSequential(learner.actor, explore) if asked.discrete else learner.actor,
         frames_per_batch=settings["env_steps"],
         total_frames=-1,
         init_random_frames=settings["learning_starts"],
         exploration_type=ExplorationType.RANDOM,
     )
-    greedy = make_greedy_net(learner, LIMITS[goal.env])
-    race = Race(goal, asked.seconds)
-    env_steps, opt_steps = 0, 0
-    for batch in collector:
-        env_steps += batch.numel()
+    batches = iter(collector)
+
+    def collect() -> int:
+        batch = next(batches)
         replay.extend(batch.reshape(-1).exclude("collector"))
         explore.step(batch.numel())
-        for _ in range(settings["opt_steps"] if env_steps >= settings["learning_starts"] else 0):
-            learner.update(replay.sample())
-            opt_steps += 1
-        if race.over(greedy, opt_steps):
-            break
-    report(
-        asked,
-        peer="torchrl",
-        version=torchrl.__version__,
-        value=race.seconds,
-        settings=settings,
-        note=race.note(),
-        details=race.details(env_steps, opt_steps),
-    )
-    collector.shutdown()
+        return int(batch.numel())
 
-
-def _make_learner(env_id: str, settings: dict[str, Any], *, discrete: bool) -> Learner:
-    hidden = (settings["hidden"][0], settings["hidden"][1])
-    obs, actions = {CARTPOLE: (4, 2), PENDULUM: (3, 1)}[env_id]
-    return Learner(
-        LearnerConfig(
-            sizes=Sizes(obs=obs, actions=actions, hidden=hidden, batch=settings["batch"]),
-            discrete=discrete,
-            learning_rate=settings["learning_rate"],
-            target_every=settings.get("target_every", 1),
-            action_limit=LIMITS[env_id],
-        )
-    )
-
-
-def _report(asked: Request, value: float, settings: dict[str, Any]) -> None:
-    report(asked, peer="torchrl", version=torchrl.__version__, value=value, settings=settings)
-
-
-STAGES = {
-    "sampling": sampling,
-    "env": env,
-    "updates-sac": updates,
-    "updates-dqn": updates,
-    "per": prioritized,
-    "score-dqn": score,
-    "score-sac": score,
-}
+    run = by_turns(settings, collect, lambda: learner.update(replay.sample()))
+    return Training(run=run, act=make_greedy_net(learner, limit))
 
 
 if __name__ == "__main__":
-    measure_once(__doc__, STAGES)
+    compiling = {**UPDATES, "compile": False}
+    measure_once(
+        "torchrl",
+        torchrl.__version__,
+        __doc__,
+        {
+            "sampling": Stage(sampling, SAMPLING),
+            "env": Stage(env, ENV),
+            "updates-sac": Stage(updates, compiling),
+            "updates-dqn": Stage(updates, compiling),
+            "per": Stage(prioritized, PER),
+            "score-dqn": Stage(training, ZOO_DQN),
+            "score-sac": Stage(training, {**ZOO_SAC, "learning_starts": 200}),
+        },
+    )

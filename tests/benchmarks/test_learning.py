@@ -15,13 +15,12 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import preset_lines
 from asyncrl.training.run_config import RunConfig
 from benchmarks.learning.__main__ import main, run_pieces, show
-from benchmarks.learning.duels import DUELS, OURS
 from benchmarks.learning.environments import cartpole_hidden
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
 from benchmarks.learning.table import MARKS, no_worse, render
-from benchmarks.learning.tasks import CASES, TASKS, case_of, missing, with_settings
+from benchmarks.learning.tasks import CASES, DUELS, OURS, TASKS, case_of, missing, with_settings
 from benchmarks.learning.training import InARow, sync_config
 
 MACHINE: dict[str, Any] = {

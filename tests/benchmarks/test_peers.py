@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench_peers import SIDES, Plan, settled, still_valid
 from benchmarks.common import ROOT, insert
-from benchmarks.peer_results import (
+from benchmarks.peers.apart import run_apart
+from benchmarks.peers.compare import SIDES, Plan, settled, still_valid
+from benchmarks.peers.interface import STAGES
+from benchmarks.peers.plot import draw
+from benchmarks.peers.results import (
     LABELS,
     MARKS,
     OURS,
@@ -22,9 +25,6 @@ from benchmarks.peer_results import (
     render,
     save_measurements,
 )
-from benchmarks.peers.apart import run_apart
-from benchmarks.peers.interface import STAGES
-from benchmarks.plot_peers import draw
 
 DQN_SPEED = Quantity(stage="updates-dqn", env="CartPole-v1")
 DQN_TIME = Quantity(stage="score-dqn", env="CartPole-v1")

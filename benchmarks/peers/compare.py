@@ -7,7 +7,7 @@ this one was stopped. In the end the table in README.md is written anew.
 
 A stage's round counts as a whole: it is taken again if the code of any of its sides has changed.
 
-    python -m benchmarks.bench_peers [--stages STAGE ...] [--peers PEER ...] [--rounds N]
+    python -m benchmarks.peers.compare [--stages STAGE ...] [--peers PEER ...] [--rounds N]
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 
 from asyncrl.bench.result import machine
 from benchmarks.common import PAGE, RESULTS, ROOT, commit, fingerprint, note, positive, publish
-from benchmarks.peer_results import (
+from benchmarks.peers.apart import end_in_order, run_apart
+from benchmarks.peers.interface import STAGES
+from benchmarks.peers.results import (
     MARKS,
     OURS,
     Measurement,
@@ -35,8 +37,6 @@ from benchmarks.peer_results import (
     render,
     save_measurements,
 )
-from benchmarks.peers.apart import end_in_order, run_apart
-from benchmarks.peers.interface import STAGES
 
 SETTINGS_FILE = "peers_settings.json"
 """Side -> environment -> how it samples fastest here."""
@@ -73,7 +73,9 @@ _SCORES = ("score-dqn", "score-sac")
 _LEARNS = ("sampling", "env", *_UPDATES, *_SCORES)
 
 SIDES: Mapping[str, Side] = {
-    OURS: Side(module="benchmarks.ours", venv="", stages=tuple(STAGES), files="ours.py"),
+    OURS: Side(
+        module="benchmarks.peers.ours", venv="", stages=tuple(STAGES), files="peers/ours.py"
+    ),
     "sb3": Side(module="benchmarks.peers.sb3", venv="sb3", stages=_LEARNS, files="peers/sb3*.py"),
     "torchrl": Side(
         module="benchmarks.peers.torchrl",

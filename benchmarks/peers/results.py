@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common import write_json
 from benchmarks.peers.interface import STAGES, UNITS
 
-MARKS = "<!-- peers: written by bench_peers.py -->", "<!-- end of peers -->"
+MARKS = "<!-- peers: written by peers/compare.py -->", "<!-- end of peers -->"
 
 OURS = "asyncrl"
 LABELS: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """Draws results/peers.png: how fast each peer is, asyncrl being 1.
 
-python -m benchmarks.plot_peers
+python -m benchmarks.peers.plot
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common import RESULTS
-from benchmarks.peer_results import (
+from benchmarks.peers.interface import UNITS
+from benchmarks.peers.results import (
     LABELS,
     OURS,
     TITLES,
@@ -25,7 +26,6 @@ from benchmarks.peer_results import (
     load_measurements,
     quantities,
 )
-from benchmarks.peers.interface import UNITS
 
 COLUMNS = 3
 OURS_COLOUR, PEER_COLOUR, SPREAD_COLOUR = "#0b6e4f", "#9aa5b1", "#33404d"
@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     _, taken = load_measurements(args.results / "peers.json")
     if not taken:
-        raise SystemExit(f"{args.results}/peers.json is not there; run benchmarks.bench_peers")
+        raise SystemExit(f"{args.results}/peers.json is not there; run benchmarks.peers.compare")
     path = args.results / "peers.png"
     draw({quantity: find(taken, quantity) for quantity in quantities()}).savefig(path, dpi=110)
     print(path)

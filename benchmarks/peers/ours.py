@@ -1,0 +1,125 @@
+"""asyncrl's own side of the comparison with peers, measured and printed as theirs is.
+
+python -m benchmarks.peers.ours STAGE [--env ID] [--seconds S] [--seed N] [--threads N]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from asyncrl.bench.load import Load, made_up_experience
+from asyncrl.bench.stage_env import EnvStage
+from asyncrl.bench.stage_learner import LearnerStage, filled
+from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.workload import Workload
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from benchmarks.peers.interface import (
+    ATARI,
+    CARTPOLE,
+    CHEETAH,
+    PER_BATCH,
+    PER_ROWS,
+    SIZES,
+    UPDATES,
+    Request,
+    Stage,
+    Work,
+    measure_once,
+    prioritizing,
+)
+from benchmarks.speed.learner import PEERS_DQN
+from benchmarks.speed.race import TASKS, train_ours
+
+ENVS = {CARTPOLE: 256, CHEETAH: 16, ATARI: 16}
+"""Of two actors, fastest on two cores of 8 to 256."""
+
+SAMPLING = {
+    env: {"actors": 2, "envs_per_actor": n, "segment_length": 64} for env, n in ENVS.items()
+}
+ENV = {env: {"processes": 2, "envs": n} for env, n in ENVS.items()}
+
+FILL_SEGMENTS = 64
+
+Result = Mapping[str, Any]
+
+
+def sampling(asked: Request) -> Result:
+    """Let two actors fill the replay."""
+    workload = Workload(env=asked.env, seconds=asked.seconds, **asked.settings)
+    with closing(SampleStage(Load.of(workload))) as stage:
+        return {"value": stage.measure_value()[0]}
+
+
+def env(asked: Request) -> Result:
+    """Step environments with random actions, in one process on each core."""
+    envs, n = asked.settings["envs"], asked.settings["processes"]
+    workload = Workload(env=asked.env, envs_per_actor=envs, seconds=asked.seconds)
+    with multiprocessing.get_context("spawn").Pool(n) as pool:
+        return {"value": sum(pool.map(_step_envs, [workload] * n, chunksize=1))}
+
+
+def updates(asked: Request) -> Result:
+    """Optimise from a full replay buffer."""
+    sizes = SIZES[asked.stage]
+    workload = Workload(
+        env=asked.env,
+        hidden=sizes.hidden,
+        batch_size=sizes.batch,
+        capacity=asked.settings["rows"],
+        seconds=asked.seconds,
+    )
+    load = Load.of(workload)
+    if asked.discrete:
+        load = replace(load, agent=PEERS_DQN)
+    with closing(LearnerStage(load)) as stage:
+        return {"value": stage.measure_value()[0]}
+
+
+def prioritized(asked: Request) -> Work:
+    """Sample by priority, and set the priorities of what was sampled."""
+    load = Load.of(Workload(env=asked.env, capacity=PER_ROWS, batch_size=PER_BATCH))
+    message = made_up_experience(load.schema, load.spec, FILL_SEGMENTS)
+    replay: Any = filled(PrioritizedReplayConfig(capacity=PER_ROWS), load.schema, message)
+    return prioritizing(
+        lambda: replay.sample(PER_BATCH),
+        lambda batch, errors: replay.update_priorities(batch["index"], errors),
+    )
+
+
+def score(asked: Request) -> Result:
+    """Train with the command line until its evaluator sees the score."""
+    task = TASKS["cartpole-dqn" if asked.discrete else "pendulum-sac"]
+    run = train_ours(task, asked.seed, asked.seconds, [])
+    seconds = run.pop("seconds")
+    note = ""
+    if seconds is None:
+        note = f"not at {task.score:g} within {asked.seconds:g} s; the last was {run['last_score']}"
+    return {"value": seconds, "note": note, "details": run}
+
+
+def _step_envs(workload: Workload) -> float:
+    with closing(EnvStage(Load.of(workload))) as stage:
+        return stage.measure_value()[0]
+
+
+if __name__ == "__main__":
+    of_replay = PrioritizedReplayConfig(capacity=PER_ROWS)
+    measure_once(
+        "asyncrl",
+        version("asyncrl"),
+        __doc__,
+        {
+            "sampling": Stage(sampling, SAMPLING),
+            "env": Stage(env, ENV),
+            "updates-sac": Stage(updates, UPDATES),
+            "updates-dqn": Stage(updates, UPDATES),
+            "per": Stage(prioritized, {"alpha": of_replay.alpha, "beta": of_replay.beta}),
+            "score-dqn": Stage(score),
+            "score-sac": Stage(score),
+        },
+    )
