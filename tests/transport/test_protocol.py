@@ -12,7 +12,6 @@ from asyncrl.transport.protocol import _MOST_PEERS, Ack, ModelRequest, PeerTable
 from tests.support.sample_messages import (
     PEER,
     SCHEMA,
-    make_evaluation,
     make_experience,
     make_hello,
     make_peer,
@@ -242,19 +241,6 @@ def test_who_named_no_schema_may_report_but_send_no_experience(table: PeerTable)
     assert table.admits(make_report())
     assert not table.admits(make_experience(1))
     assert [peer for peer, _ in table.refusals] == [PEER]
-
-
-@pytest.mark.fault("F22")
-def test_an_evaluation_counts_if_its_sender_is_to_evaluate(table: PeerTable) -> None:
-    evaluator = make_peer(7)
-    table.evaluators.add(evaluator.actor_id)
-    for peer in (PEER, evaluator):
-        table.admits(make_hello(peer))
-    assert table.admits(make_evaluation(evaluator))
-    assert not table.admits(make_evaluation(PEER))
-    assert [peer for peer, _ in table.refusals] == [PEER]
-    assert table.counters == {"refused": 1}
-    assert table.peers == [evaluator]
 
 
 def test_a_repeated_hello_changes_nothing(table: PeerTable) -> None:

@@ -18,10 +18,9 @@ import msgpack
 import psutil
 import pytest
 
-from asyncrl.core.errors import Refused, WireError
+from asyncrl.core.errors import Refused
 from asyncrl.core.messages import Experience
-from asyncrl.transport.protocol import Refusal
-from asyncrl.transport.wire import PROTOCOL, WireFormat
+from asyncrl.transport.wire import PROTOCOL
 from asyncrl.transport.zeromq import ZmqActorLink, ZmqLearnerLink, ZmqTransport, ZmqTransportConfig
 from asyncrl.transport.zeromq_guard import Complaints
 from tests.support.canaries import canaries
@@ -281,11 +280,3 @@ def test_a_peer_of_another_protocol_is_told_both(site: Site) -> None:
         newer.latest_model("act", -1, DEADLINE_S)
     newer.close()
     site.works()
-
-
-@pytest.mark.fault("F37")
-def test_an_actor_of_another_protocol_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = WireFormat(schema=SCHEMA, run_id="a run").encode(Refusal("why"))
-    monkeypatch.setattr("asyncrl.transport.wire.PROTOCOL", PROTOCOL + 1)
-    with pytest.raises(WireError, match=f"protocol {PROTOCOL}, this side {PROTOCOL + 1}"):
-        WireFormat(schema=SCHEMA, run_id="a run").decode(frames)
