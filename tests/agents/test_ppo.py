@@ -377,7 +377,7 @@ def test_entropy_bonus_keeps_choices_open(weight: float, sign: int) -> None:
     agent = agent_for(epochs=20, entropy_weight=weight, learning_rate=1e-2)
     with torch.no_grad():
         agent.net.policy.bias.copy_(torch.tensor([1.5, -1.5]))
-    batch = batch_for(agent, n=8, length=20)
+    batch = batch_for(agent, n=64, length=20)
     reward = np.where(batch["action"] == 0, 1.0, -1.0) * batch["mask"]
     batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
     first = float(agent.opt(batch)["entropy"])

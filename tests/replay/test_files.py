@@ -229,6 +229,7 @@ def large_replays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("how", ["load", "resume"])
+@pytest.mark.processes
 def test_replay_is_never_in_memory_twice(
     large_replays: dict[str, Path], how: str, kind: str
 ) -> None:

@@ -296,6 +296,7 @@ print(size, status_bytes("VmHWM") - before)
         ("queue", "nothing"),
     ],
 )
+@pytest.mark.processes
 def test_replay_is_never_in_memory_twice(tmp_path: Path, kind: str, happens: str) -> None:
     command = [sys.executable, "-c", MEASURE, kind, happens, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
