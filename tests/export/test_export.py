@@ -18,7 +18,7 @@ from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
-from asyncrl.agents.parts.recurrent import RecurrentCore
+from asyncrl.agents.parts.recurrent import Memories, RecurrentCore
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.sac import SACConfig
@@ -146,6 +146,7 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
     config, spec = REMEMBERING[case]
     policy = trained_and_exported(config, spec, tmp_path / "p.npz")
     exported = Policy(tmp_path / "p.npz")
+    (memories,) = [part for part in vars(policy).values() if isinstance(part, Memories)]
     random = np.random.default_rng(5)
     begins = np.ones(ROWS, np.bool_)
     for step in range(STEPS):
@@ -156,7 +157,7 @@ def test_what_remembers_acts_as_torch_does_through_episodes(case: str, tmp_path:
         action, expected = exported.act(given), policy.act(obs).action
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-5)
-        memory = policy._memories.recall(ROWS, training=False)
+        memory = memories.recall(ROWS, training=False)
         np.testing.assert_allclose(exported.memory, memory.numpy(), rtol=1e-4, atol=1e-5)
         begins = random.random(ROWS) < 0.1
 
