@@ -24,7 +24,8 @@ from asyncrl.core.segment import SegmentConfig as SegmentConfig
 from asyncrl.envs.gym import EnvConfig as EnvConfig
 from asyncrl.envs.gym import make_batch as make_batch
 from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig as BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig as RecordConfig
+from asyncrl.learner.bookkeeper import SaveConfig as SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps as MaxEnvSteps
 from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
@@ -33,8 +34,8 @@ from asyncrl.learner.stop_conditions import ReachesUpperBound as ReachesUpperBou
 from asyncrl.learner.train_result import TrainResult as TrainResult
 from asyncrl.training.asynchronous import build_async_trainer as build_async_trainer
 from asyncrl.training.asynchronous import train_async as train_async
+from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.config import AsyncConfig as AsyncConfig
-from asyncrl.training.config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.offline import OfflineConfig as OfflineConfig
 from asyncrl.training.offline import train_from_data as train_from_data
 from asyncrl.training.presets import preset as preset

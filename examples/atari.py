@@ -11,7 +11,6 @@ from __future__ import annotations
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
-    BookkeepingConfig,
     EnvConfig,
     EpisodeEvaluatorConfig,
     EpsilonLadder,
@@ -48,11 +47,10 @@ def main(
             segment=SegmentConfig(length=64, frame_stack=4),
             replay=PrioritizedReplayConfig(capacity=max(20 * warm_up, 1000), n_step=3),
             limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=warm_up),
-            trainer=AsyncTrainerConfig(
-                batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
-            ),
-            evaluation=EvaluationConfig(
-                play=EpisodeEvaluatorConfig(episodes=8, max_episode_steps=episode_steps)
+            trainer=AsyncTrainerConfig(batch_size=32),
+            evaluate=EvaluationConfig(
+                play=EpisodeEvaluatorConfig(episodes=8, max_episode_steps=episode_steps),
+                interval_opt_steps=10_000,
             ),
         ),
         stop=stop,

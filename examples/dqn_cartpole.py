@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
-    BookkeepingConfig,
     EnvConfig,
     MaxSeconds,
     RateLimiterConfig,
@@ -16,6 +15,7 @@ from asyncrl import (
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.recorders.terminal import TerminalRecorder, render_summary
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 
 
 def main(max_seconds: float = 300.0) -> TrainResult:
@@ -32,8 +32,8 @@ def main(max_seconds: float = 300.0) -> TrainResult:
             trainer=AsyncTrainerConfig(
                 batch_size=256,
                 sync_interval_opt_steps=20,
-                books=BookkeepingConfig(eval_interval_opt_steps=250),
             ),
+            evaluate=EvaluationConfig(interval_opt_steps=250),
         ),
         stop=stop,
         recorder=recorder,

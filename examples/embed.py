@@ -25,7 +25,7 @@ def main(opt_steps: int = 2000) -> TrainResult:
     trainer = build_async_trainer(
         DQNConfig(),
         EnvConfig(id="CartPole-v1", n_envs=8).build,
-        AsyncConfig(actors=2, evaluation=EvaluationConfig(where="off")),
+        AsyncConfig(actors=2, evaluate=EvaluationConfig(where="off")),
         stop=MaxOptSteps(opt_steps),
     )
     average: dict[str, Array] = {}

@@ -15,7 +15,6 @@ from pathlib import Path
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
-    BookkeepingConfig,
     EnvConfig,
     MaxOptSteps,
     RateLimiterConfig,
@@ -26,6 +25,7 @@ from asyncrl import (
 from asyncrl.agents.sac import SACConfig
 from asyncrl.recorders.terminal import TerminalRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 
 BATCH_SIZE = 256
 
@@ -50,8 +50,8 @@ def main(
             trainer=AsyncTrainerConfig(
                 batch_size=BATCH_SIZE,
                 sync_interval_opt_steps=10,
-                books=BookkeepingConfig(eval_interval_opt_steps=5000),
             ),
+            evaluate=EvaluationConfig(interval_opt_steps=5000),
         ),
         stop=stop,
         checkpoint_dir=checkpoint_dir,

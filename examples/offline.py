@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 
 from asyncrl import (
-    BookkeepingConfig,
     EnvConfig,
     MaxEnvSteps,
     MaxOptSteps,
@@ -20,6 +19,7 @@ from asyncrl import (
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 
 
 def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
@@ -32,7 +32,11 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
         train_sync(
             DQNConfig(hidden=(64, 64)),
             make_env,
-            SyncConfig(replay=replay, trainer=TrainerConfig(opt_interval_env_steps=8), play=None),
+            SyncConfig(
+                replay=replay,
+                trainer=TrainerConfig(opt_interval_env_steps=8),
+                evaluate=EvaluationConfig(where="off"),
+            ),
             stop=MaxEnvSteps(env_steps),
             checkpoint_dir=data,
         )
@@ -41,7 +45,7 @@ def main(env_steps: int = 10_000, opt_steps: int = 4000) -> TrainResult:
             IQLConfig(hidden=(64, 64), learning_rate=1e-3, tau=0.02, expectile=0.9),
             data,
             make_env,
-            OfflineConfig(replay=replay, books=BookkeepingConfig(eval_interval_opt_steps=1000)),
+            OfflineConfig(replay=replay, evaluate=EvaluationConfig(interval_opt_steps=1000)),
             stop=MaxOptSteps(opt_steps),
         )
     print(f"{result.best_score:.0f} from {env_steps} transitions of a beginner")

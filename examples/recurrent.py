@@ -17,7 +17,6 @@ from gymnasium.spaces import Box
 from asyncrl import (
     AsyncConfig,
     AsyncTrainerConfig,
-    BookkeepingConfig,
     MaxOptSteps,
     RateLimiterConfig,
     ReachesUpperBound,
@@ -28,6 +27,7 @@ from asyncrl import (
 )
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 
 BURN_IN = 8
 """Rows of a sequence that bring its memory up to date, before those that are learned from."""
@@ -56,8 +56,8 @@ def main(max_opt_steps: int = 20_000) -> TrainResult:
             trainer=AsyncTrainerConfig(
                 batch_size=32,
                 sync_interval_opt_steps=20,
-                books=BookkeepingConfig(eval_interval_opt_steps=200),
             ),
+            evaluate=EvaluationConfig(interval_opt_steps=200),
         ),
         stop=ReachesUpperBound("eval_reward", 400.0) | MaxOptSteps(max_opt_steps),
     )

@@ -22,7 +22,8 @@ from asyncrl.envs.spaces import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""
@@ -94,7 +95,7 @@ class Load:
                 samples_per_insert=0.0, min_size=min(min_size, self.capacity)
             ),
             trainer=AsyncTrainerConfig(batch_size=self.workload.batch_size),
-            evaluation=EvaluationConfig(where="off"),
+            evaluate=EvaluationConfig(where="off"),
         )
 
 

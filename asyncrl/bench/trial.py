@@ -12,20 +12,15 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.metrics.verdict import Verdict
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 
 _START_DEADLINE_S = 120.0
 _FEWEST_OPT_STEPS = 3
-_QUIET = BookkeepingConfig(
-    eval_interval_opt_steps=0,
-    record_interval_s=0.0,
-    save_interval_opt_steps=0,
-    final_evaluation_timeout_s=0.0,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +165,7 @@ def _quick(config: AsyncConfig, limited: bool) -> AsyncConfig:
     return replace(
         config,
         limiter=limiter,
-        trainer=replace(config.trainer, books=_QUIET),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
+        record=RecordConfig(interval_s=0.0),
+        save=SaveConfig(interval_opt_steps=0),
     )

@@ -59,11 +59,11 @@ def run(arguments: EvalArguments) -> int:
     playing = trained(model, episodes=arguments.episodes, env_kwargs=arguments.env_kwargs)
     with playing as (config, policy, env, version):
         play = replace(
-            config.evaluation.play,
+            config.evaluate.play,
             episodes=arguments.episodes,
-            stochastic=arguments.stochastic or config.evaluation.play.stochastic,
+            stochastic=arguments.stochastic or config.evaluate.play.stochastic,
         )
-        seed = config.evaluation.seed if arguments.seed is None else arguments.seed
+        seed = config.evaluate.seed if arguments.seed is None else arguments.seed
         evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
         score, record = evaluator.evaluate(policy)
     if arguments.json:

@@ -18,15 +18,17 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.errors import ConfigError
+from asyncrl.training.run_config import FORMER
 
 _GROUPS = {
     "agent": "agent",
-    "books": "trainer.books",
-    "evaluation": "evaluation",
+    "evaluate": "evaluate",
     "limiter": "limiter",
-    "play": "evaluation.play",
+    "play": "evaluate.play",
     "proxy": "proxy",
+    "record": "record",
     "replay": "replay",
+    "save": "save",
     "segment": "segment",
     "supervision": "supervision",
     "trainer": "trainer",
@@ -78,6 +80,7 @@ def flags_meant(text: str, config: object) -> str:
         word = _last_word(flag.replace("_", "-"))
         wanted = {word, _OTHER_NAMES.get(word)}
         meant = [k for k in known if _last_word(k) in wanted and k not in _FLAG.findall(text)]
+        meant = _now(flag) or meant
         if meant:
             lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
     return "".join(lines)
@@ -128,6 +131,15 @@ def _names(config: object) -> Iterator[str]:
             yield from (f"{field.name}.{name}" for name in _names(value))
         else:
             yield field.name
+
+
+def _now(flag: str) -> list[str]:
+    """Return what a flag of before is called now."""
+    asked = flag.removeprefix("--").replace("-", "_").replace(".no_", ".")
+    for former, now in FORMER.items():
+        if asked == former or asked.startswith(f"{former}."):
+            return [f"--{now}{asked.removeprefix(former)}".replace("_", "-")]
+    return []
 
 
 def _last_word(flag: str) -> str:

@@ -9,7 +9,7 @@ actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol, SupportsFloat, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig, take_snapshot
+from asyncrl.learner.bookkeeper import take_snapshot
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.staleness import Lag, Staleness
@@ -58,9 +58,6 @@ class AsyncTrainerConfig:
 
     max_lag_opt_steps: int = 0
     """Warn, too, if these models are so many optimisation steps behind the newest; 0 is off."""
-
-    books: BookkeepingConfig = field(default_factory=BookkeepingConfig)
-    """When to evaluate, record and save."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -125,7 +122,6 @@ class AsyncTrainer(BaseTrainer):
         self._singly = drawn_singly(proxy.buffer)
         super().__init__(
             agent,
-            config.books,
             interrupter=interrupter,
             evaluation=evaluation,
             setup=setup,

@@ -39,7 +39,7 @@ class BestBy:
         fitting = _SPELLING.fullmatch(text)
         if fitting is None:
             raise ConfigError(
-                "books.best_by must name a recorded metric, of which more is better, or less as "
+                "save.best_by must name a recorded metric, of which more is better, or less as "
                 f"in min:agent/loss, got {text!r}"
             )
         way, metric = fitting.groups()
@@ -49,7 +49,7 @@ class BestBy:
         theirs = slash and (prefix == "eval" or prefix not in _PREFIXES)
         if describe(metric) is None and not theirs:
             raise ConfigError(
-                f"books.best_by={text!r} names no metric that a run records; {_near(metric)}"
+                f"save.best_by={text!r} names no metric that a run records; {_near(metric)}"
             )
         return cls(metric, way == "min")
 
@@ -113,7 +113,7 @@ class BestModel:
         if self.by.of_evaluations and self.by.metric not in evaluation:
             told = ", ".join(sorted(evaluation))
             raise ConfigError(
-                f"books.best_by={str(self.by)!r} names what no evaluation tells; they tell {told}"
+                f"save.best_by={str(self.by)!r} names what no evaluation tells; they tell {told}"
             )
 
     def conclude(self) -> None:
@@ -121,7 +121,7 @@ class BestModel:
         if self.score is None and self.by != BestBy("eval_reward"):
             logger.warning(
                 "nothing that this run recorded told a finite %s%s, so no model is kept as the "
-                "best one; see books.best_by",
+                "best one; see save.best_by",
                 self.by.metric,
                 f" of {_FEWEST_EPISODES} episodes" if self.by.of_episodes else "",
             )

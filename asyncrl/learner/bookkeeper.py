@@ -7,10 +7,9 @@ Does not train.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import SupportsFloat
 
 import numpy as np
@@ -19,7 +18,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, number_told
-from asyncrl.core.declared import check_declared
+from asyncrl.core.declared import CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
@@ -54,23 +53,42 @@ _POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookkeepingConfig:
-    """When to evaluate, record and save. An interval of 0 is off."""
+class EvaluateConfig:
+    """When a run evaluates."""
 
-    eval_interval_opt_steps: int = 500
+    interval_opt_steps: CountOrOff = 500
     """Optimisation steps between two evaluations. One that comes due while another is still
     running takes place, with the newest model, as soon as that one has ended."""
 
-    record_interval_s: float = 1.0
+    final_timeout_s: PositiveOrOff = 60.0
+    """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, "evaluate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordConfig:
+    """When a run records its numbers."""
+
+    interval_s: PositiveOrOff = 1.0
     """Seconds between two records."""
 
-    record_interval_opt_steps: int = 0
+    interval_opt_steps: CountOrOff = 0
     """Optimisation steps between two records; for records that must not depend on the clock."""
 
-    save_interval_opt_steps: int = 10_000
+    def __post_init__(self) -> None:
+        check_declared(self, "record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveConfig:
+    """When a run saves checkpoints, and what of them it keeps."""
+
+    interval_opt_steps: CountOrOff = 10_000
     """Optimisation steps between two checkpoints; one more is saved at the end."""
 
-    keep_checkpoints: int = 3
+    keep: CountOrOff = 3
     """Numbered checkpoints to keep, the newest ones; 0 keeps all. The best model stays, too."""
 
     best_by: str = "eval_reward"
@@ -79,25 +97,36 @@ class BookkeepingConfig:
     about the learner's at that moment. Means of training episodes, such as `episode/return_mean`,
     are put together until they are of 20 episodes: that of a record may be of one."""
 
-    save_replay: bool = True
+    replay: bool = True
     """Save the replay with them, so that a resumed run need not begin by filling another."""
 
-    save_timeout_s: float = 60.0
+    timeout_s: PositiveOrOff = 60.0
     """How long the end of a run waits for its last checkpoint to be on disk."""
 
-    final_evaluation_timeout_s: float = 60.0
-    """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
+    def __post_init__(self) -> None:
+        check_declared(self, "save")
+        BestBy.parse(self.best_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookkeepingConfig:
+    """When to evaluate, record and save. An interval of 0 is off."""
+
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    """When the agent is scored."""
+
+    record: RecordConfig = field(default_factory=RecordConfig)
+    """When numbers are recorded."""
+
+    save: SaveConfig = field(default_factory=SaveConfig)
+    """When checkpoints are saved, and which stay."""
 
     def __post_init__(self) -> None:
-        check_declared(self, "books")
-        for name, value in asdict(self).items():
-            if name != "best_by" and not 0 <= value < math.inf:
-                raise ConfigError(f"books.{name} must be a number, 0 (off) or more, got {value}")
-        by_evaluations = BestBy.parse(self.best_by).of_evaluations
-        if not (by_evaluations or self.record_interval_s or self.record_interval_opt_steps):
+        by_evaluations = BestBy.parse(self.save.best_by).of_evaluations
+        if not (by_evaluations or self.record.interval_s or self.record.interval_opt_steps):
             raise ConfigError(
-                f"books.best_by={self.best_by!r} is about records, and there are none: set "
-                "books.record_interval_s or books.record_interval_opt_steps"
+                f"save.best_by={self.save.best_by!r} is about records, and there are none: set "
+                "record.interval_s or record.interval_opt_steps"
             )
 
 
@@ -133,7 +162,7 @@ class Bookkeeper:
         self._pace = Pace(self.counts, self.watch, clock)
         self._run_config: Mapping[str, object] = {}
         self._set_intervals(start=0)
-        self._best = BestModel(BestBy.parse(config.best_by))
+        self._best = BestModel(BestBy.parse(config.save.best_by))
         self._last_score: float | None = None
         self._evaluated_opt_steps = -1
         self._eval_due = False
@@ -146,7 +175,7 @@ class Bookkeeper:
         """Begin a run: from here on time counts. `sources` are asked now, and at each record."""
         self._sources = sources
         self._run_config = plain_config(config)
-        self._record_every_s = EverySeconds(self._config.record_interval_s, self._clock())
+        self._record_every_s = EverySeconds(self._config.record.interval_s, self._clock())
         told = self._told()
         self._pace.start(told.get("samples_total", 0.0))
         self._best.pass_over(told)
@@ -181,8 +210,8 @@ class Bookkeeper:
         Learning is over: from here on, time counts in no share.
         """
         self._pace.end()
-        site, timeout_s = self._evaluation, self._config.final_evaluation_timeout_s
-        wanted = timeout_s and self._config.eval_interval_opt_steps
+        site, timeout_s = self._evaluation, self._config.evaluate.final_timeout_s
+        wanted = timeout_s and self._config.evaluate.interval_opt_steps
         if not site or not wanted or self._interrupter.urgent:
             return
         deadline = self._clock() + timeout_s
@@ -202,7 +231,7 @@ class Bookkeeper:
         site, deadline = self._evaluation, self._clock() + timeout_s
         if site is None:
             raise ConfigError(
-                "nothing evaluates in this run: evaluation.where is off, or no evaluator was given"
+                "nothing evaluates in this run: evaluate.where is off, or no evaluator was given"
             )
         self._eval_due = True
         self._evaluate(site)
@@ -273,7 +302,7 @@ class Bookkeeper:
         Who does not wait gets it written as long as the process lives.
         """
         if self._saver and wait:
-            self._saver.close(self._config.save_timeout_s)
+            self._saver.close(self._config.save.timeout_s)
         elif self._saver:
             self._saver.leave()
 
@@ -353,9 +382,9 @@ class Bookkeeper:
         return False
 
     def _set_intervals(self, start: int) -> None:
-        self._eval_every = Every(self._config.eval_interval_opt_steps, start=start)
-        self._record_every = Every(self._config.record_interval_opt_steps, start=start)
-        self._save_every = Every(self._config.save_interval_opt_steps, start=start)
+        self._eval_every = Every(self._config.evaluate.interval_opt_steps, start=start)
+        self._record_every = Every(self._config.record.interval_opt_steps, start=start)
+        self._save_every = Every(self._config.save.interval_opt_steps, start=start)
 
     def _wait_until_free(self, site: EvaluationSite, deadline: float) -> None:
         while site.busy and self._clock() < deadline and not self._interrupter.urgent:

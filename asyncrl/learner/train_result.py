@@ -18,7 +18,7 @@ class TrainResult:
     env_steps: int
     opt_steps: int
     best_by: str = "eval_reward"
-    """The metric that told which model is best, as `books.best_by` says it."""
+    """The metric that told which model is best, as `save.best_by` says it."""
 
     best_score: float | None
     """Its best value."""

@@ -51,6 +51,9 @@ class CommonParts(TypedDict, total=False):
 class TrainerParts(CommonParts, total=False):
     """What every trainer takes beside its own."""
 
+    books: BookkeepingConfig
+    """When to evaluate, record and save."""
+
     checkpointer: Checkpointer | None
     """Where checkpoints go; without it none are saved."""
 
@@ -70,7 +73,6 @@ class BaseTrainer(ABC):
     def __init__(
         self,
         agent: Agent,
-        books: BookkeepingConfig,
         *,
         interrupter: Interrupter | None = None,
         evaluation: EvaluationSite | None = None,
@@ -79,6 +81,7 @@ class BaseTrainer(ABC):
     ) -> None:
         """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
         self.agent = agent
+        books = parts.get("books") or BookkeepingConfig()
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
@@ -95,7 +98,7 @@ class BaseTrainer(ABC):
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
             setup=setup,
-            state=lambda: self._whole_state(save_replay=books.save_replay),
+            state=lambda: self._whole_state(save_replay=books.save.replay),
         )
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         if checkpoint := parts.get("checkpoint"):

@@ -128,10 +128,10 @@ _MOST_TIMES = 100.0
 _BOOK_INTERVALS = {
     "eval": (
         "evaluating",
-        "evaluate in the background or raise trainer.books.eval_interval_opt_steps",
+        "evaluate in the background or raise evaluate.interval_opt_steps",
     ),
-    "record": ("making records", "raise trainer.books.record_interval_s"),
-    "save": ("saving checkpoints", "raise trainer.books.save_interval_opt_steps"),
+    "record": ("making records", "raise record.interval_s"),
+    "save": ("saving checkpoints", "raise save.interval_opt_steps"),
     "publish": ("publishing models", "raise trainer.sync_interval_opt_steps"),
 }
 _LEARNER_VERBS = {"opt": "optimises", "sample": "samples batches"}

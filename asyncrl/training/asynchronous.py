@@ -30,7 +30,8 @@ from asyncrl.learner.trainer import CommonParts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan
 from asyncrl.transport.zeromq import ZmqTransport
@@ -99,7 +100,7 @@ def build_async_trainer(
     evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
     buffer = plan.build_buffer()  # refused here if there is no room for it
     pickled(plan.sent(evaluate))  # and here, if that cannot be done
-    keep = config.trainer.books.keep_checkpoints
+    keep = config.save.keep
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=keep, resume=resume, config=parts.get("run_config")
     )
@@ -131,11 +132,12 @@ def build_async_trainer(
                 first_incarnation=first_incarnation(checkpoint),
             ),
             interrupter=interrupter,
-            evaluation=_evaluation_site(config.evaluation, evaluate, learner, link, proxy, undo),
+            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, undo),
             checkpointer=checkpointer,
             stop=stop,
             strategy=strategy,
             setup=plan.setup,
+            books=config,
             checkpoint=checkpoint,
             **parts,
         )

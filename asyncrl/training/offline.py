@@ -16,19 +16,18 @@ only. What was learned can be improved online by `train_async` with the same con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
-from asyncrl.core.declared import check_declared
+from asyncrl.core.declared import Count
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -45,13 +44,14 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import BY_STEPS, CommonConfig, EvaluationConfig
 from asyncrl.training.parts import OfflineParts
 
 
@@ -64,7 +64,6 @@ class OfflineTrainer(BaseTrainer):
         buffer: ReplayBuffer,
         *,
         batch_size: int = 128,
-        books: BookkeepingConfig | None = None,
         evaluator: Evaluator | None = None,
         interrupter: Interrupter | None = None,
         **parts: Unpack[TrainerParts],
@@ -77,7 +76,6 @@ class OfflineTrainer(BaseTrainer):
         self.batch_size = batch_size
         super().__init__(
             agent,
-            books or BookkeepingConfig(),
             interrupter=interrupter,
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
             parts=parts,
@@ -106,52 +104,33 @@ class OfflineTrainer(BaseTrainer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineConfig:
+class OfflineConfig(CommonConfig):
     """Everything about an offline run but the agent, the data and the environment."""
-
-    seed: int = 0
-    """Every random stream of the run is drawn from it."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
     """What saved segments are loaded into: its n-step returns need no more rows ahead than the
     run had that saved them. Means nothing for data that comes as a buffer."""
 
-    batch_size: int = 256
+    batch_size: Count = 256
     """Transitions, or sequences, in a batch."""
 
-    books: BookkeepingConfig = field(
-        default_factory=lambda: BookkeepingConfig(
-            record_interval_s=0.0,
-            record_interval_opt_steps=500,
-            eval_interval_opt_steps=2000,
-            save_replay=False,
-        )
+    evaluate: EvaluationConfig = field(
+        default_factory=lambda: EvaluationConfig(interval_opt_steps=2000)
     )
-    """When to evaluate, record and save; by steps, so that two runs record the same."""
+    """When and how the agent is scored."""
 
-    play: EpisodeEvaluatorConfig | None = field(default_factory=EpisodeEvaluatorConfig)
-    """What an evaluation plays; None evaluates never."""
+    record: RecordConfig = BY_STEPS
+    """When numbers are recorded; by steps, so that two runs record the same."""
 
-    evaluation_seed: int = 13
-    """Of the evaluated episodes, the same for all runs."""
+    save: SaveConfig = field(default_factory=lambda: SaveConfig(replay=False))
+    """When checkpoints are saved, and which stay."""
 
     def context(self, n_envs: int) -> PolicyContext:
         """Return where the learner's agent stands."""
         return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
-    @property
-    def evaluations_off(self) -> Mapping[str, bool]:
-        """Whether a setting switches evaluations off, for each that can."""
-        never = not self.books.eval_interval_opt_steps
-        return {"play": self.play is None, "books.eval_interval_opt_steps": never}
-
     def __post_init__(self) -> None:
-        check_declared(self)
-        for name in ("seed", "evaluation_seed"):
-            if (seed := getattr(self, name)) < 0:
-                raise ConfigError(f"{name} must be 0 or more, got {seed}")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+        CommonConfig.__post_init__(self)
         if self.replay.once:
             raise ConfigError(
                 f"{type(self.replay).__name__} hands out each transition once, which soon uses "
@@ -188,14 +167,14 @@ def build_offline_trainer(
     """Wire an offline run together; the environment is the trainer's to close.
 
     With `resume` it goes on from the newest whole checkpoint in `checkpoint_dir`, with the same
-    data: bit for bit if `books.save_replay` is on, else with batches drawn from another seed.
+    data: bit for bit if `save.replay` is on, else with batches drawn from another seed.
     Raises `ConfigError` if the data is not that of such an agent in such an environment, and
     `CheckpointError` if a file is not whole.
     """
     require_agent_config(agent)
     config = config or OfflineConfig()
     check_can_hold(stop, config.evaluations_off)
-    keep, told = config.books.keep_checkpoints, parts.get("run_config")
+    keep, told = config.save.keep, parts.get("run_config")
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=keep, resume=resume, config=told
     )
@@ -212,7 +191,7 @@ def build_offline_trainer(
             agent.build(env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
-            books=config.books,
+            books=config,
             evaluator=_make_evaluator(config, env),
             checkpointer=checkpointer,
             stop=stop,
@@ -243,8 +222,10 @@ def _load(
 
 
 def _make_evaluator(config: OfflineConfig, env: BatchEnv) -> EpisodeEvaluator | None:
-    seed = derive_seed(config.evaluation_seed, Role.EVALUATION)
-    return EpisodeEvaluator(env, config.play, seed) if config.play else None
+    if config.evaluate.where == "off":
+        return None
+    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+    return EpisodeEvaluator(env, config.evaluate.play, seed)
 
 
 def _check_columns(schema: SegmentSchema, agent: AgentConfig, spec: EnvSpec) -> None:

@@ -92,7 +92,7 @@ class RunPlan:
         `admit` tells each life of each of them what to connect to, as a learner's link does.
         """
         bodies = self._actor_bodies(admit)
-        if self._config.evaluation.where == "background":
+        if self._config.evaluate.where == "background":
             make_spec = partial(
                 EvaluatorSpec,
                 env_spec=self._spec,
@@ -105,14 +105,14 @@ class RunPlan:
 
     def sent(self, evaluate: MakeEvaluator) -> list[object]:
         """Return all of the user's own that processes are sent."""
-        of_evaluator = self._config.evaluation.where == "background"
+        of_evaluator = self._config.evaluate.where == "background"
         of_actors = [self._actor_agents, self._make_env, self._layout.make_processor]
         return [*of_actors, *([self._agent, evaluate] if of_evaluator else [])]
 
     def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
         """Return what builds the evaluator, in whichever process will run it."""
-        seed = derive_seed(self._config.evaluation.seed, Role.EVALUATION)
-        return own or partial(_episode_evaluator, make_env, self._config.evaluation.play, seed)
+        seed = derive_seed(self._config.evaluate.seed, Role.EVALUATION)
+        return own or partial(_episode_evaluator, make_env, self._config.evaluate.play, seed)
 
     def _actor_bodies(self, admit: Admit) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}

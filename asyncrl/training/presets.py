@@ -26,13 +26,13 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.run_config import RunConfig, read_yaml
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run_config import RunConfig, check_names, read_yaml
 from asyncrl.transport.zeromq import ZmqTransportConfig
 
 ReplayKind = Literal["uniform", "prioritized"]
@@ -59,8 +59,8 @@ def appo() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=1024,
             sync_interval_opt_steps=1,
-            books=BookkeepingConfig(eval_interval_opt_steps=5),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=5),
     )
 
 
@@ -78,8 +78,8 @@ def c51() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -97,9 +97,8 @@ def crossq() -> RunConfig:
         segment=SegmentConfig(length=4),
         transport=ZmqTransportConfig(window=1),
         limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=1000),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=10, books=BookkeepingConfig(eval_interval_opt_steps=250)
-        ),
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=10),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -117,8 +116,8 @@ def crossq_mujoco() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=10,
-            books=BookkeepingConfig(eval_interval_opt_steps=2500),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=2500),
     )
 
 
@@ -139,8 +138,8 @@ def discrete_sac() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0),
         trainer=AsyncTrainerConfig(
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -155,8 +154,8 @@ def dqn() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -178,9 +177,8 @@ def dqn_atari() -> RunConfig:
         segment=SegmentConfig(length=64, frame_stack=4),
         replay=UniformReplayConfig(capacity=200_000, n_step=3),
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
-        trainer=AsyncTrainerConfig(
-            batch_size=32, books=BookkeepingConfig(eval_interval_opt_steps=10_000)
-        ),
+        trainer=AsyncTrainerConfig(batch_size=32),
+        evaluate=EvaluationConfig(interval_opt_steps=10_000),
     )
 
 
@@ -198,8 +196,8 @@ def impala() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=512,
             sync_interval_opt_steps=1,
-            books=BookkeepingConfig(eval_interval_opt_steps=20),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=20),
     )
 
 
@@ -214,8 +212,8 @@ def iqn() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -234,8 +232,8 @@ def ppo() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=1024,
             sync_interval_opt_steps=1,
-            books=BookkeepingConfig(eval_interval_opt_steps=5),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=5),
     )
 
 
@@ -259,8 +257,8 @@ def r2d2() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=32,
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=200),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=200),
     )
 
 
@@ -278,8 +276,8 @@ def rainbow() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=20,
-            books=BookkeepingConfig(eval_interval_opt_steps=250),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -297,9 +295,8 @@ def sac() -> RunConfig:
         env="Pendulum-v1",
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
-        ),
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -317,8 +314,8 @@ def sac_mujoco() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=10,
-            books=BookkeepingConfig(eval_interval_opt_steps=5000),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=5000),
     )
 
 
@@ -339,9 +336,8 @@ def td3() -> RunConfig:
         env="Pendulum-v1",
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
-        ),
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
+        evaluate=EvaluationConfig(interval_opt_steps=250),
     )
 
 
@@ -364,8 +360,8 @@ def td3_mujoco() -> RunConfig:
         trainer=AsyncTrainerConfig(
             batch_size=256,
             sync_interval_opt_steps=10,
-            books=BookkeepingConfig(eval_interval_opt_steps=5000),
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=5000),
     )
 
 
@@ -466,6 +462,7 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
     start = preset(name)
     try:
         data = read_yaml(path)
+        check_names(data)
         loaded = from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
     except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error

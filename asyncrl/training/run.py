@@ -24,7 +24,7 @@ def build_trainer(config: RunConfig, **parts: Unpack[OfflineParts]) -> BaseTrain
     Takes what `train_from_data` takes beside agent, data, environment and settings.
     """
     make_env = config.env_config().build
-    make_eval_env = partial(config.eval_env_config().build_for, config.evaluation.play.episodes)
+    make_eval_env = partial(config.eval_env_config().build_for, config.evaluate.play.episodes)
     filled: OfflineParts = {
         "stop": config.stop_condition(),
         "run_config": to_plain(config),

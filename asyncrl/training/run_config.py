@@ -5,7 +5,6 @@ The command line saves it beside a run's results, and reads it where it finds it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -14,9 +13,9 @@ from typing import Any, Literal
 
 import yaml
 
-from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
+from asyncrl.core.declared import Count, CountOrOff, Finite, PositiveOrOff
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import T, from_plain, to_plain
@@ -35,6 +34,29 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig
 
+FORMER = {
+    "trainer.books.eval_interval_opt_steps": "evaluate.interval_opt_steps",
+    "trainer.books.final_evaluation_timeout_s": "evaluate.final_timeout_s",
+    "evaluation": "evaluate",
+    "trainer.books.record_interval_s": "record.interval_s",
+    "trainer.books.record_interval_opt_steps": "record.interval_opt_steps",
+    "trainer.books.save_interval_opt_steps": "save.interval_opt_steps",
+    "trainer.books.keep_checkpoints": "save.keep",
+    "trainer.books.best_by": "save.best_by",
+    "trainer.books.save_replay": "save.replay",
+    "trainer.books.save_timeout_s": "save.timeout_s",
+}
+"""What settings were called in files and flags of before -> what they are called now."""
+
+
+def check_names(data: object, name: str = "") -> None:
+    """Refuse settings of a file that have another name now, with that one."""
+    if name in FORMER:
+        raise ConfigError(f"{name}: there is no such setting; did you mean {FORMER[name]}?")
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            check_names(value, f"{name}.{key}" if name else str(key))
+
 
 def save_yaml(config: object, path: Path) -> None:
     """Write a dataclass as YAML."""
@@ -45,6 +67,7 @@ def load_yaml(cls: type[T], path: Path) -> T:
     """Read a `cls` from a YAML file; an empty file gives the defaults."""
     try:
         data = read_yaml(path)
+        check_names(data)
         return from_plain(cls, {} if data is None else data)
     except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
@@ -62,7 +85,7 @@ class RunConfig(AsyncConfig):
     data: Path | None = None
     """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""
 
-    actors: int = 2
+    actors: Count = 2
     """Processes that step environments. `auto` chooses them, the environments of each, the length
     of segments and the learner's threads, as far as no flag gives them, by short runs."""
 
@@ -80,36 +103,28 @@ class RunConfig(AsyncConfig):
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it for evaluations, where they are others than those."""
 
-    envs_per_actor: int = 8
+    envs_per_actor: Count = 8
     """Environments that each actor steps together."""
 
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps plain environments one after another; `native` uses the environment's own
     vector form."""
 
-    max_env_steps: int = 0
+    max_env_steps: CountOrOff = 0
     """Stop after so many environment steps of all actors; 0 is off."""
 
-    max_opt_steps: int = 0
+    max_opt_steps: CountOrOff = 0
     """Stop after so many optimisation steps; 0 is off."""
 
-    max_seconds: float = 0.0
+    max_seconds: PositiveOrOff = 0.0
     """Stop after so many seconds of training; 0 is off."""
 
-    stop_at_return: float | None = None
+    stop_at_return: Finite | None = None
     """Stop when an evaluation reaches this mean return."""
 
-    grace_s: float = 30.0
+    grace_s: PositiveOrOff = 30.0
     """After SIGTERM or SIGHUP the run is over within so many seconds, as schedulers kill it then:
     a second before, it ends whatever it still does. 0 is off."""
-
-    def __post_init__(self) -> None:
-        AsyncConfig.__post_init__(self)
-        if self.envs_per_actor < 1:
-            raise ConfigError(f"envs_per_actor must be at least 1, got {self.envs_per_actor}")
-        for name in ("max_env_steps", "max_opt_steps", "max_seconds", "grace_s"):
-            if not 0 <= (value := getattr(self, name)) < math.inf:
-                raise ConfigError(f"{name} must be a number, 0 (off) or more, got {value}")
 
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""
@@ -134,8 +149,9 @@ class RunConfig(AsyncConfig):
             seed=self.seed,
             replay=self.replay,
             trainer=self._sync_trainer_once() if self.replay.once else self._sync_trainer(),
-            play=self._play(),
-            evaluation_seed=self.evaluation.seed,
+            evaluate=self.evaluate,
+            record=self.record,
+            save=self.save,
         )
 
     def sync_env_config(self) -> EnvConfig:
@@ -159,7 +175,6 @@ class RunConfig(AsyncConfig):
             opt_steps_per_interval=per_env_step.numerator,
             warmup_env_steps=self.limiter.min_size * stride,
             segment=SegmentConfig(length=1) if single else self.segment,
-            books=self.trainer.books,
         )
 
     def _sync_trainer_once(self) -> TrainerConfig:
@@ -173,7 +188,6 @@ class RunConfig(AsyncConfig):
             warmup_env_steps=0,
             cut_before_opt=True,
             segment=replace(self.segment, length=rows),
-            books=self.trainer.books,
         )
 
     def offline_config(self) -> tuple[Path, OfflineConfig]:
@@ -184,13 +198,10 @@ class RunConfig(AsyncConfig):
             seed=self.seed,
             replay=self.replay,
             batch_size=self.trainer.batch_size,
-            books=self.trainer.books,
-            play=self._play(),
-            evaluation_seed=self.evaluation.seed,
+            evaluate=self.evaluate,
+            record=self.record,
+            save=self.save,
         )
-
-    def _play(self) -> EpisodeEvaluatorConfig | None:
-        return None if self.evaluation.where == "off" else self.evaluation.play
 
     def stop_condition(self) -> StopCondition | None:
         """Return whichever comes first of the limits that are set; refuse one nobody can reach."""

@@ -178,7 +178,7 @@ class SavedModel:
         checkpointer = Checkpointer(self.checkpoints)
         if not (names := checkpointer.names()):
             why = (
-                "its run has saved none, which it does every trainer.books.save_interval_opt_steps "
+                "its run has saved none, which it does every save.interval_opt_steps "
                 "and at its end, once it has learned"
                 if self.run_dir.is_dir()
                 else "there is no such directory"

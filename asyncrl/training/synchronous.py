@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
@@ -31,12 +31,13 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.types import Columns, ModelVersion
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig, RecordConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import BY_STEPS, CommonConfig
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
@@ -65,13 +66,6 @@ class TrainerConfig:
 
     segment: SegmentConfig = field(default_factory=lambda: SegmentConfig(length=1))
     """Segments of one row put each step into replay as soon as its successors are known."""
-
-    books: BookkeepingConfig = field(
-        default_factory=lambda: BookkeepingConfig(
-            record_interval_s=0.0, record_interval_opt_steps=500
-        )
-    )
-    """When to evaluate, record and save; by steps, so that two runs record the same."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -119,10 +113,9 @@ class Trainer(BaseTrainer):
         self._env_steps = 0
         super().__init__(
             agent,
-            config.books,
             interrupter=interrupter,
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
-            parts=parts,
+            parts={"books": BookkeepingConfig(record=BY_STEPS), **parts},
         )
 
     @property
@@ -220,11 +213,8 @@ def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncConfig:
+class SyncConfig(CommonConfig):
     """Everything about a synchronous run but the agent and its environment."""
-
-    seed: int = 0
-    """Every random stream of the run is drawn from it."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
     """How experience is kept."""
@@ -232,27 +222,12 @@ class SyncConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How environment steps and optimisation steps alternate."""
 
-    play: EpisodeEvaluatorConfig | None = field(default_factory=EpisodeEvaluatorConfig)
-    """What an evaluation plays, in the middle of training; None evaluates never."""
-
-    evaluation_seed: int = 13
-    """Of the evaluated episodes, the same for all runs."""
-
-    @property
-    def evaluations_off(self) -> Mapping[str, bool]:
-        """Whether a setting switches evaluations off, for each that can."""
-        never = not self.trainer.books.eval_interval_opt_steps
-        return {"play": self.play is None, "trainer.books.eval_interval_opt_steps": never}
+    record: RecordConfig = BY_STEPS
+    """When numbers are recorded; by steps, so that two runs record the same."""
 
     def context(self, n_envs: int) -> PolicyContext:
         """Return where the learner's agent stands."""
         return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
-
-    def __post_init__(self) -> None:
-        check_declared(self)
-        for name in ("seed", "evaluation_seed"):
-            if (seed := getattr(self, name)) < 0:
-                raise ConfigError(f"{name} must be 0 or more, got {seed}")
 
 
 def train_sync(
@@ -283,13 +258,12 @@ def build_sync_trainer(
 ) -> Trainer:
     """Wire a synchronous run together; the environments are the trainer's to close.
 
-    Takes what `build_async_trainer` takes that has a meaning here. `Trainer` takes parts of your
-    own.
+    Takes what `build_async_trainer` takes, as far as it has a meaning here.
     """
     config = config or SyncConfig()
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
-    keep, told = config.trainer.books.keep_checkpoints, parts.get("run_config")
+    keep, told = config.save.keep, parts.get("run_config")
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=keep, resume=resume, config=told
     )
@@ -312,6 +286,7 @@ def build_sync_trainer(
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
+            books=config,
             checkpoint=checkpoint,
             closing=closing,
             **parts,
@@ -323,10 +298,10 @@ def build_sync_trainer(
 def _make_evaluator(
     config: SyncConfig, make_env: MakeBatchEnv, closing: ExitStack
 ) -> EpisodeEvaluator | None:
-    if config.play is None:
+    if config.evaluate.where == "off":
         return None
     env = make_batch_env(make_env, "make_eval_env")
-    seed = derive_seed(config.evaluation_seed, Role.EVALUATION)
-    evaluator = EpisodeEvaluator(env, config.play, seed)
+    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+    evaluator = EpisodeEvaluator(env, config.evaluate.play, seed)
     closing.callback(evaluator.close)
     return evaluator

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -80,11 +80,12 @@ def _newest(directory: Path) -> str | None:
 
 
 def _configured(config: AsyncConfig) -> AsyncConfig:
-    books = BookkeepingConfig(save_interval_opt_steps=0, record_interval_s=0.25)
     return replace(
         config,
         limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=500),
-        trainer=replace(config.trainer, batch_size=8, batches_per_draw=1, books=books),
+        trainer=replace(config.trainer, batch_size=8, batches_per_draw=1),
+        save=SaveConfig(interval_opt_steps=0),
+        record=RecordConfig(interval_s=0.25),
     )
 
 

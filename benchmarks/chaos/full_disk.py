@@ -23,9 +23,9 @@ from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.common import ASYNCRL, ROOT
 
 _ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
-    --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
+    --trainer.batch-size 16 --record.interval-s 0.1 --evaluate.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 64
-    --trainer.books.save-interval-opt-steps 200 --trainer.books.keep-checkpoints 2
+    --save.interval-opt-steps 200 --save.keep 2
     --max-seconds 8""".split()
 _RUN_S, _FULL_S = 8.0, 2.0
 _DISK = "16M"

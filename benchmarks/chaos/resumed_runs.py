@@ -32,13 +32,14 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 EVERY = 40
@@ -117,12 +118,6 @@ def sync_run(
 ) -> Checkpoint:
     """Train synchronously up to the last step, or die; return the checkpoint of the last step."""
     agent, env, replay = CASES[case]
-    books = BookkeepingConfig(
-        eval_interval_opt_steps=90,
-        save_interval_opt_steps=EVERY,
-        keep_checkpoints=0,
-        record_interval_s=0.0,
-    )
     config = SyncConfig(
         seed=3,
         replay=replay,
@@ -131,8 +126,10 @@ def sync_run(
             warmup_env_steps=60,
             opt_interval_env_steps=6,
             opt_steps_per_interval=3,
-            books=books,
         ),
+        evaluate=EvaluationConfig(interval_opt_steps=90),
+        save=SaveConfig(interval_opt_steps=EVERY, keep=0),
+        record=RecordConfig(interval_s=0.0),
     )
     train_sync(
         agent,
@@ -145,16 +142,17 @@ def sync_run(
     return Checkpointer(directory).load(str(LAST))
 
 
-def async_config(**books: float) -> AsyncConfig:
-    """Return settings of a small asynchronous run; `books` are those of its bookkeeping."""
-    keeping: dict[str, Any] = {"record_interval_s": 0.2, **books}
+def async_config(**save: Any) -> AsyncConfig:  # noqa: ANN401  # as the settings are
+    """Return settings of a small asynchronous run; `save` are those of its checkpoints."""
     return AsyncConfig(
         actors=2,
         segment=SegmentConfig(length=8),
         replay=UniformReplayConfig(capacity=4000),
         limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=200),
-        trainer=AsyncTrainerConfig(batch_size=32, books=BookkeepingConfig(**keeping)),
-        evaluation=EvaluationConfig(where="off"),
+        trainer=AsyncTrainerConfig(batch_size=32),
+        evaluate=EvaluationConfig(where="off"),
+        record=RecordConfig(interval_s=0.2),
+        save=SaveConfig(**save),
     )
 
 
@@ -214,7 +212,7 @@ def main() -> None:
     trainer = build_async_trainer(
         _SCHEDULED,
         cartpole(),
-        async_config(save_interval_opt_steps=EVERY),
+        async_config(interval_opt_steps=EVERY),
         strategy=_Life(kill_after or EVERY, checkpoints, dies=kill_after > 0),
         checkpoint_dir=directory,
         resume=checkpoints.latest() is not None,

@@ -23,7 +23,7 @@ from benchmarks.chaos.terminal import Terminal
 from benchmarks.common import note
 
 _ARGUMENTS = """train dqn --quiet --run-dir run --actors 2 --envs-per-actor 2 --limiter.min-size 64
-    --trainer.batch-size 16 --trainer.books.record-interval-s 0.1 --evaluation.where off
+    --trainer.batch-size 16 --record.interval-s 0.1 --evaluate.where off
     --replay.capacity 5000 --agent.device cpu --agent.hidden 2200 2200""".split()
 """Networks whose parameters, targets and moments are 100 MB."""
 

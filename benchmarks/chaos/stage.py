@@ -31,7 +31,8 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.parts import AsyncParts
 from benchmarks.chaos.audit import Audit, AuditedReplayConfig
 from benchmarks.chaos.finding import Finding
@@ -53,7 +54,7 @@ def settings(audit: Audit, replay: UniformReplayConfig) -> AsyncConfig:
         limiter=RateLimiterConfig(samples_per_insert=4.0, min_size=500),
         replay=AuditedReplayConfig(audit=audit, inner=replay),
         trainer=AsyncTrainerConfig(batch_size=64),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
     )
 
 

@@ -122,7 +122,9 @@ def learn(case: OfflineCase, seed: int) -> dict[str, Any]:
             case.agent,
             buffer,
             lambda: config.env_config().build_for(task.episodes),
-            OfflineConfig(seed=seed, play=config.evaluation.play),
+            OfflineConfig(
+                seed=seed, evaluate=replace(OfflineConfig().evaluate, play=config.evaluate.play)
+            ),
             stop=AnyOf(InARow(task.bar), MaxOptSteps(case.max_opt_steps)),
             recorder=recorder,
             checkpoint_dir=directory / "learner",

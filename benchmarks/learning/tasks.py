@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.agents.parts.exploration import EpsilonLadder
-from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig
 from benchmarks.common import ROOT
@@ -65,9 +65,7 @@ class Case:
         """Return all settings of a run with two actors; a smaller budget can be given."""
         task = TASKS[self.task]
         start = preset(self.preset or self.algorithm)
-        play = replace(start.evaluation.play, episodes=task.episodes)
-        # Nobody goes on from these runs; a checkpoint in the end is there to be scored.
-        books = replace(start.trainer.books, save_interval_opt_steps=0, save_replay=False)
+        play = replace(start.evaluate.play, episodes=task.episodes)
         config = replace(
             start,
             seed=seed,
@@ -77,8 +75,9 @@ class Case:
             max_env_steps=max_env_steps or task.max_env_steps,
             max_seconds=task.max_seconds,
             stop_at_return=task.bar,
-            evaluation=replace(start.evaluation, play=play),
-            trainer=replace(start.trainer, books=books),
+            evaluate=replace(start.evaluate, play=play),
+            # Nobody goes on from these runs; a checkpoint in the end is there to be scored.
+            save=replace(start.save, interval_opt_steps=0, replay=False),
         )
         return with_settings(config, self.settings)
 
@@ -214,7 +213,7 @@ CASES: tuple[Case, ...] = (
             "agent.learning_rate": 7e-4,
             "agent.lambda_": 0.9,
             "envs_per_actor": 16,
-            "trainer.books.eval_interval_opt_steps": 200,
+            "evaluate.interval_opt_steps": 200,
         },
     ),
     Case(
@@ -232,7 +231,7 @@ CASES: tuple[Case, ...] = (
             "agent.entropy_weight": 0.01,
             "segment.length": 64,
             "segment.frame_stack": 4,
-            "trainer.books.eval_interval_opt_steps": 100,
+            "evaluate.interval_opt_steps": 100,
         },
     ),
     Case(
@@ -250,7 +249,7 @@ CASES: tuple[Case, ...] = (
             "segment.frame_stack": 4,
             "trainer.batch_size": 128,
             "trainer.sync_interval_opt_steps": 4,
-            "trainer.books.eval_interval_opt_steps": 1500,
+            "evaluate.interval_opt_steps": 1500,
         },
     ),
     Case(algorithm="dqn", task="pong", preset="dqn-atari"),
@@ -277,7 +276,7 @@ class Duel(Case):
             super(Duel, self).config(seed),
             max_env_steps=max_env_steps or self.env_steps,
             stop_at_return=None,
-            evaluation=EvaluationConfig(where="off"),
+            evaluate=EvaluationConfig(where="off"),
         )
 
 

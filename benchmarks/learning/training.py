@@ -25,6 +25,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import to_plain
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
@@ -82,7 +83,7 @@ def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evalu
     try:
         source = "of this case"
         policy = policy_of(checkpoint, config.agent, env.spec, seed=0, source=source)
-        play = replace(config.evaluation.play, episodes=episodes)
+        play = replace(config.evaluate.play, episodes=episodes)
         return EpisodeEvaluator(env, play, FINAL_SEED).evaluate(policy)
     finally:
         env.close()
@@ -90,13 +91,9 @@ def evaluated(config: RunConfig, checkpoint: Checkpoint, episodes: int) -> Evalu
 
 def sync_config(config: RunConfig) -> SyncConfig:
     """Return settings of a synchronous run that records as often as it evaluates."""
-    sync = config.sync_config()
-    books = replace(
-        config.trainer.books,
-        record_interval_s=0.0,
-        record_interval_opt_steps=max(1, config.trainer.books.eval_interval_opt_steps),
-    )
-    return replace(sync, trainer=replace(sync.trainer, books=books))
+    every = max(1, config.evaluate.interval_opt_steps)
+    record = RecordConfig(interval_s=0.0, interval_opt_steps=every)
+    return replace(config.sync_config(), record=record)
 
 
 class InARow:
@@ -135,7 +132,7 @@ def _train_async(config: RunConfig, recorder: MemoryRecorder, directory: Path) -
         config.env_config().build,
         config,
         stop=_stop(config),
-        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
         recorder=recorder,
         checkpoint_dir=directory,
     )
@@ -147,7 +144,7 @@ def _train_sync(config: RunConfig, recorder: MemoryRecorder, directory: Path) ->
         config.sync_env_config().build,
         sync_config(config),
         stop=_stop(config),
-        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
         recorder=recorder,
         checkpoint_dir=directory,
     )

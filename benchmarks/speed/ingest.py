@@ -47,7 +47,8 @@ from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from benchmarks.common import (
     Comparison,
     Rounds,
@@ -314,7 +315,7 @@ def loads_of_stream(kind: str, args: argparse.Namespace) -> dict[str, Load]:
         segment=SegmentConfig(length=32),
         replay=UniformReplayConfig(capacity=stream.capacity),
         limiter=RateLimiterConfig(samples_per_insert=0.0),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
     )
     limits = {"at the rate offered": stream.promised_per_s, "as fast as they can": 0.0}
     return {
@@ -341,7 +342,7 @@ def loads_of_agent(kind: str, args: argparse.Namespace) -> dict[str, Load]:
         replay=UniformReplayConfig(capacity=args.capacity),
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=args.capacity),
         trainer=AsyncTrainerConfig(batch_size=batch_size),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
     )
     names: dict[str, Placed] = {ALONE: "by the system", "loaded": "by the system"}
     if len(os.sched_getaffinity(0)) > 1:

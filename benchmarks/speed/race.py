@@ -113,7 +113,7 @@ def one_process(name: str, seed: str, max_seconds: str) -> None:
         replace(config.env_config(), n_envs=n_envs).build,
         sync_config(config),
         stop=ReachesUpperBound("eval_reward", task.score) | MaxSeconds(float(max_seconds)),
-        make_eval_env=partial(config.env_config().build_for, config.evaluation.play.episodes),
+        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
     )
     run = {"seconds": result.seconds_to_stop_bar}
     print(json.dumps(run | {name: getattr(result, name) for name in _KEPT}))

@@ -21,11 +21,12 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 GAMMA = 0.9
@@ -280,12 +281,9 @@ def rounds(
                 warmup_env_steps=0,
                 cut_before_opt=True,
                 segment=SegmentConfig(length=2 * n_steps),
-                books=BookkeepingConfig(
-                    record_interval_opt_steps=1,
-                    record_interval_s=0.0,
-                    eval_interval_opt_steps=eval_interval,
-                ),
             ),
+            record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
+            evaluate=EvaluationConfig(interval_opt_steps=eval_interval),
             **sync,
         ),
         stop=MaxOptSteps(opt_steps),

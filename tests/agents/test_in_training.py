@@ -13,6 +13,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 ALL = {"normalize_obs": True, "normalize_reward": True, "precision": "bfloat16"}
@@ -29,7 +30,7 @@ def test_a_run_with_everything_on(env_id: str, agent: DQNConfig | SACConfig) -> 
         agent,
         partial(EnvConfig(id=env_id, n_envs=4).build),
         SyncConfig(
-            play=None,
+            evaluate=EvaluationConfig(where="off"),
             replay=PrioritizedReplayConfig(capacity=2000),
             trainer=TrainerConfig(batch_size=16, warmup_env_steps=300),
         ),

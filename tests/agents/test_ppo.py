@@ -36,7 +36,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,
@@ -48,7 +48,7 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import train_async
-from asyncrl.training.config import EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.presets import preset
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
@@ -605,16 +605,16 @@ def train(
         partial(EnvConfig(id=env, n_envs=n_envs).build),
         SyncConfig(
             replay=TrajectoryQueueConfig(),
-            play=EpisodeEvaluatorConfig(episodes=20),
             trainer=TrainerConfig(
                 batch_size=n,
                 opt_interval_env_steps=n,
                 warmup_env_steps=0,
                 cut_before_opt=True,
                 segment=SegmentConfig(length=2 * n_steps),
-                books=BookkeepingConfig(
-                    record_interval_s=0.0, record_interval_opt_steps=1, eval_interval_opt_steps=5
-                ),
+            ),
+            record=RecordConfig(interval_s=0.0, interval_opt_steps=1),
+            evaluate=EvaluationConfig(
+                interval_opt_steps=5, play=EpisodeEvaluatorConfig(episodes=20)
             ),
         ),
         **parts,
@@ -701,9 +701,9 @@ def test_two_actors_run_ahead_of_the_learner_and_are_corrected_for() -> None:
         trainer=dataclasses.replace(
             start.trainer,
             batch_size=512,
-            books=BookkeepingConfig(record_interval_opt_steps=1, eval_interval_opt_steps=0),
         ),
-        evaluation=EvaluationConfig(where="off"),
+        record=RecordConfig(interval_opt_steps=1),
+        evaluate=EvaluationConfig(where="off", interval_opt_steps=0),
     )
     result = train_async(
         dataclasses.replace(PPOConfig(correction="vtrace"), device="cpu"),

@@ -25,6 +25,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.agents.chain import CHAIN, CHAIN_Q, IMAGES, TWO_STATES, chain_replay, random_batch, spec
 
@@ -196,7 +197,7 @@ def told_in_a_run(config: AgentConfig) -> dict[str, float]:
         config,
         EnvConfig(id="CartPole-v1", n_envs=4).build,
         SyncConfig(
-            play=None,
+            evaluate=EvaluationConfig(where="off"),
             replay=PrioritizedReplayConfig(capacity=2000, n_step=3),
             trainer=TrainerConfig(batch_size=16, warmup_env_steps=300),
         ),

@@ -24,11 +24,11 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, ReachesUpperBound
 from asyncrl.training.asynchronous import train_async
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from tests.agents.test_sac import (
     CONTEXT,
     HIGH,
@@ -386,10 +386,10 @@ def learns_pendulum(agent: AgentConfig) -> Any:
         actors=2,
         segment=SegmentConfig(length=16),
         limiter=RateLimiterConfig(samples_per_insert=32.0, min_size=512),
-        trainer=AsyncTrainerConfig(
-            sync_interval_opt_steps=20, books=BookkeepingConfig(eval_interval_opt_steps=250)
+        trainer=AsyncTrainerConfig(sync_interval_opt_steps=20),
+        evaluate=EvaluationConfig(
+            where="inline", play=EpisodeEvaluatorConfig(episodes=5), interval_opt_steps=250
         ),
-        evaluation=EvaluationConfig(where="inline", play=EpisodeEvaluatorConfig(episodes=5)),
     )
     make_env = partial(EnvConfig(id="Pendulum-v1", n_envs=8).build)
     stop = ReachesUpperBound("eval_reward", -450.0) | MaxEnvSteps(60_000)

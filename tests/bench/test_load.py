@@ -27,7 +27,7 @@ def test_discrete_actions_are_dqns_and_others_sacs() -> None:
 def test_nobody_waits_in_the_run_that_is_measured() -> None:
     config = Load.of(tiny()).async_config()
     assert config.limiter.samples_per_insert == 0
-    assert config.evaluation.where == "off"
+    assert config.evaluate.where == "off"
     assert (config.actors, config.segment.length, config.replay.capacity) == (1, 8, 2000)
 
 

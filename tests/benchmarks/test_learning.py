@@ -109,8 +109,8 @@ def test_settings_of_a_case_fit_its_preset(case: Any):
 
 
 def test_settings_have_dotted_names():
-    config = with_settings(RunConfig(), {"actors": 5, "trainer.books.record_interval_s": 9.0})
-    assert (config.actors, config.trainer.books.record_interval_s) == (5, 9.0)
+    config = with_settings(RunConfig(), {"actors": 5, "record.interval_s": 9.0})
+    assert (config.actors, config.record.interval_s) == (5, 9.0)
     assert config.trainer.batch_size == RunConfig().trainer.batch_size
     with pytest.raises((TypeError, AttributeError)):
         with_settings(RunConfig(), {"trainer.nothing": 1})
@@ -248,7 +248,7 @@ def test_recorded_episodes_are_learned_from(monkeypatch: Any):
     pytest.importorskip("minari")
     pytest.importorskip("jax")
     monkeypatch.setenv("MINARI_DATASETS_PATH", "")  # so that it is as before, afterwards
-    player = {"max_env_steps": 600, "limiter.min_size": 200, "evaluation.play.episodes": 2}
+    player = {"max_env_steps": 600, "limiter.min_size": 200, "evaluate.play.episodes": 2}
     case = OfflineCase(
         algorithm="bc",
         agent=BCConfig(hidden=(8,)),

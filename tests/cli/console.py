@@ -14,8 +14,8 @@ COMMAND = str(Path(sys.executable).with_name("asyncrl"))
 # A run that learns a little and ends after two or three seconds, most of which goes into imports.
 TINY = """
     --actors 1 --envs-per-actor 2 --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
-    --trainer.batch-size 16 --trainer.books.eval-interval-opt-steps 100
-    --trainer.books.record-interval-s 0.1 --evaluation.play.episodes 3 --agent.hidden 16
+    --trainer.batch-size 16 --evaluate.interval-opt-steps 100
+    --record.interval-s 0.1 --evaluate.play.episodes 3 --agent.hidden 16
 """.split()
 
 _DEADLINE_S = 60.0

@@ -62,11 +62,11 @@ def test_no_command_is_a_wrong_one(capsys: pytest.CaptureFixture[str]) -> None:
         ("train dqn --actors two", "--actors"),
         ("train dqn --agent.learning-rate -1", "agent.learning_rate must be positive, got -1"),
         (
-            "train dqn --stop-at-return 475 --evaluation.where off",
-            "stop_at_return waits for evaluations, but evaluation.where is off: set one of the two"
-            " (as a flag: --evaluation.where)",
+            "train dqn --stop-at-return 475 --evaluate.where off",
+            "stop_at_return waits for evaluations, but evaluate.where is off: set one of the two"
+            " (as a flag: --evaluate.where)",
         ),
-        ("train dqn --max-seconds -3", "max_seconds must be a number, 0 (off) or more, got -3"),
+        ("train dqn --max-seconds -3", "max_seconds must be 0 (off) or more, got -3"),
         ("train dqn --actorz 3", "--actors"),
         ("train dqn --config nothing.yaml", "nothing.yaml"),
         ("train dqn stray", "stray"),
@@ -304,7 +304,7 @@ def test_modules_that_others_may_have_put_here_do_not_come_first(
     ("argv", "flag"),
     [
         ("train ppo --agent.dual-clip 0.5", "--agent.dual-clip\n"),
-        ("train dqn --trainer.books.save-timeout-s -1", "--trainer.books.save-timeout-s\n"),
+        ("train dqn --save.timeout-s -1", "--save.timeout-s\n"),
         ("train ppo --limiter.samples-per-insert 2", "--limiter.samples-per-insert)\n"),
     ],
 )
@@ -317,8 +317,8 @@ def test_settings_in_errors_are_told_as_flags_too(
 
 
 def test_only_settings_are_told_as_flags() -> None:
-    text = "agent.dual_clip and books.save_s; see core/agent.py, replay.capacity=3, x.agent.y"
-    flags = "--agent.dual-clip, --trainer.books.save-s, --replay.capacity"
+    text = "agent.dual_clip and save.now_s; see core/agent.py, replay.capacity=3, x.agent.y"
+    flags = "--agent.dual-clip, --save.now-s, --replay.capacity"
     assert as_flags(text) == f"as flags: {flags}"
     assert as_flags("nothing of a file agent.py, or replay.yaml") == ""
     networks = "agent.network must answer as agent.critic_network and agent.noisy say"

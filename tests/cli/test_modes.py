@@ -13,13 +13,13 @@ from asyncrl.cli.main import main
 from asyncrl.cli.train import parse
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.presets import preset
-from asyncrl.training.run_config import RunConfig, save_yaml
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.fakes import ConstantConfig
 
 FLAGS = """
     --quiet --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
-    --trainer.batch-size 16 --trainer.books.eval-interval-opt-steps 20
-    --trainer.books.save-interval-opt-steps 20 --evaluation.play.episodes 2 --agent.hidden 16
+    --trainer.batch-size 16 --evaluate.interval-opt-steps 20
+    --save.interval-opt-steps 20 --evaluate.play.episodes 2 --agent.hidden 16
 """.split()
 
 
@@ -147,3 +147,39 @@ def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"says no agent\.type.*asyncrl train PRESET"):
         parse(["--config", str(path)])
+
+
+# --- names of before ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [
+        ("--trainer.books.eval-interval-opt-steps", "--evaluate.interval-opt-steps"),
+        ("--trainer.books.keep_checkpoints", "--save.keep"),
+        ("--trainer.books.no-save-replay", "--save.replay"),
+        ("--evaluation.play.episodes", "--evaluate.play.episodes"),
+    ],
+)
+def test_flag_of_before_is_answered_with_the_one_of_now(
+    former: str, now: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "dqn", former, "3"]) == 2
+    assert f"did you mean {now}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("trainer: {books: {best_by: x}}", r"trainer\.books\.best_by: .*mean save\.best_by\?"),
+        ("evaluation: {where: 'off'}", r"evaluation: .*did you mean evaluate\?"),
+    ],
+)
+def test_setting_of_before_in_a_file_is_answered_with_the_one_of_now(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        load_yaml(RunConfig, tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=said):
+        parse(["dqn", "--config", str(tmp_path / "config.yaml")])

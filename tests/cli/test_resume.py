@@ -90,7 +90,7 @@ def test_run_that_was_killed_before_its_summary_gets_one(run_dir: Path, left: st
 @pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
-    args = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "100"]
+    args = [*TINY, "--run-dir", "x", "--save.interval-opt-steps", "100"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
     with started("train", "dqn", *args, cwd=tmp_path) as process:
         wait_until(lambda: len(checkpoints.names()) > 2, 40, "checkpoints")

@@ -315,7 +315,7 @@ def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
-    args = ["--env", "hanging:HangsWhenTold", "--evaluation.where", "off", "--run-dir", "x"]
+    args = ["--env", "hanging:HangsWhenTold", "--evaluate.where", "off", "--run-dir", "x"]
     args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")

@@ -241,7 +241,7 @@ def make():
 @pytest.mark.parametrize("debug", [False, True])
 def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILS_LATER)
-    args = ["--env", "mine:make", "--evaluation.where", "off", "--run-dir", "x"]
+    args = ["--env", "mine:make", "--evaluate.where", "off", "--run-dir", "x"]
     done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) is debug

@@ -13,19 +13,19 @@ from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from tests.learner.test_async_trainer import Stage
+from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent
 from tests.support.streams import make_outbox, play
 from tests.training.test_trainer import build
 
 BATCH_SIZE = 8
-BOOKS = {"record_interval_s": 0.0, "record_interval_opt_steps": 2, "eval_interval_opt_steps": 0}
+BOOKS = {"record_interval_s": 0.0, "record_interval_opt_steps": 2, "evaluate_interval_opt_steps": 0}
 
 
 class Scores:
@@ -48,16 +48,19 @@ def with_actors(**parts: Any) -> BaseTrainer:
 
 
 def with_environments(**parts: Any) -> BaseTrainer:
-    books = BookkeepingConfig(**parts.pop("books", BOOKS))
-    settings = {"batch_size": BATCH_SIZE, "books": books}
-    return build(settings=settings, **{"stop": None, "evaluator": Scores()} | parts)
+    books = bookkeeping(**parts.pop("books", BOOKS))
+    return build(
+        settings={"batch_size": BATCH_SIZE},
+        books=books,
+        **{"stop": None, "evaluator": Scores()} | parts,
+    )
 
 
 def with_data(**parts: Any) -> BaseTrainer:
     buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
         buffer.push(message.columns, message.rows)
-    books = BookkeepingConfig(**parts.pop("books", BOOKS))
+    books = bookkeeping(**parts.pop("books", BOOKS))
     agent = parts.pop("agent", None) or ConstantAgent()
     parts = {"evaluator": Scores()} | parts
     return OfflineTrainer(agent, buffer, batch_size=BATCH_SIZE, books=books, **parts)
@@ -277,7 +280,7 @@ def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_bes
 ) -> None:
     recorder = MemoryRecorder()
     trainer = make(
-        books=BOOKS | {"best_by": "mine/steps"},
+        books=BOOKS | {"save_best_by": "mine/steps"},
         recorder=recorder,
         callbacks=[Noting([], "mine")],
         stop=ReachesUpperBound("mine/steps", 5),

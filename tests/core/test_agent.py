@@ -15,15 +15,16 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.fakes import ConstantAgent, CountingBatch
 
-_BOOKS = BookkeepingConfig(record_interval_opt_steps=1, eval_interval_opt_steps=1)
 CONFIG = SyncConfig(
-    trainer=TrainerConfig(batch_size=2, warmup_env_steps=4, books=_BOOKS),
-    play=EpisodeEvaluatorConfig(episodes=1),
+    trainer=TrainerConfig(batch_size=2, warmup_env_steps=4),
+    record=RecordConfig(interval_opt_steps=1),
+    evaluate=EvaluationConfig(interval_opt_steps=1, play=EpisodeEvaluatorConfig(episodes=1)),
 )
 
 

@@ -8,7 +8,8 @@ from asyncrl.core.types import ActorId
 from asyncrl.learner.async_trainer import AsyncTrainer
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import OnException, RestartPolicyConfig
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from tests.integration.test_train_async import Loop, config
 
 
@@ -20,7 +21,7 @@ def with_restarts(
     return config(
         actors=actors,
         supervision=ActorManagerConfig(step_timeout_s=step_timeout_s, restart=restart),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
     )
 
 

@@ -201,7 +201,7 @@ class Raising(gymnasium.Env):
 @pytest.mark.fault("F4")
 def test_command_line_ends_with_the_environments_own_words(tmp_path: Path) -> None:
     (tmp_path / "raising.py").write_text(RAISING)
-    args = ["--env", "raising:Raising", "--evaluation.where", "off", "--run-dir", "x"]
+    args = ["--env", "raising:Raising", "--evaluate.where", "off", "--run-dir", "x"]
     done = console.run("train", "dqn", *console.TINY, *args, cwd=tmp_path)
     assert done.returncode == 1
     assert "actor 0 failed: TwoArguments: rust at the hub" in done.stderr

@@ -35,7 +35,7 @@ RUNS: list[tuple[Sequence[str], int]] = [(TCP, 0o022)]
 if scale.full:
     RUNS += [(way, umask) for way in (TCP, ()) for umask in (0o022, 0o077, 0)][1:]
 COMMAND = ["train", "dqn", "--env", "CartPole-v1", "--actors", "2", "--quiet"]
-COMMAND += ["--trainer.books.save-interval-opt-steps", "200"]
+COMMAND += ["--save.interval-opt-steps", "200"]
 DEADLINE_S = 120.0
 
 

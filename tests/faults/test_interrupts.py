@@ -112,8 +112,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.fault("F13", "F18")
 def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
-    arguments = [*TINY, "--run-dir", "x", "--trainer.books.save-interval-opt-steps", "20"]
-    arguments += ["--evaluation.where", "off"]
+    arguments = [*TINY, "--run-dir", "x", "--save.interval-opt-steps", "20"]
+    arguments += ["--evaluate.where", "off"]
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
     with started("code", [HANGING_DISK, "train", "dqn", *arguments], cwd=tmp_path) as process:
         wait_until(checkpoints.latest, DEADLINE_S, "a first checkpoint")

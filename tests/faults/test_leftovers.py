@@ -105,7 +105,7 @@ class Mine(CountingBatch):
 result = train_async(
     ConstantConfig(),
     lambda: Mine(length=5),
-    AsyncConfig(actors=2, evaluation=EvaluationConfig(where="off")),
+    AsyncConfig(actors=2, evaluate=EvaluationConfig(where="off")),
     stop=MaxOptSteps(20),
 )
 print(result.opt_steps, [actor["restarts"] for actor in result.actors.values()])

@@ -15,7 +15,8 @@ from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 from tests.support.leftovers import children
 
@@ -39,7 +40,7 @@ def test_priorities_come_from_actors_and_from_the_learner() -> None:
         replay=PrioritizedReplayConfig(capacity=4000, n_step=2, alpha=1.0),
         limiter=RateLimiterConfig(samples_per_insert=2.0, min_size=200),
         trainer=AsyncTrainerConfig(batch_size=32),
-        evaluation=EvaluationConfig(where="off"),
+        evaluate=EvaluationConfig(where="off"),
     )
     trainer = build_async_trainer(
         DQNConfig(hidden=(16,), actor_priorities=True),

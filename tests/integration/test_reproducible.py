@@ -15,7 +15,7 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.segment import make_schema
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -35,17 +35,19 @@ def run(agent_config: AgentConfig, env_id: str, seed: int) -> tuple[Params, list
     schema = make_schema(processor.columns(env.spec, ()), length=1, lookahead=replay.lookahead)
     recorder = MemoryRecorder()
     books = BookkeepingConfig(
-        eval_interval_opt_steps=150, record_interval_s=0, record_interval_opt_steps=100
+        evaluate=EvaluateConfig(interval_opt_steps=150),
+        record=RecordConfig(interval_s=0, interval_opt_steps=100),
     )
     Trainer(
         agent,
         env,
         replay.build(schema, seed),
-        TrainerConfig(batch_size=32, warmup_env_steps=200, books=books),
+        TrainerConfig(batch_size=32, warmup_env_steps=200),
         schema=schema,
         processor=processor,
         seed=seed,
         evaluator=EpisodeEvaluator(evaluation_env, EpisodeEvaluatorConfig(episodes=2), seed),
+        books=books,
         recorder=recorder,
         stop=MaxOptSteps(400),
     ).train()

@@ -16,10 +16,11 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.asynchronous import build_async_trainer, train_async
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from benchmarks.chaos.resumed_runs import (
     CASES,
@@ -113,7 +114,7 @@ def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
 @pytest.mark.fault("F21")
 @pytest.mark.processes
 def test_replay_may_be_left_out_and_is_then_filled_anew(tmp_path: Path) -> None:
-    config = async_config(save_replay=False)
+    config = async_config(replay=False)
     train_async(DQN_SMALL, cartpole(), config, stop=MaxOptSteps(100), checkpoint_dir=tmp_path)
     assert set(Checkpointer(tmp_path).load_latest().groups) == {"agent", "model"}
     resumed = train_async(
@@ -149,9 +150,12 @@ def test_synchronous_run_at_its_limit_trains_no_step_more(
     limit: Callable[[], StopCondition], reason: str, tmp_path: Path
 ) -> None:
     agent, env, replay = CASES["dqn"]
-    books = BookkeepingConfig(record_interval_opt_steps=5)
-    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
-    config, make_env = SyncConfig(trainer=trainer, replay=replay), EnvConfig(id=env, n_envs=2).build
+    trainer, record = (
+        TrainerConfig(batch_size=16, warmup_env_steps=60),
+        RecordConfig(interval_opt_steps=5),
+    )
+    config = SyncConfig(trainer=trainer, replay=replay, record=record)
+    make_env = EnvConfig(id=env, n_envs=2).build
     steps = []
     for resume in (False, True):
         result = train_sync(
@@ -170,14 +174,16 @@ def test_synchronous_run_at_its_limit_trains_no_step_more(
 
 def test_newest_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     agent, env, replay = CASES["dqn"]
-    books = BookkeepingConfig(
-        eval_interval_opt_steps=50, save_interval_opt_steps=10, keep_checkpoints=2
+    config = SyncConfig(
+        trainer=TrainerConfig(batch_size=16, warmup_env_steps=60),
+        replay=replay,
+        evaluate=EvaluationConfig(interval_opt_steps=50),
+        save=SaveConfig(interval_opt_steps=10, keep=2),
     )
-    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
     train_sync(
         agent,
         EnvConfig(id=env, n_envs=2).build,
-        SyncConfig(trainer=trainer, replay=replay),
+        config,
         stop=MaxOptSteps(95),
         checkpoint_dir=tmp_path,
     )
@@ -192,21 +198,19 @@ def test_best_by_another_metric_than_evaluations_is_kept_and_goes_on(
     best_by: str, tmp_path: Path
 ) -> None:
     agent, env, replay = CASES["dqn"]
-    books = BookkeepingConfig(
-        eval_interval_opt_steps=25,
-        record_interval_s=0.0,
-        record_interval_opt_steps=10,
-        save_interval_opt_steps=10,
-        keep_checkpoints=2,
-        best_by=best_by,
+    config = SyncConfig(
+        trainer=TrainerConfig(batch_size=16, warmup_env_steps=60),
+        replay=replay,
+        evaluate=EvaluationConfig(interval_opt_steps=25),
+        record=RecordConfig(interval_s=0.0, interval_opt_steps=10),
+        save=SaveConfig(interval_opt_steps=10, keep=2, best_by=best_by),
     )
-    trainer = TrainerConfig(batch_size=16, warmup_env_steps=60, books=books)
     recorder = MemoryRecorder()
     for last in (60, 120):
         result = train_sync(
             agent,
             EnvConfig(id=env, n_envs=2).build,
-            SyncConfig(trainer=trainer, replay=replay),
+            config,
             stop=MaxOptSteps(last),
             checkpoint_dir=tmp_path,
             recorder=recorder,

@@ -135,7 +135,7 @@ def test_same_batches_make_the_same_model(agent_config: Any, replay: Any, env_id
     sync = build(agent_config, replay, env_id, replaying)
     before = {name: value.copy() for name, value in sync.agent.state().items()}
     for _ in batches:
-        sync._learn()
+        sync.learn(replaying.sample(32))
 
     stage = Stage(agent=build(agent_config, replay, env_id, replaying).agent)  # type: ignore[arg-type]
     proxy: Any = stage.proxy

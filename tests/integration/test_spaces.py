@@ -30,12 +30,13 @@ from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.spaces import Parts
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from asyncrl.transport.wire import WireFormat
 from tests.envs.strategies import array_spaces, nested_spaces
@@ -118,9 +119,9 @@ def config() -> AsyncConfig:
         trainer=AsyncTrainerConfig(
             batch_size=16,
             sync_interval_opt_steps=5,
-            books=BookkeepingConfig(eval_interval_opt_steps=20, record_interval_s=0.2),
         ),
-        evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2)),
+        record=RecordConfig(interval_s=0.2),
+        evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=20),
     )
 
 

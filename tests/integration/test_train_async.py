@@ -28,7 +28,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds, ReachesUpperBound
 from asyncrl.learner.train_result import TrainResult
@@ -37,7 +37,8 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
 from tests.support.helpers import wait_until
 from tests.support.leftovers import children
@@ -54,11 +55,10 @@ def config(**changes: Any) -> AsyncConfig:
         trainer=AsyncTrainerConfig(
             batch_size=16,
             sync_interval_opt_steps=5,
-            books=BookkeepingConfig(
-                eval_interval_opt_steps=50, record_interval_s=0.2, save_interval_opt_steps=100
-            ),
         ),
-        evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=3)),
+        record=RecordConfig(interval_s=0.2),
+        save=SaveConfig(interval_opt_steps=100),
+        evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=3), interval_opt_steps=50),
     )
     return dataclasses.replace(base, **changes)
 
@@ -189,7 +189,7 @@ def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -
             trainer.interrupter.stop("seen")
 
     result, trainer = run(
-        config(evaluation=EvaluationConfig(where="off")),
+        config(evaluate=EvaluationConfig(where="off")),
         strategy=Loop(kill_one),
         stop=MaxSeconds(60),
     )
@@ -242,13 +242,13 @@ def test_what_cannot_be_sent_to_an_actor_is_refused_before_a_process_starts(
         with pytest.raises(ConfigError, match=r"cannot be sent to its process: .*lock.* Give"):
             run(**{name: make})
     with pytest.raises(AssertionError, match="a process is to start"):  # none of evaluations
-        run(config(evaluation=EvaluationConfig(where="inline")), make_eval_env=make)
+        run(config(evaluate=EvaluationConfig(where="inline")), make_eval_env=make)
 
 
 def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
-    with pytest.raises(ConfigError, match=r"waits for evaluations, but evaluation\.where is off"):
+    with pytest.raises(ConfigError, match=r"waits for evaluations, but evaluate\.where is off"):
         run(
-            config(evaluation=EvaluationConfig(where="off")),
+            config(evaluate=EvaluationConfig(where="off")),
             stop=ReachesUpperBound("eval_reward", 1.0),
         )
 

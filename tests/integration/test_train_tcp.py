@@ -19,14 +19,15 @@ from zmq.utils import z85
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.transport.zeromq import ZmqLearnerLink, ZmqTransportConfig
 from asyncrl.transport.zeromq_socket import Curve
 from tests.supervision.bodies import descriptors
@@ -44,11 +45,10 @@ CONFIG = AsyncConfig(
     trainer=AsyncTrainerConfig(
         batch_size=16,
         sync_interval_opt_steps=5,
-        books=BookkeepingConfig(
-            eval_interval_opt_steps=50, record_interval_s=0.2, save_interval_opt_steps=50
-        ),
     ),
-    evaluation=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2)),
+    record=RecordConfig(interval_s=0.2),
+    save=SaveConfig(interval_opt_steps=50),
+    evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=2), interval_opt_steps=50),
     transport=ZmqTransportConfig(bind="tcp://127.0.0.1"),
 )
 

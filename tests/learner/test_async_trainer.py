@@ -27,7 +27,6 @@ from asyncrl.core.messages import Hello, ModelInfo
 from asyncrl.core.transport import Topic
 from asyncrl.core.types import Array, Columns, IntArray
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig
@@ -38,6 +37,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.transport.local import LocalLearnerLink, LocalTransport
+from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent, DirectSaver
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import make_report
@@ -208,12 +208,15 @@ class Stage:
         )
         self.proxy.log = self.log
         self.proxy.drawn = []
-        books = {"record_interval_s": 0.0, "eval_interval_opt_steps": 0, **parts.pop("books", {})}
+        books = {
+            "record_interval_s": 0.0,
+            "evaluate_interval_opt_steps": 0,
+            **parts.pop("books", {}),
+        }
         config = AsyncTrainerConfig(
             batch_size=BATCH_SIZE,
             sync_interval_opt_steps=5,
             max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
-            books=BookkeepingConfig(**books),
         )
         self.site = Site(self.log)
         self.trainer = AsyncTrainer(
@@ -224,6 +227,7 @@ class Stage:
             manager=self.manager,  # type: ignore[arg-type]
             interrupter=self.interrupter,
             evaluation=self.site,
+            books=bookkeeping(**books),
             **{"recorder": self.recorder, "checkpointer": Saves(self.log)} | parts,
         )
         self.saves = Saves(self.log)
@@ -414,7 +418,11 @@ class TimedSteps(Steps):
 
 def test_phases_of_the_learner_add_up_to_the_time_of_its_loop() -> None:
     loop = TimedSteps(6)
-    intervals = ("eval_interval_opt_steps", "record_interval_opt_steps", "save_interval_opt_steps")
+    intervals = (
+        "evaluate_interval_opt_steps",
+        "record_interval_opt_steps",
+        "save_interval_opt_steps",
+    )
     stage = Stage(strategy=loop, books=dict.fromkeys(intervals, 2))
     result = stage.train()
     assert loop.least_s <= loop.phases_s <= loop.most_s
@@ -556,7 +564,7 @@ def test_what_actors_send_at_their_very_end_is_stored() -> None:
 
 
 def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
-    stage = Stage(strategy=Steps(3), books={"eval_interval_opt_steps": 100})
+    stage = Stage(strategy=Steps(3), books={"evaluate_interval_opt_steps": 100})
     result = stage.train()
     assert (result.last_score, result.best_opt_steps) == (3.0, 3)
     assert stage.log.index("evaluate 3") < stage.log.index("expect ends")
@@ -650,7 +658,7 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
                 raise ArithmeticError("no")
             return super().opt(batch)
 
-    stage = Stage(agent=Failing(), books={"eval_interval_opt_steps": 100})
+    stage = Stage(agent=Failing(), books={"evaluate_interval_opt_steps": 100})
     with pytest.raises(ArithmeticError):
         stage.train()
     assert "save 4" in stage.log
@@ -677,7 +685,7 @@ def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
 def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     stage = Stage(
         strategy=Steps(3, after=lambda: stage.interrupter.stop("a signal", urgent=True)),
-        books={"eval_interval_opt_steps": 100},
+        books={"evaluate_interval_opt_steps": 100},
     )
     result = stage.train()
     assert result.stop_reason == "a signal"

@@ -11,12 +11,13 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from tests.support.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(
@@ -27,9 +28,9 @@ SETTINGS = AsyncConfig(
     trainer=AsyncTrainerConfig(
         batch_size=16,
         sync_interval_opt_steps=1000,
-        books=BookkeepingConfig(eval_interval_opt_steps=0, record_interval_s=0.05),
     ),
-    evaluation=EvaluationConfig(where="off"),
+    record=RecordConfig(interval_s=0.05),
+    evaluate=EvaluationConfig(where="off", interval_opt_steps=0),
 )
 
 
@@ -133,7 +134,7 @@ def test_a_limiter_that_stops_actors_ends_collecting_and_nothing_hangs() -> None
             replay=SETTINGS.replay,
             limiter=limiter,
             trainer=SETTINGS.trainer,
-            evaluation=SETTINGS.evaluation,
+            evaluate=SETTINGS.evaluate,
         ),
         strategy=CollectThenTrain(env_steps=10**9, opt_steps=10),
         stop=MaxOptSteps(50) | MaxSeconds(60),

@@ -78,17 +78,17 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     "inline evaluation": (
         facts(0.5, learner={"eval": 0.5, "opt": 0.5}),
         "bookkeeping-bound",
-        ("evaluating takes 50 %", "trainer.books.eval_interval_opt_steps, to 19 times"),
+        ("evaluating takes 50 %", "evaluate.interval_opt_steps, to 19 times"),
     ),
     "many records": (
         facts(learner={"record": 0.2, "save": 0.1, "opt": 0.7}),
         "bookkeeping-bound",
-        ("making records takes 20 %", "record_interval_s", "to 5 times"),
+        ("making records takes 20 %", "record.interval_s", "to 5 times"),
     ),
     "many checkpoints": (
         facts(learner={"save": 0.5, "opt": 0.5}),
         "bookkeeping-bound",
-        ("saving checkpoints takes 50 %", "save_interval_opt_steps"),
+        ("saving checkpoints takes 50 %", "save.interval_opt_steps"),
     ),
     "many models": (
         facts(learner={"publish": 0.3, "opt": 0.7}),

@@ -15,13 +15,14 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.files import load_replay, save_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.replay.large import LARGE, SCHEMA, SEGMENTS
 from tests.replay.segments import streams
@@ -155,14 +156,14 @@ def test_missing_replay_is_said_to_be_missing(tmp_path: Path) -> None:
 
 
 def run(checkpoint_dir: Path, *, save: bool) -> None:
-    books = BookkeepingConfig(save_interval_opt_steps=20, save_replay=save)
     train_sync(
         DQNConfig(hidden=(8,), device="cpu"),
         EnvConfig(id="CartPole-v1", n_envs=2).build,
         SyncConfig(
             replay=UniformReplayConfig(capacity=500),
-            trainer=TrainerConfig(warmup_env_steps=20, batch_size=8, books=books),
-            play=None,
+            trainer=TrainerConfig(warmup_env_steps=20, batch_size=8),
+            save=SaveConfig(interval_opt_steps=20, replay=save),
+            evaluate=EvaluationConfig(where="off"),
         ),
         checkpoint_dir=checkpoint_dir,
         stop=MaxEnvSteps(200),

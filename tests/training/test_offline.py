@@ -21,7 +21,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.files import load_replay
@@ -29,18 +29,22 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig, train_from_data
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 REPLAY = UniformReplayConfig(capacity=500)
-BOOKS = BookkeepingConfig(
-    record_interval_s=0.0, record_interval_opt_steps=5, eval_interval_opt_steps=10
-)
 CONFIG = OfflineConfig(
-    seed=3, replay=REPLAY, batch_size=16, books=BOOKS, play=EpisodeEvaluatorConfig(episodes=2)
+    seed=3,
+    replay=REPLAY,
+    batch_size=16,
+    record=RecordConfig(interval_s=0.0, interval_opt_steps=5),
+    evaluate=EvaluationConfig(interval_opt_steps=10, play=EpisodeEvaluatorConfig(episodes=2)),
+    save=SaveConfig(),
 )
+NEVER = EvaluationConfig(where="off")
 AGENT = IQLConfig(hidden=(8,), device="cpu")
 
 
@@ -50,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_sync(
         DQNConfig(hidden=(8,), device="cpu"),
         MAKE_ENV,
-        SyncConfig(replay=REPLAY, trainer=TrainerConfig(warmup_env_steps=190), play=None),
+        SyncConfig(replay=REPLAY, trainer=TrainerConfig(warmup_env_steps=190), evaluate=NEVER),
         checkpoint_dir=directory,
         stop=MaxEnvSteps(200),
     )
@@ -85,19 +89,19 @@ def test_memories_at_the_beginnings_of_sequences_need_not_be_named(tmp_path: Pat
             trainer=TrainerConfig(
                 batch_size=4, warmup_env_steps=190, segment=SegmentConfig(length=4)
             ),
-            play=None,
+            evaluate=NEVER,
         ),
         checkpoint_dir=tmp_path,
         stop=MaxEnvSteps(200),
     )
-    config = replace(CONFIG, replay=replay, batch_size=4, play=None)
+    config = replace(CONFIG, replay=replay, batch_size=4, evaluate=NEVER)
     assert train_from_data(agent, tmp_path, MAKE_ENV, config, stop=MaxOptSteps(3)).opt_steps == 3
 
 
 def test_learns_from_a_buffer(run: Path) -> None:
     buffer = load_replay(run, PrioritizedReplayConfig(capacity=500), seed=0)
     result = train_from_data(
-        AGENT, buffer, MAKE_ENV, replace(CONFIG, play=None), stop=MaxOptSteps(5)
+        AGENT, buffer, MAKE_ENV, replace(CONFIG, evaluate=NEVER), stop=MaxOptSteps(5)
     )
     assert (result.opt_steps, result.best_score) == (5, None)
 
@@ -114,7 +118,7 @@ def test_evaluated_episodes_are_those_of_other_runs(
 
     monkeypatch.setattr(PlainBatch, "reset", watched)
     train_from_data(AGENT, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(1))
-    assert seeds == [derive_seed(AsyncConfig().evaluation.seed, Role.EVALUATION)]
+    assert seeds == [derive_seed(AsyncConfig().evaluate.seed, Role.EVALUATION)]
 
 
 def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:
@@ -132,9 +136,7 @@ def test_same_seed_gives_the_same_model(run: Path, tmp_path: Path) -> None:
 def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
     run: Path, tmp_path: Path
 ) -> None:
-    config = replace(
-        CONFIG, books=replace(BOOKS, save_interval_opt_steps=2, keep_checkpoints=2), play=None
-    )
+    config = replace(CONFIG, save=SaveConfig(interval_opt_steps=2, keep=2), evaluate=NEVER)
     locked: list[str] = []
 
     class Intrudes(MaxOptSteps):
@@ -159,7 +161,7 @@ def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
 
 @pytest.mark.parametrize("save_replay", [True, False])
 def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool) -> None:
-    config = replace(CONFIG, books=replace(BOOKS, save_replay=save_replay), play=None)
+    config = replace(CONFIG, save=SaveConfig(replay=save_replay), evaluate=NEVER)
 
     def train(name: str, opt_steps: int, *, resume: bool = False) -> Params:
         result = train_from_data(
@@ -193,9 +195,9 @@ def test_data_without_what_the_agent_asks_for_is_refused(run: Path) -> None:
 
 
 def test_end_that_waits_for_evaluations_is_refused_without_any(run: Path) -> None:
-    config = replace(CONFIG, books=replace(CONFIG.books, eval_interval_opt_steps=0))
+    config = replace(CONFIG, evaluate=EvaluationConfig(interval_opt_steps=0))
     stop = ReachesUpperBound("eval_reward", 1.0)
-    with pytest.raises(ConfigError, match=r"but books.eval_interval_opt_steps is off"):
+    with pytest.raises(ConfigError, match=r"but evaluate.interval_opt_steps is off"):
         train_from_data(AGENT, run, MAKE_ENV, config, stop=stop)
 
 

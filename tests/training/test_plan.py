@@ -26,7 +26,8 @@ from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
-from asyncrl.training.config import AsyncConfig, EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.synchronous import SyncConfig, train_sync
 from asyncrl.transport.local import LocalTransport
@@ -70,14 +71,14 @@ def test_environments_are_looked_at_once_and_closed() -> None:
 
 def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
     for where, slots in (("background", 4), ("inline", 3), ("off", 3)):
-        config = replace(CONFIG, evaluation=EvaluationConfig(where=where))  # type: ignore[arg-type]
+        config = replace(CONFIG, evaluate=EvaluationConfig(where=where))  # type: ignore[arg-type]
         one = plan(config)
         bodies = one.bodies(LocalTransport(one.schema).listen().admit, lambda: None)  # type: ignore[arg-type,return-value]
         assert sorted(bodies) == [ActorId(i) for i in range(slots)]
 
 
 def test_only_the_evaluator_is_let_in_to_evaluate() -> None:
-    one = plan(replace(CONFIG, evaluation=EvaluationConfig(where="background")))
+    one = plan(replace(CONFIG, evaluate=EvaluationConfig(where="background")))
     link = LocalTransport(one.schema).listen()
     bodies = one.bodies(link.admit, lambda: None)  # type: ignore[arg-type,return-value]
     for actor_id, make_body in bodies.items():

@@ -23,6 +23,7 @@ from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion
 from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
@@ -93,7 +94,7 @@ def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> Non
         MAKE_ENV,
         SyncConfig(
             trainer=TrainerConfig(batch_size=8, warmup_env_steps=20),
-            play=EpisodeEvaluatorConfig(episodes=1),
+            evaluate=EvaluationConfig(play=EpisodeEvaluatorConfig(episodes=1)),
         ),
         stop=MaxOptSteps(20),
         checkpoint_dir=tmp_path,

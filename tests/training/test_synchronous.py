@@ -21,9 +21,10 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig
+from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
@@ -37,12 +38,11 @@ CONFIG = SyncConfig(
         batch_size=8,
         opt_interval_env_steps=4,
         warmup_env_steps=40,
-        books=BookkeepingConfig(
-            record_interval_s=0.0, record_interval_opt_steps=5, eval_interval_opt_steps=10
-        ),
     ),
-    play=EpisodeEvaluatorConfig(episodes=2),
+    record=RecordConfig(interval_s=0.0, interval_opt_steps=5),
+    evaluate=EvaluationConfig(interval_opt_steps=10, play=EpisodeEvaluatorConfig(episodes=2)),
 )
+UNSCORED = replace(CONFIG, evaluate=EvaluationConfig(where="off"))
 
 
 def test_trains_evaluates_and_saves(tmp_path: Path) -> None:
@@ -127,14 +127,22 @@ def test_rows_come_from_the_processor_that_is_asked_for() -> None:
 
 
 def test_evaluates_never_if_asked() -> None:
-    result = train_sync(AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=MaxEnvSteps(80))
+    result = train_sync(
+        AGENT,
+        MAKE_ENV,
+        UNSCORED,
+        stop=MaxEnvSteps(80),
+    )
     assert (result.opt_steps, result.last_score) == (10, None)
 
 
 def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
-    with pytest.raises(ConfigError, match="waits for evaluations, but play is off"):
+    with pytest.raises(ConfigError, match=r"waits for evaluations, but evaluate\.where is off"):
         train_sync(
-            AGENT, MAKE_ENV, replace(CONFIG, play=None), stop=ReachesUpperBound("eval_reward", 1)
+            AGENT,
+            MAKE_ENV,
+            UNSCORED,
+            stop=ReachesUpperBound("eval_reward", 1),
         )
 
 

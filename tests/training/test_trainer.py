@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.replay_buffer import pass_priorities_on
 from asyncrl.core.segment import SegmentConfig, make_schema
 from asyncrl.core.types import Array, Arrays, Columns
-from asyncrl.learner.bookkeeper import BookkeepingConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
@@ -26,6 +24,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
+from tests.support.books import bookkeeping
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.streams import make_outbox, play
 
@@ -77,7 +76,8 @@ def test_no_step_is_forgotten_when_environments_step_together(n_envs: int) -> No
 def test_nothing_happens_before_the_warm_up_is_over() -> None:
     evaluator = ScriptedEvaluator([1.0] * 100)
     trainer = build(
-        settings={"warmup_env_steps": 100, "books": BookkeepingConfig(eval_interval_opt_steps=1)},
+        settings={"warmup_env_steps": 100},
+        books=bookkeeping(evaluate_interval_opt_steps=1),
         evaluator=evaluator,
         stop=MaxEnvSteps(100),
     )
@@ -169,10 +169,10 @@ def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
     interrupter = Interrupter()
     checkpointer = SlowDisk(tmp_path, interrupter)
     checkpointer.lock()
-    books = BookkeepingConfig(save_interval_opt_steps=2)
+    books = bookkeeping(save_interval_opt_steps=2)
     trainer = build(
         agent=FailingAgent(),
-        settings={"books": books},
+        books=books,
         checkpointer=checkpointer,
         interrupter=interrupter,
     )
@@ -199,10 +199,10 @@ def test_run_that_is_resumed_at_its_end_lets_others_write(tmp_path: Path) -> Non
 def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
     tmp_path: Path,
 ) -> None:
-    books = BookkeepingConfig(best_by="opt_steps", record_interval_opt_steps=1000)
+    books = bookkeeping(save_best_by="opt_steps", record_interval_opt_steps=1000)
     checkpointer = Checkpointer(tmp_path)
     checkpointer.lock()
-    result = build(settings={"books": books}, checkpointer=checkpointer).train()
+    result = build(books=books, checkpointer=checkpointer).train()
     assert (result.best_score, result.best_opt_steps) == (80.0, 80)
     assert Checkpointer(tmp_path).load("best").count("opt_steps") == 80
     other = Checkpointer(tmp_path)
@@ -247,7 +247,7 @@ def test_offline_training_learns_from_a_buffer_alone() -> None:
         agent,
         filled_buffer(),
         batch_size=8,
-        books=BookkeepingConfig(eval_interval_opt_steps=20, record_interval_opt_steps=10),
+        books=bookkeeping(evaluate_interval_opt_steps=20, record_interval_opt_steps=10),
         evaluator=evaluator,
         recorder=recorder,
         stop=MaxOptSteps(50),
@@ -280,9 +280,9 @@ class ScriptedEvaluator:
 
 def run_with_scores(scores: list[float], **settings: Any) -> tuple[TrainResult, MemoryRecorder]:
     recorder = MemoryRecorder()
-    books = BookkeepingConfig(eval_interval_opt_steps=10, record_interval_s=0.0)
+    defaults = {"evaluate_interval_opt_steps": 10, "record_interval_s": 0.0}
     trainer = build(
-        settings={"books": dataclasses.replace(books, **settings)},
+        books=bookkeeping(**defaults | settings),
         evaluator=ScriptedEvaluator(scores),
         recorder=recorder,
         stop=MaxOptSteps(10 * len(scores)),

@@ -1,0 +1,54 @@
+"""The settings that all ways to train have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.core.declared import Natural, check_declared
+from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
+
+BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
+"""Records that do not depend on the clock, so that two runs record the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig(EvaluateConfig):
+    """When, where and how the agent is scored."""
+
+    where: Literal["background", "inline", "off"] = "background"
+    """In a process of its own, in the learner's turn, or not at all. Without actors there is no
+    such process, and it is the learner's turn."""
+
+    play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
+    """What is played."""
+
+    seed: Natural = 13
+    """Of the episodes. Not the run's: scores of runs with different seeds are then scores of the
+    same episodes, and no run has the bad luck of harder ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonConfig(BookkeepingConfig):
+    """What does not depend on where experience comes from."""
+
+    seed: Natural = 0
+    """Every random stream of the run is drawn from it."""
+
+    evaluate: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """When, where and how the agent is scored."""
+
+    @property
+    def evaluations_off(self) -> Mapping[str, bool]:
+        """Whether a setting switches evaluations off, for each that can."""
+        never = not self.evaluate.interval_opt_steps
+        return {
+            "evaluate.where": self.evaluate.where == "off",
+            "evaluate.interval_opt_steps": never,
+        }
+
+    def __post_init__(self) -> None:
+        BookkeepingConfig.__post_init__(self)
+        check_declared(self)
