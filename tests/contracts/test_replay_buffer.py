@@ -16,6 +16,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPr
 from asyncrl.core.segment import END, ColumnSpec, SegmentSchema, make_schema
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from tests.replay.segments import streams
 from tests.support.streams import Transition, make_outbox, n_step_return, play, schema
 
 GAMMA = 0.5
@@ -88,15 +89,6 @@ every_case = pytest.mark.parametrize(
     "case", [*(pytest.param(case, id=name) for name, case in CASES.items()), ON_A_GPU]
 )
 
-KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> list[list[str]]:
-    n_steps = draw(st.integers(1, 20))
-    one = st.lists(KINDS, min_size=n_steps, max_size=n_steps)
-    return draw(st.lists(one, min_size=1, max_size=3))
-
 
 @every_case
 @given(streams())
@@ -133,6 +125,8 @@ def test_oldest_makes_room(case: Case, capacity: int, ends: list[list[str]]) -> 
         assert 0 < len(buffer) <= buffer.capacity <= capacity
         newest = arrived[-buffer.capacity :]
         assert set(buffer.sample(50)["obs"][:, 0].tolist()) <= set(newest)
+    kept = buffer.sample(200 * buffer.capacity)["obs"][:, 0].tolist()
+    assert set(kept) == set(arrived[-len(buffer) :])
 
 
 @every_case

@@ -120,19 +120,6 @@ def test_batches_are_those_of_the_host_bit_by_bit(
 
 
 @every_device
-@pytest.mark.parametrize("kind", ["uniform", "prioritized"])
-def test_one_goes_on_where_the_other_was_left(device: str, kind: str) -> None:
-    ends = [["", "", "T", "", "C", "", ""] * 9]
-    messages = play(ends, make_outbox(1, LENGTH, KINDS[kind][1]["n_step"]))[1]
-    for source_device, taker_device in ((device, "host"), ("host", device), (device, device)):
-        source, taker = build(kind, source_device), build(kind, taker_device)
-        for message in messages:
-            source.push(message.columns, message.rows)
-        taker.load_state(source.state())
-        assert bits(taker.sample(30)) == bits(source.sample(30))
-
-
-@every_device
 def test_slots_come_back_to_the_host(device: str) -> None:
     shapes = {"obs": ((5, 2), "float32"), "frame": ((5, 2, 3), "uint8")}
     columns = _on_device.DeviceColumns(shapes, device, what="all of it")

@@ -46,6 +46,9 @@ RINGS = {
         lambda size: UniformReplayConfig(capacity=size, n_step=2, device="cpu")
     ),
     "prioritized": Case(lambda size: PrioritizedReplayConfig(capacity=size)),
+    "prioritized, on a device": Case(
+        lambda size: PrioritizedReplayConfig(capacity=size, device="cpu")
+    ),
     "prioritized, buffer": Case(
         lambda size: PrioritizedReplayConfig(capacity=size, n_step=3, normaliser="buffer")
     ),

@@ -13,19 +13,11 @@ from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, ColumnSpec, make_schema
 from asyncrl.core.types import Columns, IntArray
 from asyncrl.replay.trajectories import TrajectoryQueue, TrajectoryQueueConfig
+from tests.replay.segments import streams
 from tests.support.streams import SPEC, Transition, make_outbox, play, schema
 
 GAMMA = 0.5
 LENGTH = 4
-
-KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> list[list[str]]:
-    n_steps = draw(st.integers(1, 20))
-    one = st.lists(KINDS, min_size=n_steps, max_size=n_steps)
-    return draw(st.lists(one, min_size=1, max_size=3))
 
 
 def queue(
