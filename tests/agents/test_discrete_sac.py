@@ -416,31 +416,6 @@ def test_only_the_actor_network_is_published() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("hidden", (64, 0)),
-        ("n_critics", 0),
-        ("believe", "most"),
-        ("clip_change", -1.0),
-        ("alpha", -0.1),
-        ("alpha", math.nan),
-        ("initial_alpha", 0.0),
-        ("target_entropy_share", 1.5),
-        ("actor_learning_rate", -1.0),
-        ("critic_learning_rate", math.inf),
-        ("alpha_learning_rate", 0.0),
-        ("tau", 0.0),
-        ("random_env_steps", -1),
-        ("max_grad_norm", -1.0),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
-        DiscreteSACConfig(**{field: value})
-    assert str(value) in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("action", "message"),
     [
         (BoxSpec((2,), "float32", np.zeros(2), np.ones(2)), "continuous.*use SAC"),

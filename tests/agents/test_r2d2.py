@@ -449,24 +449,6 @@ def test_target_is_copied_at_intervals_if_asked_for() -> None:
 # --- what cannot work ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("hidden", (0,)),
-        ("encoder_hidden", (64, 0)),
-        ("memory", "none"),
-        ("memory_units", 0),
-        ("burn_in", -1),
-        ("priority_of_largest", 1.1),
-        ("tau", 2.0),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
-        R2D2Config(**{field: value})
-    assert str(value) in str(raised.value)
-
-
 @pytest.mark.parametrize("how", ["compile", "graphs"])
 def test_acceleration_is_refused(how: Any) -> None:
     with pytest.raises(ConfigError, match=f"agent.accelerate='{how}' .*set it to off"):

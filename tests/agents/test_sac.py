@@ -652,30 +652,6 @@ def test_large_critics_of_ones_own_are_multiplied_by_onednn(build: Callable[...,
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("hidden", (64, 0)),
-        ("n_critics", 0),
-        ("alpha", -0.1),
-        ("alpha", math.nan),
-        ("initial_alpha", 0.0),
-        ("target_entropy", math.inf),
-        ("actor_learning_rate", 0.0),
-        ("critic_learning_rate", -1.0),
-        ("alpha_learning_rate", math.nan),
-        ("tau", 0.0),
-        ("tau", 1.5),
-        ("random_env_steps", -1),
-        ("max_grad_norm", -1.0),
-    ],
-)
-def test_settings_that_cannot_work_are_refused_by_name(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"agent\.{field} .*got") as raised:
-        SACConfig(**{field: value})
-    assert str(value) in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("action", "message"),
     [
         (DiscreteSpec(4), "4 discrete ones; use DQN"),

@@ -16,11 +16,16 @@ from typing import Any
 import pytest
 
 import asyncrl
+from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.eval import EvalArguments
 from asyncrl.core.declared import Member, declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import CollectThenTrain
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.replay.ring_config import RingConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.run_config import RunConfig
 
 _OPTIONAL = {"envpool", "mlflow", "minari"}
@@ -29,6 +34,13 @@ _GIVEN: dict[type, Any] = {  # what cannot be made without being told something
     EnvConfig: EnvConfig(id="CartPole-v1"),
     EvalArguments: EvalArguments(run_dir=Path()),
     RunConfig: RunConfig(env="CartPole-v1"),
+}
+_GROUPS: dict[type, str] = {
+    TorchConfig: "agent",
+    RateLimiterConfig: "limiter",
+    RestartPolicyConfig: "restart",
+    RingConfig: "replay",
+    SegmentConfig: "segment",
 }
 
 
@@ -45,6 +57,11 @@ def settings_classes() -> Iterator[type]:
                 and any(m.within for members in declared(value).values() for m in members)
             ):
                 yield value
+
+
+def group_of(cls: type) -> str:
+    """Return what a sentence puts before the name of a setting."""
+    return next((rf"{group}\." for base, group in _GROUPS.items() if issubclass(cls, base)), "")
 
 
 def made(cls: type) -> Any:
@@ -108,9 +125,8 @@ def test_what_a_field_does_not_declare_is_refused_by_name(cls: type) -> None:
     for name, members in declared(cls).items():
         for wrong in (*wrong_kinds(members), *outside(members)):
             said = refusal(config, name, wrong)
-            assert re.search(
-                rf"{name.replace('_', '[_-]')} must .*, got {re.escape(repr(wrong))}", said
-            )
+            shown = group_of(cls) + name.replace("_", "[_-]")
+            assert re.search(rf"{shown} must .*, got {re.escape(repr(wrong))}", said)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)

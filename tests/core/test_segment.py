@@ -15,7 +15,6 @@ from asyncrl.core.segment import (
     TERMINATED,
     TRUNCATED,
     ColumnSpec,
-    SegmentConfig,
     SegmentSchema,
     make_schema,
 )
@@ -100,12 +99,3 @@ def test_columns_that_every_segment_needs(kept: ColumnSpec, missing: str) -> Non
 def test_objects_cannot_be_stored() -> None:
     with pytest.raises(ConfigError, match="'info': dtype object cannot be stored"):
         make_schema([OBS, FLAGS, ColumnSpec("info", "object")], length=4, lookahead=1)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("length", 0), ("frame_stack", 0), ("max_message_bytes", 0), ("flush_interval_s", -0.1)],
-)
-def test_settings_are_checked(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"segment\.{name}.*got {value}"):
-        SegmentConfig(**{name: value})  # type: ignore[arg-type]

@@ -124,21 +124,6 @@ def test_zero_lets_both_sides_run() -> None:
         assert limiter.may_insert(1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("samples_per_insert", -1.0),
-        ("samples_per_insert", float("nan")),
-        ("samples_per_insert", float("inf")),
-        ("min_size", 0),
-        ("band_transitions", -1),
-    ],
-)
-def test_settings_are_checked(name: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=rf"limiter\.{name}.*{value}"):
-        RateLimiterConfig(**{name: value})  # type: ignore[arg-type]
-
-
 @given(
     message=st.integers(1, 300),
     batch=st.integers(1, 512),
