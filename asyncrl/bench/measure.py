@@ -8,44 +8,49 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 from asyncrl.bench.result import Quantity, Result, Round, summarise
+from asyncrl.bench.workload import Workload
 from asyncrl.core.errors import AsyncRLError
 
 Rates = Sequence[float]
 """One number for each of a stage's quantities."""
 
 
-class Stage(Protocol):
+@dataclass(slots=True, kw_only=True)
+class Stage:
     """Something that can be measured, and what bounds it."""
 
-    @property
-    def quantities(self) -> Sequence[Quantity]:
-        """What it measures."""
-        ...
+    quantities: Sequence[Quantity]
+    """What it measures."""
 
-    @property
-    def slices(self) -> int:
-        """Parts in which value and limit of one round are measured, in turns.
+    value: Callable[[], Rates]
+    """Measures asyncrl for one slice, warmed up."""
 
-        What runs in this very process is best measured in many: whatever else the machine does
-        then meets both alike.
-        """
-        ...
+    limit: Callable[[], Rates]
+    """Measures what no framework can exceed, in the same way."""
 
-    def measure_value(self) -> Rates:
-        """Measure asyncrl for one slice, warmed up."""
-        ...
+    slices: int = 1
+    """Parts in which value and limit of one round are measured, in turns.
 
-    def measure_limit(self) -> Rates:
-        """Measure what no framework can exceed, in the same way."""
-        ...
+    What runs in this very process is best measured in many: whatever else the machine does
+    then meets both alike.
+    """
+
+    release: Callable[[], object] = lambda: None
+    """Releases what is not memory; may be called again."""
 
     def close(self) -> None:
         """Release what it holds; may be called again."""
-        ...
+        self.value = self.limit = _closed
+        self.release()
+
+
+def _closed() -> Rates:
+    raise RuntimeError("the stage is closed")
 
 
 class Rounds:
@@ -96,7 +101,7 @@ class Rounds:
         return value, limit
 
     def _measure(self, name: str) -> Rates:
-        measure = self._stage.measure_value if name == "value" else self._stage.measure_limit
+        measure = self._stage.value if name == "value" else self._stage.limit
         rates = measure()
         for quantity, rate in zip(self._stage.quantities, rates, strict=True):
             if not rate > 0:
@@ -167,6 +172,45 @@ class Repeating:
             if now - began < _CHUNK_S / 2:
                 self._calls *= 2
         self._settle()
+
+
+def side_by_side(
+    quantities: Sequence[Quantity],
+    ours: Sequence[Callable[[], float]],
+    limits: Sequence[Callable[[], float]],
+    workload: Workload,
+    *,
+    slices: int = 0,
+    settle: Callable[[], object] = lambda: None,
+    release: Callable[[], object] = lambda: None,
+) -> Stage:
+    """Return a stage of work in this process, for each quantity our own and that of its limit.
+
+    Args:
+        quantities: What is measured.
+        ours: Work that is done again and again, and says each time how much it was.
+        limits: The same for what bounds it.
+        workload: Says for how long.
+        slices: As in `Stage`; 0 is as many as the workload's length has.
+        settle: Waits for what work has only ordered.
+        release: As in `Stage`.
+    """
+    slices = slices or workload.slices
+
+    def measuring(works: Sequence[Callable[[], float]]) -> Callable[[], Rates]:
+        warm_up_seconds = workload.warm_up_seconds
+        repeating = [
+            Repeating(work, warm_up_seconds=warm_up_seconds, settle=settle) for work in works
+        ]
+        return lambda: [work.rate(workload.seconds / slices) for work in repeating]
+
+    return Stage(
+        quantities=quantities,
+        value=measuring(ours),
+        limit=measuring(limits),
+        slices=slices,
+        release=release,
+    )
 
 
 def wait_until_going(count: Count, wanted: int, what: str) -> None:

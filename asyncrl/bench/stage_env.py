@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.measure import Rates, Repeating
+from asyncrl.bench.measure import Stage, side_by_side
 from asyncrl.bench.result import Quantity
 from asyncrl.core.agent import Policy
 from asyncrl.core.env import BatchEnv, EnvSpec, PackedSpec
@@ -159,65 +159,35 @@ def _autoreset_mode(env: Any) -> str:  # noqa: ANN401
 _TURNS = 256
 
 
-class EnvStage:
-    """A `BatchEnv` against the very environments it holds, with the same actions."""
-
-    def __init__(self, load: Load) -> None:
-        workload = load.workload
-        self._load = load
-        self._native = workload.env_config.vectorization == "native"
-        lead = _TURNS, workload.envs_per_actor
-        self._actions = random_actions(load.spec.action, lead, np.random.default_rng(0))
-        self.quantities = (
-            Quantity(
-                stage="env",
-                env=workload.env,
-                unit="agent steps/s",
-                limit_is="native vector env" if self._native else "bare loop over the envs",
-                frame_skip=load.frame_skip,
-                settings=workload.env_settings(),
-            ),
-        )
-
-        self.slices = workload.slices
-        self._slice_seconds = workload.seconds / workload.slices
-        self._open = ExitStack()
-        with self._open as undo:
-            self._ours = self._repeating(self._turn_ours(undo))
-            self._bare = self._repeating(self._turn_bare(undo))
-            self._open = undo.pop_all()
-
-    def measure_value(self) -> Rates:
-        """Step the batch."""
-        return [self._ours.rate(self._slice_seconds)]
-
-    def measure_limit(self) -> Rates:
-        """Step the environments themselves."""
-        return [self._bare.rate(self._slice_seconds)]
-
-    def close(self) -> None:
-        """Close all environments."""
-        self._open.close()
-
-    def _turn_ours(self, opened: ExitStack) -> Callable[[], int]:
-        batch = self._load.workload.env_config.build()
-        opened.callback(batch.close)
-        return turn_batch(batch, self._actions)
-
-    def _turn_bare(self, opened: ExitStack) -> Callable[[], int]:
-        config = self._load.workload.env_config
-        if self._native:
+def env_stage(load: Load) -> Stage:
+    """Return a `BatchEnv` against the very environments it holds, with the same actions."""
+    workload, config = load.workload, load.workload.env_config
+    native = config.vectorization == "native"
+    lead = _TURNS, workload.envs_per_actor
+    actions = random_actions(load.spec.action, lead, np.random.default_rng(0))
+    quantity = Quantity(
+        stage="env",
+        env=workload.env,
+        unit="agent steps/s",
+        limit_is="native vector env" if native else "bare loop over the envs",
+        frame_skip=load.frame_skip,
+        settings=workload.env_settings(),
+    )
+    with ExitStack() as undo:
+        batch = config.build()
+        undo.callback(batch.close)
+        if native:
             vector = config.make_vector()
-            opened.callback(vector.close)
-            return turn_native(vector, self._actions)
-        envs = []
-        for _ in range(config.n_envs):
-            envs.append(config.make_plain())
-            opened.callback(envs[-1].close)
-        return turn_plain(envs, self._actions)
-
-    def _repeating(self, turn: Callable[[], int]) -> Repeating:
-        return Repeating(turn, warm_up_seconds=self._load.workload.warm_up_seconds)
+            undo.callback(vector.close)
+            bare = turn_native(vector, actions)
+        else:
+            envs = []
+            for _ in range(config.n_envs):
+                envs.append(config.make_plain())
+                undo.callback(envs[-1].close)
+            bare = turn_plain(envs, actions)
+        ours = turn_batch(batch, actions)
+        return side_by_side([quantity], [ours], [bare], workload, release=undo.pop_all().close)
 
 
 def turn_batch(batch: BatchEnv, actions: Array) -> Callable[[], int]:

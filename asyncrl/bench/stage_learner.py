@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import SupportsFloat
 
 import numpy as np
 
 from asyncrl.bench.load import Load, made_up_experience
-from asyncrl.bench.measure import Rates, Repeating
+from asyncrl.bench.measure import Stage, side_by_side
 from asyncrl.bench.result import Quantity
 from asyncrl.core.agent import Agent
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities, in_batches
@@ -29,87 +28,69 @@ KINDS: dict[str, Callable[[int], ReplayBufferConfig]] = {
 """Name of a kind of replay -> its settings, given the capacity."""
 
 
-class ReplayStage:
-    """A replay of one kind, sampled from and pushed into."""
+def replay_stage(load: Load, kind: str = "uniform") -> Stage:
+    """Return a replay of one kind, sampled from and pushed into."""
+    workload, size = load.workload, load.workload.batch_size
+    segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
+    message = made_up_experience(load.schema, load.spec, segments)
+    rows = np.full(segments, load.schema.rows, np.int64)
+    buffer = filled(KINDS[kind](load.capacity), load.schema, message)
+    bare = BareColumns(message, load.capacity // workload.segment_length)
+    batch = buffer.sample(size)
+    transitions = segments * workload.segment_length
+    settings = {
+        "env_kwargs": dict(workload.env_kwargs),
+        "capacity": load.capacity,
+        "segment_length": workload.segment_length,
+        "frame_stack": load.frame_stack,
+    }
+    quantities = (
+        Quantity(
+            stage="replay",
+            case=f"{kind} {'sample+update' if isinstance(buffer, TakesPriorities) else 'sample'}",
+            env=workload.env,
+            unit="transitions/s",
+            limit_is="numpy take",
+            unit_bytes=sum(column.nbytes for column in batch.values()) // size,
+            settings={**settings, "batch_size": size},
+        ),
+        Quantity(
+            stage="replay",
+            case=f"{kind} push",
+            env=workload.env,
+            unit="transitions/s",
+            limit_is="memcpy",
+            unit_bytes=load.schema.segment_bytes // load.schema.length,
+            settings={**settings, "segments": segments},
+        ),
+    )
+    return side_by_side(
+        quantities,
+        [
+            _times(size, _sampling(buffer, size)),
+            _times(transitions, lambda: buffer.push(message, rows)),
+        ],
+        [_times(size, bare.taking(batch, size)), _times(transitions, lambda: bare.copy(message))],
+        workload,
+    )
 
-    def __init__(self, load: Load, kind: str = "uniform") -> None:
-        workload = load.workload
-        self._load = load
-        segments = max(1, min(workload.envs_per_actor, load.capacity // workload.segment_length))
-        self._message = made_up_experience(load.schema, load.spec, segments)
-        self._rows = np.full(segments, load.schema.rows, np.int64)
-        self._buffer = filled(KINDS[kind](load.capacity), load.schema, self._message)
-        self._bare = BareColumns(self._message, load.capacity // workload.segment_length)
-        batch = self._buffer.sample(workload.batch_size)
-        takes_priorities = isinstance(self._buffer, TakesPriorities)
-        transitions = segments * workload.segment_length
-        settings = {
-            "env_kwargs": dict(workload.env_kwargs),
-            "capacity": load.capacity,
-            "segment_length": workload.segment_length,
-            "frame_stack": load.frame_stack,
-        }
-        batch_bytes = sum(column.nbytes for column in batch.values())
-        self.quantities = (
-            Quantity(
-                stage="replay",
-                case=f"{kind} {'sample+update' if takes_priorities else 'sample'}",
-                env=workload.env,
-                unit="transitions/s",
-                limit_is="numpy take",
-                unit_bytes=batch_bytes // workload.batch_size,
-                settings={**settings, "batch_size": workload.batch_size},
-            ),
-            Quantity(
-                stage="replay",
-                case=f"{kind} push",
-                env=workload.env,
-                unit="transitions/s",
-                limit_is="memcpy",
-                unit_bytes=load.schema.segment_bytes // load.schema.length,
-                settings={**settings, "segments": segments},
-            ),
-        )
-        self.slices = workload.slices
-        self._slice_seconds = workload.seconds / workload.slices
-        size = workload.batch_size
-        self._ours = [
-            self._repeating(self._sampling(), size),
-            self._repeating(lambda: self._buffer.push(self._message, self._rows), transitions),
-        ]
-        self._limits = [
-            self._repeating(self._bare.taking(batch, size), size),
-            self._repeating(lambda: self._bare.copy(self._message), transitions),
-        ]
 
-    def measure_value(self) -> Rates:
-        """Sample, then push."""
-        return [work.rate(self._slice_seconds) for work in self._ours]
+def _sampling(buffer: ReplayBuffer, size: int) -> Callable[[], object]:
+    if not isinstance(buffer, TakesPriorities):
+        return lambda: buffer.sample(size)
+    update = buffer.update_priorities
+    errors = np.random.default_rng(0).exponential(size=size).astype(np.float32)
+    return lambda: update(buffer.sample(size)["index"], errors)
 
-    def measure_limit(self) -> Rates:
-        """Take the same bytes, then copy the same segments."""
-        return [work.rate(self._slice_seconds) for work in self._limits]
 
-    def close(self) -> None:
-        """Let go of the memory."""
-        for name in ("_ours", "_limits", "_buffer", "_bare"):
-            with contextlib.suppress(AttributeError):
-                delattr(self, name)
+def _times(count: int, work: Callable[[], object]) -> Callable[[], float]:
+    """Return work that says so many each time."""
 
-    def _sampling(self) -> Callable[[], object]:
-        buffer, size = self._buffer, self._load.workload.batch_size
-        if not isinstance(buffer, TakesPriorities):
-            return lambda: buffer.sample(size)
-        update = buffer.update_priorities
-        errors = np.random.default_rng(0).exponential(size=size).astype(np.float32)
-        return lambda: update(buffer.sample(size)["index"], errors)
+    def once() -> float:
+        work()
+        return count
 
-    def _repeating(self, work: Callable[[], object], transitions: int) -> Repeating:
-        def once() -> int:
-            work()
-            return transitions
-
-        return Repeating(once, warm_up_seconds=self._load.workload.warm_up_seconds)
+    return once
 
 
 class BareColumns:
@@ -212,52 +193,35 @@ class Turns:
         return 1
 
 
-class LearnerStage:
-    """Sampling and learning, against learning from one and the same batch."""
-
-    def __init__(self, load: Load, *, slices: int = 0) -> None:
-        """Make and fill what is needed; 0 slices are as many as the workload's length has."""
-        workload = load.workload
-        segments = max(1, min(64, load.capacity // workload.segment_length))
-        message = made_up_experience(load.schema, load.spec, segments)
-        buffer = filled(load.async_config().replay, load.schema, message)
-        agent = load.agent.build(load.spec, load.context)
-        turns = Turns(agent, buffer, workload.batch_size)
-        self.quantities = (
-            Quantity(
-                stage="learner",
-                env=workload.env,
-                unit="opt steps/s",
-                limit_is="one fixed batch",
-                settings={
-                    "env_kwargs": dict(workload.env_kwargs),
-                    "agent": type(load.agent).__name__.removesuffix("Config"),
-                    "hidden": list(workload.hidden),
-                    "device": str(getattr(agent, "device", "")),
-                    "batch_size": workload.batch_size,
-                    "frame_stack": load.frame_stack,
-                    "batches_per_draw": turns.at_once,
-                    "capacity": load.capacity,
-                },
-            ),
-        )
-        self.slices = slices or workload.slices
-        self._slice_seconds = workload.seconds / self.slices
-        self._turn, self._fixed = (
-            Repeating(turn, warm_up_seconds=workload.warm_up_seconds, settle=turns.settle)
-            for turn in (turns.from_replay, turns.from_one_batch)
-        )
-
-    def measure_value(self) -> Rates:
-        """Sample, learn, and so on."""
-        return [self._turn.rate(self._slice_seconds)]
-
-    def measure_limit(self) -> Rates:
-        """Learn from the same batch again and again."""
-        return [self._fixed.rate(self._slice_seconds)]
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        for name in ("_turn", "_fixed"):
-            with contextlib.suppress(AttributeError):
-                delattr(self, name)
+def learner_stage(load: Load, *, slices: int = 0) -> Stage:
+    """Return sampling and learning, against learning from one and the same batch."""
+    workload = load.workload
+    segments = max(1, min(64, load.capacity // workload.segment_length))
+    message = made_up_experience(load.schema, load.spec, segments)
+    buffer = filled(load.async_config().replay, load.schema, message)
+    agent = load.agent.build(load.spec, load.context)
+    turns = Turns(agent, buffer, workload.batch_size)
+    quantity = Quantity(
+        stage="learner",
+        env=workload.env,
+        unit="opt steps/s",
+        limit_is="one fixed batch",
+        settings={
+            "env_kwargs": dict(workload.env_kwargs),
+            "agent": type(load.agent).__name__.removesuffix("Config"),
+            "hidden": list(workload.hidden),
+            "device": str(getattr(agent, "device", "")),
+            "batch_size": workload.batch_size,
+            "frame_stack": load.frame_stack,
+            "batches_per_draw": turns.at_once,
+            "capacity": load.capacity,
+        },
+    )
+    return side_by_side(
+        [quantity],
+        [turns.from_replay],
+        [turns.from_one_batch],
+        workload,
+        slices=slices,
+        settle=turns.settle,
+    )

@@ -1,4 +1,4 @@
-"""Stage `sample`: actors with a policy fill the replay of a learner that does nothing else."""
+"""Stages `sample` and `train`: actors with a policy fill the replay, as a learner learns or not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from functools import partial
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.measure import Count, Rates, growth_rate, wait_until_going
+from asyncrl.bench.measure import Count, Rates, Stage, growth_rate, wait_until_going
 from asyncrl.bench.result import Quantity
 from asyncrl.bench.stage_env import play_native, play_plain
-from asyncrl.bench.stage_learner import LearnerStage
+from asyncrl.bench.stage_learner import learner_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import AsyncRLError
@@ -24,51 +24,45 @@ from asyncrl.training.asynchronous import build_async_trainer
 _PRELOAD = ("asyncrl.agents.parts.torch_agent", "asyncrl.envs.gym")
 
 
-class SampleStage:
-    """Actors against a bare loop on as many processes: policy, environments, columns written."""
+def sample_stage(load: Load) -> Stage:
+    """Return actors against a bare loop on as many processes: policy, environments, columns."""
+    workload = load.workload
+    quantity = Quantity(
+        stage="sample",
+        env=workload.env,
+        unit="agent steps/s",
+        limit_is=f"bare loop, {workload.actors} processes",
+        frame_skip=load.frame_skip,
+        settings={
+            **workload.env_settings(),
+            "actors": workload.actors,
+            "segment_length": workload.segment_length,
+            "frame_stack": load.frame_stack,
+            "hidden": list(workload.hidden),
+        },
+    )
+    return Stage(
+        quantities=[quantity], value=lambda: [_sampled(load)], limit=lambda: [_played_bare(load)]
+    )
 
-    slices = 1
 
-    def __init__(self, load: Load) -> None:
-        workload = load.workload
-        self._load = load
-        self.quantities = (
-            Quantity(
-                stage="sample",
-                env=workload.env,
-                unit="agent steps/s",
-                limit_is=f"bare loop, {workload.actors} processes",
-                frame_skip=load.frame_skip,
-                settings={
-                    **workload.env_settings(),
-                    "actors": workload.actors,
-                    "segment_length": workload.segment_length,
-                    "frame_stack": load.frame_stack,
-                    "hidden": list(workload.hidden),
-                },
-            ),
-        )
+def _sampled(load: Load) -> float:
+    """Count what arrives in replay."""
+    probe = _Probe(load)
+    build_async_trainer(
+        load.agent, load.workload.env_config.build, load.async_config(), strategy=probe
+    ).train()
+    return probe.rate
 
-    def measure_value(self) -> Rates:
-        """Count what arrives in replay."""
-        probe = _Probe(self._load)
-        load = self._load
-        build_async_trainer(
-            load.agent, load.workload.env_config.build, load.async_config(), strategy=probe
-        ).train()
-        return [probe.rate]
 
-    def measure_limit(self) -> Rates:
-        """Count what the bare loops have produced."""
-        workload = self._load.workload
-        peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(workload.actors)]
-        with LocalLauncher(preload=_PRELOAD) as launcher:
-            for peer in peers:
-                launcher.launch(peer, partial(_bare_loop, self._load, peer.actor_id))
-            return [_rate(lambda: _produced(launcher, peers), workload, "bare loops")]
-
-    def close(self) -> None:
-        """Have nothing to release: each measurement ends its processes."""
+def _played_bare(load: Load) -> float:
+    """Count what the bare loops have produced."""
+    workload = load.workload
+    peers = [Peer(actor_id=ActorId(i), incarnation=0) for i in range(workload.actors)]
+    with LocalLauncher(preload=_PRELOAD) as launcher:
+        for peer in peers:
+            launcher.launch(peer, partial(_bare_loop, load, peer.actor_id))
+        return _rate(lambda: _produced(launcher, peers), workload, "bare loops")
 
 
 class _Probe:
@@ -120,59 +114,53 @@ def _bare_loop(load: Load, actor_id: int, progress: Progress) -> None:
         play_plain(envs, policy, load.spec, progress)
 
 
-class TrainStage:
-    """Both sides run as fast as they can: no rate limiter makes one wait for the other."""
+def train_stage(load: Load) -> Stage:
+    """Return both sides at once, as fast as they can: no rate limiter makes one wait for the other.
 
-    slices = 1
+    Their limits are the learner without actors, then actors without a learner.
+    """
+    workload = load.workload
+    learner = learner_stage(load, slices=1)
+    settings = {
+        **workload.env_settings(),
+        **learner.quantities[0].settings,
+        "actors": workload.actors,
+        "segment_length": workload.segment_length,
+        "frame_stack": load.frame_stack,
+    }
+    quantities = (
+        Quantity(
+            stage="train",
+            case="learner",
+            env=workload.env,
+            unit="opt steps/s",
+            limit_is="learner alone",
+            settings=settings,
+        ),
+        Quantity(
+            stage="train",
+            case="actors",
+            env=workload.env,
+            unit="agent steps/s",
+            limit_is="actors alone",
+            frame_skip=load.frame_skip,
+            settings=settings,
+        ),
+    )
 
-    def __init__(self, load: Load) -> None:
-        workload = load.workload
-        self._load = load
-        self._learner = LearnerStage(load, slices=1)
-        self._sample = SampleStage(load)
-        settings = {
-            **workload.env_settings(),
-            **self._learner.quantities[0].settings,
-            "actors": workload.actors,
-            "segment_length": workload.segment_length,
-            "frame_stack": load.frame_stack,
-        }
-        self.quantities = (
-            Quantity(
-                stage="train",
-                case="learner",
-                env=workload.env,
-                unit="opt steps/s",
-                limit_is="learner alone",
-                settings=settings,
-            ),
-            Quantity(
-                stage="train",
-                case="actors",
-                env=workload.env,
-                unit="agent steps/s",
-                limit_is="actors alone",
-                frame_skip=load.frame_skip,
-                settings=settings,
-            ),
-        )
-
-    def measure_value(self) -> Rates:
-        """Count both in one run."""
-        load = self._load
+    def both() -> Rates:
         loop = _Loop(load)
         build_async_trainer(
-            load.agent, load.workload.env_config.build, load.async_config(), strategy=loop
+            load.agent, workload.env_config.build, load.async_config(), strategy=loop
         ).train()
         return loop.rates
 
-    def measure_limit(self) -> Rates:
-        """Measure the learner without actors, then actors without a learner."""
-        return [*self._learner.measure_value(), *self._sample.measure_value()]
-
-    def close(self) -> None:
-        """Let go of the memory."""
-        self._learner.close()
+    return Stage(
+        quantities=quantities,
+        value=both,
+        limit=lambda: [*learner.value(), _sampled(load)],
+        release=learner.close,
+    )
 
 
 class _Loop:

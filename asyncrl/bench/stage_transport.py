@@ -6,6 +6,7 @@ at the end; they bound what any protocol over ZeroMQ can do. Nothing is stored i
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from typing import Literal
 import numpy as np
 import zmq
 
-from asyncrl.bench.measure import Rates, Repeating
+from asyncrl.bench.measure import Repeating, Stage
 from asyncrl.bench.result import Quantity
 from asyncrl.bench.workload import Workload
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Experience, Hello, Peer
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.core.transport import LearnerLink, Transport
+from asyncrl.core.transport import Transport
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.transport.wire import WireFormat
@@ -87,96 +88,88 @@ class _Traffic:
         )
 
 
-class TransportStage:
-    """Messages of whole segments, as an actor sends and a learner receives them."""
+def transport_stage(workload: Workload, case: Case) -> Stage:
+    """Return messages of whole segments, as an actor sends and a learner receives them."""
+    schema = rows_schema(case, workload.segment_length)
+    window = ZmqTransportConfig().window
+    most = max(1, _MAX_MESSAGE_BYTES // schema.segment_bytes)
+    segments = min(workload.segments_per_message, most)
+    traffic = _Traffic(schema=schema, segments=segments, window=window)
+    quantity = Quantity(
+        stage="transport",
+        env=case,
+        unit="transitions/s",
+        limit_is="bare PUSH/PULL",
+        unit_bytes=schema.segment_bytes // schema.length,
+        settings={
+            "segment_length": workload.segment_length,
+            "segments_per_message": segments,
+            "window": window,
+        },
+    )
+    return Stage(
+        quantities=[quantity],
+        value=lambda: [_over_our_link(workload, traffic)],
+        limit=lambda: [_over_bare_sockets(workload, traffic)],
+    )
 
-    slices = 1
 
-    def __init__(self, workload: Workload, case: Case) -> None:
-        schema = rows_schema(case, workload.segment_length)
-        window = ZmqTransportConfig().window
-        most = max(1, _MAX_MESSAGE_BYTES // schema.segment_bytes)
-        segments = min(workload.segments_per_message, most)
-        self._workload = workload
-        self._traffic = _Traffic(schema=schema, segments=segments, window=window)
-        self.received = 0
-        """Messages that have been received in the newest measurement."""
-        self.quantities = (
-            Quantity(
-                stage="transport",
-                env=case,
-                unit="transitions/s",
-                limit_is="bare PUSH/PULL",
-                unit_bytes=schema.segment_bytes // schema.length,
-                settings={
-                    "segment_length": workload.segment_length,
-                    "segments_per_message": segments,
-                    "window": window,
-                },
-            ),
-        )
+def _over_our_link(workload: Workload, traffic: _Traffic) -> float:
+    """Receive what an actor's link sends."""
+    config = ZmqTransportConfig(window=traffic.window)
+    with LocalLauncher() as launcher:
+        transport = ZmqTransport.ipc(launcher.directory, schema=traffic.schema, config=config)
+        link = transport.listen()
+        received = itertools.count(1)
 
-    def measure_value(self) -> Rates:
-        """Receive what an actor's link sends."""
-        traffic = self._traffic
-        config = ZmqTransportConfig(window=traffic.window)
-        with LocalLauncher() as launcher:
-            transport = ZmqTransport.ipc(launcher.directory, schema=traffic.schema, config=config)
-            link = transport.listen()
-            try:
-                launcher.launch(_PEER, partial(_send_ours, link.address, traffic))
-                return [self._rate(launcher, partial(self._receive_ours, link))]
-            finally:
-                link.close()
+        def receive() -> int:
+            count = 0
+            for message in link.poll(_WAIT_S):
+                if isinstance(message, Experience):
+                    count += 1
+                    link.acknowledge(_PEER, message.seq)
+                    if message.seq != (due := next(received)):
+                        raise AsyncRLError(f"message {message.seq} came in place of {due}")
+            return count
 
-    def measure_limit(self) -> Rates:
-        """Receive the same frames from a bare socket."""
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        # The sender dies last: a socket full of a dead one's messages would never close.
-        with LocalLauncher() as launcher, context, context.socket(zmq.PULL) as socket:
-            endpoint = f"ipc://{launcher.directory}/bare"
-            socket.setsockopt(zmq.RCVHWM, self._traffic.window)
-            socket.setsockopt(zmq.RCVTIMEO, int(_WAIT_S * 1000))
-            socket.bind(endpoint)
-            launcher.launch(_PEER, partial(_send_bare, endpoint, self._traffic))
-            return [self._rate(launcher, partial(self._receive_bare, socket))]
-
-    def close(self) -> None:
-        """Have nothing to release: each measurement ends its process."""
-
-    def _rate(self, launcher: Launcher, receive: Callable[[], int]) -> float:
-        """Return transitions a second, from the first message on."""
-        self.received = 0
-        deadline = time.monotonic() + _START_DEADLINE_S
-        while not receive():
-            if ended := launcher.exits(0.0):
-                raise AsyncRLError(f"the sender failed: {ended[0].error}\n\n{ended[0].text}")
-            if time.monotonic() > deadline:
-                raise AsyncRLError(f"no message came in {_START_DEADLINE_S:.0f} s")
-        receiving = Repeating(receive, warm_up_seconds=self._workload.warm_up_seconds)
-        messages = receiving.rate(self._workload.seconds)
-        return messages * self._traffic.transitions
-
-    def _receive_ours(self, link: LearnerLink) -> int:
-        count = 0
-        for message in link.poll(_WAIT_S):
-            if isinstance(message, Experience):
-                count += 1
-                link.acknowledge(_PEER, message.seq)
-                if message.seq != self.received + count:
-                    raise AsyncRLError(
-                        f"message {message.seq} came after {self.received + count - 1} messages"
-                    )
-        self.received += count
-        return count
-
-    def _receive_bare(self, socket: zmq.Socket[bytes]) -> int:
         try:
-            socket.recv_multipart(copy=False)
-        except zmq.Again:
-            return 0
-        self.received += 1
-        return 1
+            launcher.launch(_PEER, partial(_send_ours, link.address, traffic))
+            return _rate(launcher, receive, workload) * traffic.transitions
+        finally:
+            link.close()
+
+
+def _over_bare_sockets(workload: Workload, traffic: _Traffic) -> float:
+    """Receive the same frames from a bare socket."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    # The sender dies last: a socket full of a dead one's messages would never close.
+    with LocalLauncher() as launcher, context, context.socket(zmq.PULL) as socket:
+        endpoint = f"ipc://{launcher.directory}/bare"
+        socket.setsockopt(zmq.RCVHWM, traffic.window)
+        socket.setsockopt(zmq.RCVTIMEO, int(_WAIT_S * 1000))
+        socket.bind(endpoint)
+        launcher.launch(_PEER, partial(_send_bare, endpoint, traffic))
+        return _rate(launcher, partial(_receive_bare, socket), workload) * traffic.transitions
+
+
+def _receive_bare(socket: zmq.Socket[bytes]) -> int:
+    try:
+        socket.recv_multipart(copy=False)
+    except zmq.Again:
+        return 0
+    return 1
+
+
+def _rate(launcher: Launcher, receive: Callable[[], int], workload: Workload) -> float:
+    """Return messages a second, from the first one on."""
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while not receive():
+        if ended := launcher.exits(0.0):
+            raise AsyncRLError(f"the sender failed: {ended[0].error}\n\n{ended[0].text}")
+        if time.monotonic() > deadline:
+            raise AsyncRLError(f"no message came in {_START_DEADLINE_S:.0f} s")
+    receiving = Repeating(receive, warm_up_seconds=workload.warm_up_seconds)
+    return receiving.rate(workload.seconds)
 
 
 def _send_ours(address: Transport, traffic: _Traffic, progress: Progress) -> None:

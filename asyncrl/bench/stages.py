@@ -10,21 +10,21 @@ from typing import Literal
 
 from asyncrl.bench.load import Load
 from asyncrl.bench.measure import Stage
-from asyncrl.bench.stage_env import EnvStage
-from asyncrl.bench.stage_learner import KINDS, LearnerStage, ReplayStage
-from asyncrl.bench.stage_runs import SampleStage, TrainStage
-from asyncrl.bench.stage_transport import CASES, TransportStage
+from asyncrl.bench.stage_env import env_stage
+from asyncrl.bench.stage_learner import KINDS, learner_stage, replay_stage
+from asyncrl.bench.stage_runs import sample_stage, train_stage
+from asyncrl.bench.stage_transport import CASES, transport_stage
 from asyncrl.bench.workload import StageName, Workload
 
 
 def _transports(workload: Workload) -> Iterator[Stage]:
     for case in CASES:
-        yield TransportStage(workload, case)
+        yield transport_stage(workload, case)
 
 
 def _replays(workload: Workload) -> Iterator[Stage]:
     for kind in KINDS:
-        yield ReplayStage(Load.of(workload), kind)
+        yield replay_stage(Load.of(workload), kind)
 
 
 def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]:
@@ -35,12 +35,12 @@ def _one(make: Callable[[Load], Stage]) -> Callable[[Workload], Iterator[Stage]]
 
 
 STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
-    "env": _one(EnvStage),
-    "sample": _one(SampleStage),
+    "env": _one(env_stage),
+    "sample": _one(sample_stage),
     "transport": _transports,
     "replay": _replays,
-    "learner": _one(LearnerStage),
-    "train": _one(TrainStage),
+    "learner": _one(learner_stage),
+    "train": _one(train_stage),
 }
 """Name -> what makes its measurements, each only when its turn has come."""
 

@@ -13,9 +13,9 @@ from importlib.metadata import version
 from typing import Any
 
 from asyncrl.bench.load import Load, made_up_experience
-from asyncrl.bench.stage_env import EnvStage
-from asyncrl.bench.stage_learner import LearnerStage, filled
-from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.stage_env import env_stage
+from asyncrl.bench.stage_learner import filled, learner_stage
+from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from benchmarks.peers.interface import (
@@ -51,8 +51,8 @@ Result = Mapping[str, Any]
 def sampling(asked: Request) -> Result:
     """Let two actors fill the replay."""
     workload = Workload(env=asked.env, seconds=asked.seconds, **asked.settings)
-    with closing(SampleStage(Load.of(workload))) as stage:
-        return {"value": stage.measure_value()[0]}
+    with closing(sample_stage(Load.of(workload))) as stage:
+        return {"value": stage.value()[0]}
 
 
 def env(asked: Request) -> Result:
@@ -76,8 +76,8 @@ def updates(asked: Request) -> Result:
     load = Load.of(workload)
     if asked.discrete:
         load = replace(load, agent=PEERS_DQN)
-    with closing(LearnerStage(load)) as stage:
-        return {"value": stage.measure_value()[0]}
+    with closing(learner_stage(load)) as stage:
+        return {"value": stage.value()[0]}
 
 
 def prioritized(asked: Request) -> Work:
@@ -103,8 +103,8 @@ def score(asked: Request) -> Result:
 
 
 def _step_envs(workload: Workload) -> float:
-    with closing(EnvStage(Load.of(workload))) as stage:
-        return stage.measure_value()[0]
+    with closing(env_stage(Load.of(workload))) as stage:
+        return stage.value()[0]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.bench.workload import Workload
 from benchmarks.common import (
     PEER_VENV,
@@ -91,11 +91,11 @@ SWEEP = (8, 16, 32, 64, 128, 256)
 def measure(case: Case, repeats: int, peer: Path | None) -> Rounds:
     """Measure the bare loop, asyncrl and, if there is one, the peer, in turns."""
     workload = case.workload
-    stage = SampleStage(Load.of(workload))
+    stage = sample_stage(Load.of(workload))
     rounds: Rounds = {name: [] for name in ("bare loop", "asyncrl", *(["sb3"] if peer else []))}
     for i in range(repeats):
-        rounds["bare loop"] += stage.measure_limit()
-        rounds["asyncrl"] += stage.measure_value()
+        rounds["bare loop"] += stage.limit()
+        rounds["asyncrl"] += stage.value()
         if peer:
             settings = ["--settings", json.dumps(SB3)]
             printed = run_peer(peer, "sb3", ["sampling", "--seconds", workload.seconds, *settings])

@@ -66,10 +66,10 @@ class FakeStage:
         self._values: Iterator[Rates] = iter(values)
         self._limits: Iterator[Rates] = iter(limits)
 
-    def measure_value(self) -> Rates:
+    def value(self) -> Rates:
         return self._next("value", self._values)
 
-    def measure_limit(self) -> Rates:
+    def limit(self) -> Rates:
         return self._next("limit", self._limits)
 
     def close(self) -> None:

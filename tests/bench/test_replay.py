@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asyncrl.bench.load import Load, made_up_experience
-from asyncrl.bench.stage_learner import KINDS, BareColumns, ReplayStage, filled
+from asyncrl.bench.stage_learner import KINDS, BareColumns, filled, replay_stage
 from asyncrl.core.types import Array, IntArray
 from asyncrl.replay.prioritized import PrioritizedReplay
 from tests.bench.workloads import tiny
@@ -14,13 +14,13 @@ from tests.bench.workloads import tiny
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_limits_are_measured(kind: str) -> None:
-    stage = ReplayStage(Load.of(tiny()), kind)
+    stage = replay_stage(Load.of(tiny()), kind)
     sample, push = stage.quantities
     assert sample.case.startswith(f"{kind} sample")
     assert push.case == f"{kind} push"
     assert sample.settings["batch_size"] == 16
-    assert len(stage.measure_value()) == len(stage.measure_limit()) == 2
-    assert all(rate > 0 for rate in [*stage.measure_value(), *stage.measure_limit()])
+    assert len(stage.value()) == len(stage.limit()) == 2
+    assert all(rate > 0 for rate in [*stage.value(), *stage.limit()])
     stage.close()
     stage.close()
 
@@ -33,9 +33,9 @@ def test_priorities_change_between_two_batches(monkeypatch: pytest.MonkeyPatch) 
         updated.append(len(index))
 
     monkeypatch.setattr(PrioritizedReplay, "update_priorities", note)
-    stage = ReplayStage(Load.of(tiny()), "prioritized")
+    stage = replay_stage(Load.of(tiny()), "prioritized")
     assert stage.quantities[0].case == "prioritized sample+update"
-    stage.measure_value()
+    stage.value()
     assert set(updated) == {16}
 
 

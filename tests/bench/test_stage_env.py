@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.stage_env import EnvStage
+from asyncrl.bench.stage_env import env_stage
 from tests.bench.workloads import tiny
 
 
 @pytest.mark.parametrize("vectorization", ["batch", "native"])
 def test_value_and_limit_are_measured(vectorization: str) -> None:
-    stage = EnvStage(Load.of(tiny(vectorization=vectorization)))
+    stage = env_stage(Load.of(tiny(vectorization=vectorization)))
     (quantity,) = stage.quantities
     assert (quantity.stage, quantity.unit, quantity.frame_skip) == ("env", "agent steps/s", 1)
     assert quantity.settings == {
@@ -19,7 +19,7 @@ def test_value_and_limit_are_measured(vectorization: str) -> None:
         "vectorization": vectorization,
         "envs_per_actor": 4,
     }
-    (value,), (limit,) = stage.measure_value(), stage.measure_limit()
+    (value,), (limit,) = stage.value(), stage.limit()
     # Any machine steps CartPole more often than this, and none that often in Python.
     assert 100 < value < 1e8
     assert 100 < limit < 1e8
@@ -27,6 +27,6 @@ def test_value_and_limit_are_measured(vectorization: str) -> None:
 
 
 def test_continuous_actions_are_measured() -> None:
-    stage = EnvStage(Load.of(tiny(env="Pendulum-v1")))
-    assert stage.measure_value()[0] > 0
-    assert stage.measure_limit()[0] > 0
+    stage = env_stage(Load.of(tiny(env="Pendulum-v1")))
+    assert stage.value()[0] > 0
+    assert stage.limit()[0] > 0

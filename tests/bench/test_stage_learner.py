@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.stage_learner import LearnerStage
+from asyncrl.bench.stage_learner import learner_stage
 from tests.bench.workloads import tiny
 
 
 @pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "DQN"), ("Pendulum-v1", "SAC")])
 def test_value_and_limit_are_measured(env: str, agent: str) -> None:
-    stage = LearnerStage(Load.of(tiny(env=env, device="cpu")))
+    stage = learner_stage(Load.of(tiny(env=env, device="cpu")))
     (quantity,) = stage.quantities
     assert (quantity.stage, quantity.unit) == ("learner", "opt steps/s")
     assert quantity.settings == {
@@ -24,7 +24,7 @@ def test_value_and_limit_are_measured(env: str, agent: str) -> None:
         "batches_per_draw": 32,
         "capacity": 2000,
     }
-    assert stage.measure_value()[0] > 0
-    assert stage.measure_limit()[0] > 0
+    assert stage.value()[0] > 0
+    assert stage.limit()[0] > 0
     stage.close()
     stage.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncrl.bench.load import Load
-from asyncrl.bench.stage_runs import SampleStage
+from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.core.errors import ActorFailed, AsyncRLError
 from tests.bench.workloads import make_failing, tiny
 
@@ -18,11 +18,11 @@ FAILING = f"{make_failing.__module__}:{make_failing.__name__}"
     [("CartPole-v1", "batch"), ("CartPole-v1", "native"), ("Pendulum-v1", "batch")],
 )
 def test_value_and_limit_are_measured(env: str, vectorization: str) -> None:
-    stage = SampleStage(Load.of(tiny(env=env, vectorization=vectorization, actors=2)))
+    stage = sample_stage(Load.of(tiny(env=env, vectorization=vectorization, actors=2)))
     (quantity,) = stage.quantities
     assert (quantity.stage, quantity.env, quantity.unit) == ("sample", env, "agent steps/s")
     assert quantity.limit_is == "bare loop, 2 processes"
-    (limit,), (value,) = stage.measure_limit(), stage.measure_value()
+    (limit,), (value,) = stage.limit(), stage.value()
     assert 100 < limit < 1e8
     assert 100 < value < 1e8
     stage.close()
@@ -31,22 +31,22 @@ def test_value_and_limit_are_measured(env: str, vectorization: str) -> None:
 @pytest.mark.processes
 def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
     pytest.importorskip("ale_py")
-    stage = SampleStage(Load.of(tiny(env="ALE/Pong-v5", envs_per_actor=1, capacity=100)))
+    stage = sample_stage(Load.of(tiny(env="ALE/Pong-v5", envs_per_actor=1, capacity=100)))
     assert stage.quantities[0].settings["frame_stack"] == 4
-    (value,) = stage.measure_value()
+    (value,) = stage.value()
     assert value > 0
 
 
 @pytest.mark.processes
 def test_environment_that_fails_in_the_bare_loop_is_told_with_its_error() -> None:
-    stage = SampleStage(Load.of(tiny(env=FAILING)))
+    stage = sample_stage(Load.of(tiny(env=FAILING)))
     with pytest.raises(AsyncRLError, match="bare loop failed: RuntimeError: the robot fell") as e:
-        stage.measure_limit()
+        stage.limit()
     assert "in step" in str(e.value)
 
 
 @pytest.mark.processes
 def test_environment_that_fails_in_an_actor_fails_the_measurement() -> None:
-    stage = SampleStage(Load.of(tiny(env=FAILING)))
+    stage = sample_stage(Load.of(tiny(env=FAILING)))
     with pytest.raises(ActorFailed, match="actor 0 failed: RuntimeError: the robot fell off"):
-        stage.measure_value()
+        stage.value()
