@@ -4,7 +4,7 @@ Goes on where it was stopped: an entry that was measured at this size, with this
 and not run again.
 
     python -m benchmarks.chaos --list
-    python -m benchmarks.chaos --only resume --size full
+    python -m benchmarks.chaos --only kill_storm --size full
 """
 
 from __future__ import annotations

@@ -45,7 +45,6 @@ class Entry:
 
 
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
-    ("resume", "runs that are killed at random steps and go on", 50, 500),
     ("socket_flood", "hostile connections while an honest actor works", 15, 400),
     ("dead_noticed", "actors that are killed: until the user is told", 10, 300),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 30, 650),

@@ -46,9 +46,10 @@ ORIGIN = {
 
 
 def run(script: str, results: Path, *arguments: object) -> dict[str, Any]:
-    command = [f"benchmarks.speed.{script}", "--results", str(results), *map(str, arguments)]
-    fresh = script == "ingest"  # it spawns processes, which load the main module once more
-    done = warm.run("module", command, cwd=ROOT, timeout_s=DEADLINE_S, fresh=fresh)
+    options = ["--results", str(results), *map(str, arguments)]
+    module = f"benchmarks.speed.{script}"
+    fresh = script == "ingest"  # it spawns processes, which a forked one cannot
+    done = warm.run("module", [module, *options], cwd=ROOT, timeout_s=DEADLINE_S, fresh=fresh)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
     assert json.loads((results / f"{printed['name']}.json").read_text()) == printed

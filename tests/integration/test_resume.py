@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -22,14 +23,19 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.asynchronous import build_async_trainer, train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
-from benchmarks.chaos.resumed_runs import (
+from tests.support import scale
+from tests.support.resumed_runs import (
     CASES,
     DQN_SMALL,
     LAST,
     async_config,
+    async_life,
     cartpole,
+    dies,
     same,
+    saved_in,
     sync_run,
+    what_broke,
 )
 
 
@@ -45,6 +51,47 @@ def test_synchronous_run_goes_on_with_the_same_bits(case: str, tmp_path: Path) -
         cut.mkdir()
         shutil.copytree((tmp_path / "unbroken" / name).resolve(), cut / name)
         assert same(sync_run(case, cut, resume=True), unbroken), f"from {name} on"
+
+
+@pytest.mark.fault("F18", "F21")
+@pytest.mark.processes
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("case", CASES)
+def test_synchronous_run_that_is_killed_at_any_step_goes_on_with_the_same_bits(
+    case: str, tmp_path: Path
+) -> None:
+    unbroken = sync_run(case, tmp_path / "unbroken")
+    chance = random.SystemRandom() if scale.full else random.Random(case)
+    for number in range(7 if scale.full else 1):
+        step, killed = chance.randrange(1, LAST), tmp_path / str(number)
+        assert dies(case, killed, step) == -signal.SIGKILL
+        resume = Checkpointer(killed).latest() is not None
+        assert same(sync_run(case, killed, resume=resume), unbroken), f"killed at step {step}"
+
+
+@pytest.mark.fault("F18", "F21")
+@pytest.mark.processes
+@pytest.mark.timeout(1200)
+def test_asynchronous_run_that_is_killed_again_and_again_goes_on_counting(tmp_path: Path) -> None:
+    chance = random.SystemRandom() if scale.full else random.Random(0)
+    for kills_left in range(20 if scale.full else 1, -1, -1):
+        saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
+        told = async_life(tmp_path, chance.randint(45, 120) if kills_left else 0)
+        assert what_broke(saved, told) == []
+
+
+def test_life_that_does_not_go_on_is_found_out() -> None:
+    ledger = {"produced": 100, "stored": 80, "dropped": 5, "lost": 0}
+    saved = {"opt_steps": 40, "env_steps": 110, "agent_env_steps": 105, "run": {"ledger": ledger}}
+    begins = {**saved, "epsilon": 0.5, "expected_epsilon": 0.5, "ledger": {**ledger, "lost": 15}}
+    first_step = {"agent_env_steps": 120, "learning_rate": 0.1, "expected_learning_rate": 0.1}
+    assert what_broke(saved, {"begins": begins, "first_step": first_step}) == []
+    for name, value in {"opt_steps": 0, "agent_env_steps": 0, "epsilon": 1.0, "ledger": {}}.items():
+        wrong = what_broke(saved, {"begins": {**begins, name: value}, "first_step": first_step})
+        assert name in wrong[0]
+    ends = {"opt_steps": 60, "ledger": {**ledger, "lost": 15, "in_flight": 15}}
+    told = {"begins": begins, "first_step": first_step, "ends": ends}
+    assert "does not add up" in what_broke(saved, told)[0]
 
 
 @pytest.mark.fault("F21")

@@ -1,9 +1,9 @@
 """Small runs that are resumed, and killed at a step of one's choice.
 
-What tests and the chaos bench compare: the final checkpoint of an unbroken synchronous run, and
+What tests compare: the final checkpoint of an unbroken synchronous run, and
 what an asynchronous run was restored to.
 
-    python -m benchmarks.chaos.resumed_runs DIRECTORY KILL_AFTER_OPT_STEPS
+    python -m tests.support.resumed_runs asynchronous|CASE DIRECTORY KILL_AFTER_OPT_STEPS
 """
 
 from __future__ import annotations
@@ -41,11 +41,16 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
+from tests.support import warm
 
 EVERY = 40
 """Optimisation steps between two checkpoints: in the middle of a round."""
 
 LAST = 200
+
+Numbers = Mapping[str, Any]
+
+_DEADLINE_S = 100.0
 
 DQN_SMALL = DQNConfig(
     hidden=(16,),
@@ -142,7 +147,7 @@ def sync_run(
     return Checkpointer(directory).load(str(LAST))
 
 
-def async_config(**save: Any) -> AsyncConfig:  # noqa: ANN401  # as the settings are
+def async_config(**save: Any) -> AsyncConfig:
     """Return settings of a small asynchronous run; `save` are those of its checkpoints."""
     return AsyncConfig(
         actors=2,
@@ -202,12 +207,85 @@ def _schedules(agent: DQNAgent) -> dict[str, float]:
 
 
 def _tell(what: str, **numbers: object) -> None:
-    print(json.dumps({"what": what, **numbers}), flush=True)
+    sys.stdout.write(json.dumps({"what": what, **numbers}) + "\n")
+    sys.stdout.flush()
 
 
-def main() -> None:
+def saved_in(directory: Path) -> Numbers:
+    """Return what the newest whole checkpoint says."""
+    checkpoint = Checkpointer(directory).load_latest()
+    agent_env_steps = int(checkpoint.groups["agent"]["env_steps"])
+    return {**checkpoint.meta, "agent_env_steps": agent_env_steps}
+
+
+def dies(case: str, directory: Path, step: int) -> int:
+    """Train synchronously in a process of its own that is killed at a step; return its code."""
+    arguments = ["tests.support.resumed_runs", case, str(directory), str(step)]
+    return warm.run("module", arguments, cwd=directory.parent, timeout_s=_DEADLINE_S).returncode
+
+
+def async_life(directory: Path, kill_after: int) -> dict[str, Numbers]:
+    """Live a life until it is killed, or, with 0, a last one; return what it told."""
+    arguments = ["tests.support.resumed_runs", "asynchronous", str(directory), str(kill_after)]
+    done = warm.run("module", arguments, cwd=directory, timeout_s=_DEADLINE_S)
+    if done.returncode != (-signal.SIGKILL if kill_after else 0):
+        raise RuntimeError(f"a life ended with {done.returncode}: {done.stderr[-1000:]}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line.pop("what"): line for line in lines}
+
+
+def what_broke(saved: Numbers | None, told: Mapping[str, Numbers]) -> list[str]:
+    """Return what did not go on as it was saved.
+
+    Args:
+        saved: What the newest whole checkpoint says; None before there is one.
+        told: What a life began with, what it was after a step and, if it was not killed, at its
+            end.
+    """
+    begins = told["begins"]
+    wrong = [
+        f"{name} was saved as {value} and began as {begins[name]}"
+        for name, value in _expected(saved).items()
+        if begins[name] != value
+    ]
+    wrong += [
+        f"{name} is {now[name]}, and should be {now[f'expected_{name}']}"
+        for now in (begins, told["first_step"])
+        for name in ("epsilon", "learning_rate")
+        if name in now and not math.isclose(now[name], now[f"expected_{name}"], rel_tol=1e-6)
+    ]
+    if told["first_step"]["agent_env_steps"] < begins["agent_env_steps"]:
+        wrong.append("environment steps fell with the first step")
+    return wrong + (_wrong_at_the_end(begins, told["ends"]) if "ends" in told else [])
+
+
+def _wrong_at_the_end(begins: Numbers, ends: Numbers) -> list[str]:
+    ledger, wrong = ends["ledger"], []
+    if ledger["in_flight"] or (
+        ledger["produced"] != ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    ):
+        wrong.append(f"the ledger does not add up: {ledger}")
+    if ledger["stored"] < begins["ledger"]["stored"] or ends["opt_steps"] <= begins["opt_steps"]:
+        wrong.append(f"the end counts less than the beginning: {ends}")
+    return wrong
+
+
+def _expected(saved: Numbers | None) -> dict[str, object]:
+    """Return what a life should begin with; what was in flight is lost."""
+    if saved is None:
+        return {"opt_steps": 0, "env_steps": 0, "agent_env_steps": 0}
+    before = saved["run"]["ledger"]
+    lost = before["produced"] - before["stored"] - before["dropped"]
+    return {
+        "opt_steps": saved["opt_steps"],
+        "env_steps": saved["env_steps"],
+        "agent_env_steps": saved["agent_env_steps"],
+        "ledger": {**before, "lost": lost},
+    }
+
+
+def _live(directory: Path, kill_after: int) -> None:
     """Live one life of an asynchronous run; tell what it goes on from, and how it ends."""
-    directory, kill_after = Path(sys.argv[1]), int(sys.argv[2])
     checkpoints = Checkpointer(directory)
     trainer = build_async_trainer(
         _SCHEDULED,
@@ -235,4 +313,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "asynchronous":
+        _live(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        sync_run(sys.argv[1], Path(sys.argv[2]), dies_at=int(sys.argv[3]))
