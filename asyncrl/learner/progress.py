@@ -10,6 +10,9 @@ from typing import NamedTuple
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap, shares_between
 
+_SLIVER = 0.1
+"""Of the time between two records: rates are of no less."""
+
 
 @dataclass(slots=True)
 class Counts:
@@ -45,8 +48,10 @@ class Pace:
         self._began_opt_steps = 0
         self._recorded = Counts()
         self._recorded_stored = 0.0
+        self._recorded_span_s = 0.0
         self._start_up_s: float | None = None
         self._first_totals: dict[str, float] = {}
+        self._end_at = 0.0
         self._end: tuple[float, dict[str, float]] | None = None
 
     def go_on(self, wall_s: float) -> None:
@@ -69,6 +74,7 @@ class Pace:
 
     def end(self) -> None:
         """Take note that learning is over: from here on, time counts in no share."""
+        self._end_at = self._clock()
         self._end = self.wall_s, self._watch.totals()
 
     @property
@@ -90,7 +96,11 @@ class Pace:
         }
 
     def record(self, stored: float) -> dict[str, float]:
-        """Return rates, shares and times since the call before; `stored` transitions so far."""
+        """Return rates, shares and times since the call before; `stored` transitions so far.
+
+        A last record that comes right after another has no rates: those of a sliver of time say
+        nothing of the run.
+        """
         return self._rates(stored) | self._times()
 
     def spent(self) -> Spent:
@@ -106,12 +116,13 @@ class Pace:
 
     def _rates(self, stored: float) -> dict[str, float]:
         now, counts = self._clock(), self._counts
-        seconds = max(now - self._recorded_at, 1e-9)
-        rates = {
-            "fps": (counts.env_steps - self._recorded.env_steps) / seconds,
-            "opt_steps_per_sec": (counts.opt_steps - self._recorded.opt_steps) / seconds,
-            "samples_per_sec": (stored - self._recorded_stored) / seconds,
-        }
+        seconds, before_s = max(now - self._recorded_at, 1e-9), self._recorded_span_s
+        rates: dict[str, float] = {}
+        if self._end is None or self._end_at - self._recorded_at >= _SLIVER * before_s:
+            rates["fps"] = (counts.env_steps - self._recorded.env_steps) / seconds
+            rates["opt_steps_per_sec"] = (counts.opt_steps - self._recorded.opt_steps) / seconds
+            rates["samples_per_sec"] = (stored - self._recorded_stored) / seconds
+        self._recorded_span_s = seconds
         if counts.opt_steps:
             rates["samples_per_opt_steps"] = stored / counts.opt_steps
         self._recorded_at, self._recorded_stored = now, stored

@@ -628,6 +628,24 @@ def test_rates_are_since_the_record_before() -> None:
     assert run.recorded("samples_per_opt_steps") == [20.0, 20.0, 20.0]
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(0.19, False), (0.21, True)])
+def test_last_record_tells_no_rates_of_a_sliver(seconds: float, told: bool) -> None:
+    run = Run(record_interval_s=2.0)
+    run.turn(4, seconds=2.0)
+    run.turn(1, seconds=seconds)
+    run.finish()
+    last = run.recorder.records[-1]
+    assert all((name in last) is told for name in ("fps", "opt_steps_per_sec", "samples_per_sec"))
+    assert last["samples_per_opt_steps"] == 20.0
+
+
+def test_rates_of_the_only_record_are_told() -> None:
+    run = Run()
+    run.turn(4, seconds=2.0)
+    run.finish()
+    assert run.recorded("opt_steps_per_sec") == [2.0]
+
+
 def test_shares_of_the_learners_time_add_up() -> None:
     run = Run(record_interval_opt_steps=1)
     run.books.watch.lap("opt")
