@@ -1,11 +1,11 @@
 """What users do in the course of a run, beside what it does by itself.
 
-    class Plateau(Callback):
-        def step(self, trainer): ...     # after each turn; trainer.opt_steps tells how far it is
-        def record(self, trainer):       # its numbers, in the next record
-            return {"mine/distance": self.distance}
+class Plateau(Callback):
+    def step(self, trainer): ...     # after each turn; trainer.opt_steps tells how far it is
+    def record(self, trainer):       # its numbers, in the next record
+        return {"mine/distance": self.distance}
 
-    train_async(agent, make_env, config, callbacks=[Plateau()])
+train_async(agent, make_env, config, callbacks=[Plateau()])
 """
 
 from __future__ import annotations
