@@ -18,7 +18,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.run_config import FORMER
+from asyncrl.training.run_config import ALSO_CALLED
 
 _GROUPS = {
     "agent": "agent",
@@ -134,9 +134,9 @@ def _names(config: object) -> Iterator[str]:
 
 
 def _now(flag: str) -> list[str]:
-    """Return what a flag of before is called now."""
+    """Return what a flag is called that has another name here, or had one before."""
     asked = flag.removeprefix("--").replace("-", "_").replace(".no_", ".")
-    for former, now in FORMER.items():
+    for former, now in ALSO_CALLED.items():
         if asked == former or asked.startswith(f"{former}."):
             return [f"--{now}{asked.removeprefix(former)}".replace("_", "-")]
     return []

@@ -34,7 +34,11 @@ from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import OfflineConfig
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig
 
-FORMER = {
+ALSO_CALLED = {
+    "env.id": "env",
+    "env.kwargs": "env_kwargs",
+    "env.n_envs": "envs_per_actor",
+    "env.vectorization": "vectorization",
     "trainer.books.eval_interval_opt_steps": "evaluate.interval_opt_steps",
     "trainer.books.final_evaluation_timeout_s": "evaluate.final_timeout_s",
     "evaluation": "evaluate",
@@ -46,13 +50,13 @@ FORMER = {
     "trainer.books.save_replay": "save.replay",
     "trainer.books.save_timeout_s": "save.timeout_s",
 }
-"""What settings were called in files and flags of before -> what they are called now."""
+"""What settings are called in `EnvConfig`, and were before -> what they are called in a file."""
 
 
 def check_names(data: object, name: str = "") -> None:
-    """Refuse settings of a file that have another name now, with that one."""
-    if name in FORMER:
-        raise ConfigError(f"{name}: there is no such setting; did you mean {FORMER[name]}?")
+    """Refuse settings of a file that have another name there, with that one."""
+    if name in ALSO_CALLED:
+        raise ConfigError(f"{name}: there is no such setting; did you mean {ALSO_CALLED[name]}?")
     if isinstance(data, Mapping):
         for key, value in data.items():
             check_names(value, f"{name}.{key}" if name else str(key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.fakes import ConstantConfig
+from tests.test_readme import README
 
 FLAGS = """
     --quiet --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
@@ -149,7 +151,7 @@ def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
         parse(["--config", str(path)])
 
 
-# --- names of before ------------------------------------------------------------------------------
+# --- other names ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_file_without_an_agent_is_told_so(tmp_path: Path, text: str) -> None:
         ("--evaluation.play.episodes", "--evaluate.play.episodes"),
     ],
 )
-def test_flag_of_before_is_answered_with_the_one_of_now(
+def test_flag_with_another_name_is_answered_with_its_own(
     former: str, now: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "dqn", former, "3"]) == 2
@@ -172,10 +174,12 @@ def test_flag_of_before_is_answered_with_the_one_of_now(
     ("text", "said"),
     [
         ("trainer: {books: {best_by: x}}", r"trainer\.books\.best_by: .*mean save\.best_by\?"),
+        ("env: {id: CartPole-v1}", r"env\.id: there is no such setting; did you mean env\?"),
+        ("env: {n_envs: 3}", r"env\.n_envs: .*did you mean envs_per_actor\?"),
         ("evaluation: {where: 'off'}", r"evaluation: .*did you mean evaluate\?"),
     ],
 )
-def test_setting_of_before_in_a_file_is_answered_with_the_one_of_now(
+def test_setting_with_another_name_in_a_file_is_answered_with_its_own(
     text: str, said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.yaml").write_text(text)
@@ -183,3 +187,10 @@ def test_setting_of_before_in_a_file_is_answered_with_the_one_of_now(
         load_yaml(RunConfig, tmp_path / "config.yaml")
     with pytest.raises(ConfigError, match=said):
         parse(["dqn", "--config", str(tmp_path / "config.yaml")])
+
+
+def test_file_that_the_readme_shows_is_taken(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "config.yaml").write_text(shown)
+    config = parse(["--config", str(tmp_path / "config.yaml")]).config
+    assert (config.env, config.envs_per_actor, config.max_env_steps) == ("Pendulum-v1", 4, 50_000)
