@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.types import Columns
+from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import ModelInfo
+from asyncrl.core.types import Arrays, Columns
 from asyncrl.learner.stop_conditions import MaxOptSteps, ReachesUpperBound
 from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.recorders.memory import MemoryRecorder
@@ -208,6 +211,112 @@ def test_reason_of_who_interrupts_it_stands_in_the_result(make: Make) -> None:
     trainer.interrupter.stop("not today")
     result = trainer.train()
     assert (result.stop_reason, result.opt_steps) == ("not today", 0)
+
+
+# --- what it leaves behind ------------------------------------------------------------------------
+
+
+def nobody_writes_in(directory: Path) -> None:
+    other = Checkpointer(directory)
+    other.lock()
+    other.unlock()
+
+
+class SlowDisk(Checkpointer):
+    """Writes once the run has ended or failed."""
+
+    interrupter: Interrupter
+
+    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
+        self.interrupter.wait(20)
+        return super().save(name, groups, meta)
+
+
+@pytest.mark.fault("F10")
+def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
+    make: Make, tmp_path: Path
+) -> None:
+    disk = SlowDisk(tmp_path)
+    disk.lock()
+    books = BOOKS | {"save_interval_opt_steps": 2}
+    trainer = make(agent=Failing(), books=books, checkpointer=disk)
+    disk.interrupter = trainer.interrupter
+    with pytest.raises(ArithmeticError, match="no"):
+        trainer.train()
+    assert Checkpointer(tmp_path).load("2").count("opt_steps") == 2
+    nobody_writes_in(tmp_path)
+
+
+@pytest.mark.fault("F21")
+def test_run_that_is_resumed_at_its_end_has_nothing_to_do(make: Make, tmp_path: Path) -> None:
+    make(checkpointer=Checkpointer(tmp_path), stop=MaxOptSteps(3)).train()
+    checkpointer, recorder = Checkpointer(tmp_path), MemoryRecorder()
+    checkpointer.lock()
+    checkpoint = checkpointer.load_latest()
+    parts: dict[str, Any] = {"checkpointer": checkpointer, "checkpoint": checkpoint}
+    log: list[str] = []
+    trainer = make(stop=MaxOptSteps(3), recorder=recorder, callbacks=[Noting(log, "a")], **parts)
+    with trainer:
+        assert list(trainer.batches()) == []
+    assert trainer.result().opt_steps == 3
+    assert (recorder.records, log) == ([], [])
+    nobody_writes_in(tmp_path)
+
+
+def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
+    make: Make, tmp_path: Path
+) -> None:
+    books = BOOKS | {"save_best_by": "opt_steps", "record_interval_opt_steps": 1000}
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.lock()
+    result = make(books=books, checkpointer=checkpointer, stop=MaxOptSteps(5)).train()
+    assert (result.best_score, result.best_opt_steps) == (5.0, 5)
+    assert Checkpointer(tmp_path).load("best").count("opt_steps") == 5
+    nobody_writes_in(tmp_path)
+
+
+def test_models_are_evaluated_at_intervals_and_the_last_one_too(make: Make) -> None:
+    recorder = MemoryRecorder()
+    books = BOOKS | {"evaluate_interval_opt_steps": 4}
+    result = make(books=books, recorder=recorder, stop=MaxOptSteps(9)).train()
+    seen = [r["eval/model_version"] for r in recorder.records if "eval_reward" in r]
+    assert seen == [4, 8, 9]
+    assert (result.last_score, result.best_opt_steps) == (9.0, 9)
+
+
+class Diverging(ConstantAgent):
+    def model_info(self) -> ModelInfo:
+        info = super().model_info()
+        weights = np.array([0.0, np.nan if self.opt_steps >= 4 else 1.0])
+        return ModelInfo(version=info.version, params={**info.params, "weights": weights})
+
+
+@pytest.mark.fault("F9")
+@pytest.mark.parametrize(
+    ("books", "last"),
+    [
+        ({"evaluate_interval_opt_steps": 5}, 9),
+        ({"save_interval_opt_steps": 5}, 9),
+        ({}, 4),  # as it is noticed when the run ends
+    ],
+)
+def test_model_that_is_not_finite_is_neither_evaluated_nor_saved(
+    make: Make, books: dict[str, Any], last: int, tmp_path: Path
+) -> None:
+    checkpointer, recorder = Checkpointer(tmp_path), MemoryRecorder()
+    trainer = make(
+        agent=Diverging(),
+        books=BOOKS | {"save_interval_opt_steps": 0} | books,
+        stop=MaxOptSteps(last),
+        checkpointer=checkpointer,
+        recorder=recorder,
+    )
+    words = f"'weights' is not finite after {min(last, 5)} optim"
+    with pytest.raises(NonFiniteModel, match=words) as raised:
+        trainer.train()
+    assert not hasattr(raised.value, "__notes__"), "it is said once"
+    assert checkpointer.names() == []
+    assert not any("eval_reward" in record for record in recorder.records)
 
 
 # --- callbacks ------------------------------------------------------------------------------------

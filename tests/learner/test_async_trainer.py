@@ -31,7 +31,6 @@ from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
-from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -524,14 +523,6 @@ def test_experience_of_too_old_a_model_is_warned_of_at_once(
     assert any(words in record.message for record in caplog.records) is warned
 
 
-def test_stop_condition_ends_the_usual_loop() -> None:
-    stage = Stage(stop=MaxOptSteps(9))
-    result = stage.train()
-    assert result.opt_steps == 9
-    assert stage.trainer.should_stop
-    assert result.stop_reason == "9 optimisation steps are done"
-
-
 # --- the beginning and the end -------------------------------------------------------------------
 
 
@@ -718,14 +709,6 @@ def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -
     assert not hasattr(raised.value, "__notes__"), "it is said once"
     assert stage.link.published == [(0, "act"), (5, "act")]
     assert stage.agent.opt_steps == 10
-    assert not [word for word in stage.log if word.startswith("save")]
-    assert stage.log[-1] == "close recorder"
-
-
-def test_model_that_stopped_being_finite_since_the_last_publication_is_not_saved_either() -> None:
-    stage = Stage(agent=Diverging(6, np.nan), strategy=Steps(7))
-    with pytest.raises(NonFiniteModel, match="after 7 optimisation steps"):
-        stage.train()
     assert not [word for word in stage.log if word.startswith("save")]
     assert stage.log[-1] == "close recorder"
 

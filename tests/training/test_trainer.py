@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from asyncrl.actor.step_processor import OneStep
-from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluation
-from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.replay_buffer import pass_priorities_on
 from asyncrl.core.segment import SegmentConfig, make_schema
-from asyncrl.core.types import Array, Arrays, Columns
+from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
-from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
@@ -144,72 +139,6 @@ def test_stop_ends_in_the_middle_of_a_round() -> None:
     assert trainer.train().opt_steps == 13
 
 
-class FailingAgent(ConstantAgent):
-    def opt(self, batch: Columns) -> Mapping[str, float]:
-        if self.opt_steps == 2:
-            raise ValueError("step 3 went wrong")
-        return super().opt(batch)
-
-
-class SlowDisk(Checkpointer):
-    """Takes until the run has failed, or a second."""
-
-    def __init__(self, directory: Path, interrupter: Interrupter) -> None:
-        super().__init__(directory)
-        self._interrupter = interrupter
-
-    def save(self, name: str, groups: Mapping[str, Arrays], meta: Mapping[str, Any]) -> Path:
-        self._interrupter.wait(20)
-        return super().save(name, groups, meta)
-
-
-def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
-    tmp_path: Path,
-) -> None:
-    interrupter = Interrupter()
-    checkpointer = SlowDisk(tmp_path, interrupter)
-    checkpointer.lock()
-    books = bookkeeping(save_interval_opt_steps=2)
-    trainer = build(
-        agent=FailingAgent(),
-        books=books,
-        checkpointer=checkpointer,
-        interrupter=interrupter,
-    )
-    with pytest.raises(ValueError, match="step 3 went wrong"):
-        trainer.train()
-    assert Checkpointer(tmp_path).load("2").count("opt_steps") == 2
-    other = Checkpointer(tmp_path)
-    other.lock()  # nobody writes there any more
-    other.unlock()
-
-
-@pytest.mark.fault("F21")
-def test_run_that_is_resumed_at_its_end_lets_others_write(tmp_path: Path) -> None:
-    build(checkpointer=Checkpointer(tmp_path)).train()
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.lock()
-    checkpoint = checkpointer.load_latest()
-    assert build(checkpointer=checkpointer, checkpoint=checkpoint).train().opt_steps == 80
-    other = Checkpointer(tmp_path)
-    other.lock()
-    other.unlock()
-
-
-def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
-    tmp_path: Path,
-) -> None:
-    books = bookkeeping(save_best_by="opt_steps", record_interval_opt_steps=1000)
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.lock()
-    result = build(books=books, checkpointer=checkpointer).train()
-    assert (result.best_score, result.best_opt_steps) == (80.0, 80)
-    assert Checkpointer(tmp_path).load("best").count("opt_steps") == 80
-    other = Checkpointer(tmp_path)
-    other.lock()  # nobody writes there any more
-    other.unlock()
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"batch_size": 501}, "batch_size of 501"), ({"warmup_env_steps": 501}, "warm-up of 501")],
@@ -240,24 +169,6 @@ def filled_buffer() -> UniformReplay:
     return buffer
 
 
-def test_offline_training_learns_from_a_buffer_alone() -> None:
-    agent, recorder = ConstantAgent(), MemoryRecorder()
-    evaluator = ScriptedEvaluator([1.0, 2.0, 3.0])
-    result = OfflineTrainer(
-        agent,
-        filled_buffer(),
-        batch_size=8,
-        books=bookkeeping(evaluate_interval_opt_steps=20, record_interval_opt_steps=10),
-        evaluator=evaluator,
-        recorder=recorder,
-        stop=MaxOptSteps(50),
-    ).train()
-    assert (result.opt_steps, result.env_steps, agent.opt_steps) == (50, 0, 50)
-    assert [len(batch["obs"]) for batch in agent.batches] == [8] * 50
-    assert evaluator.calls == 3, "at 20, at 40, and the last model"
-    assert recorder.last("agent/loss") == 1 / 50
-
-
 def test_offline_training_refuses_an_empty_buffer() -> None:
     empty = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     with pytest.raises(ConfigError, match="no transition"):
@@ -276,35 +187,6 @@ class ScriptedEvaluator:
         return Evaluation(self._scores[self.calls - 1], {})
 
     def close(self) -> None: ...
-
-
-def run_with_scores(scores: list[float], **settings: Any) -> tuple[TrainResult, MemoryRecorder]:
-    recorder = MemoryRecorder()
-    defaults = {"evaluate_interval_opt_steps": 10, "record_interval_s": 0.0}
-    trainer = build(
-        books=bookkeeping(**defaults | settings),
-        evaluator=ScriptedEvaluator(scores),
-        recorder=recorder,
-        stop=MaxOptSteps(10 * len(scores)),
-    )
-    return trainer.train(), recorder
-
-
-def test_best_is_strictly_better_and_finite(caplog: pytest.LogCaptureFixture) -> None:
-    result, _ = run_with_scores([1.0, 5.0, 5.0, float("nan"), 2.0, float("inf"), 4.0])
-    assert (result.best_score, result.best_opt_steps, result.last_score) == (5.0, 20, 4.0)
-    assert "nan" in caplog.text.lower()
-
-
-def test_every_record_of_an_evaluation_carries_its_model() -> None:
-    _, recorder = run_with_scores([1.0, 3.0, 2.0])
-    seen = [
-        (r["eval/model_version"], r["eval_reward"], r["eval/best"])
-        for r in recorder.records
-        if "eval_reward" in r
-    ]
-    assert seen == [(10, 1.0, 1.0), (20, 3.0, 3.0), (30, 2.0, 3.0)]
-    np.testing.assert_array_equal([v for v, *_ in seen], [10, 20, 30])
 
 
 class TellsOnes:
