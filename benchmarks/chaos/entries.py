@@ -46,7 +46,6 @@ class Entry:
 
 _ROWS: tuple[tuple[str, str, float, float], ...] = (
     ("socket_flood", "hostile connections while an honest actor works", 15, 400),
-    ("dead_noticed", "actors that are killed: until the user is told", 10, 300),
     ("kill_storm", "actors that are killed, one after the other, at a steady rate", 30, 650),
     ("hang_storm", "environments that hang, asleep, in native code or stopped", 12, 450),
     ("flaky_env", "environments that raise, under each policy", 16, 400),

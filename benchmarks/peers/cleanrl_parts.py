@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody calls it
 from torch import Tensor, nn
 
-from benchmarks.peers.interface import Sizes
+from benchmarks.peers.interface import PIXEL_FEATURES, Sizes, convolutions
 
 Array = npt.NDArray[Any]
 
@@ -31,10 +31,8 @@ def mlp(n_inputs: int, hidden: tuple[int, ...], n_outputs: int) -> nn.Sequential
 
 
 def pixel_net(n_outputs: int) -> nn.Sequential:
-    """Return the convolutions of Mnih et al. (2015), then 64x64."""
-    layers: list[nn.Module] = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2)]
-    layers += [nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
-    return nn.Sequential(*layers, *mlp(64 * 7 * 7, (64, 64), n_outputs))
+    """Return the convolutions, then 64x64."""
+    return nn.Sequential(*convolutions(), *mlp(PIXEL_FEATURES, (64, 64), n_outputs))
 
 
 class Replay:

@@ -48,74 +48,43 @@ _ENOUGH_FAILURES = 2
 """Rounds that never got to the score settle it, when three are asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Side:
     """One of those that are compared."""
 
-    module: str
-    """Run with -m."""
-
-    venv: str
-    """Below .peers; empty for that of asyncrl."""
+    script: str
+    """In this folder."""
 
     stages: tuple[str, ...]
-    files: str
-    """Its scripts, as a pattern below benchmarks."""
+    venv: str = ""
+    """Below .peers; empty for that of asyncrl."""
+
+    files: str = ""
+    """Its scripts, as a pattern; all that begin as the one above by default."""
 
     @property
     def python(self) -> Path:
         """Return its interpreter, whether it is there or not."""
         return ROOT / ".peers" / self.venv / "bin" / "python" if self.venv else Path(sys.executable)
 
+    def sources(self) -> list[Path]:
+        """Return its scripts."""
+        return sorted((ROOT / "benchmarks" / "peers").glob(self.files or f"{self.script}*.py"))
+
 
 _UPDATES = ("updates-sac", "updates-dqn")
-_SCORES = ("score-dqn", "score-sac")
-_LEARNS = ("sampling", "env", *_UPDATES, *_SCORES)
+_LEARNS = ("sampling", "env", *_UPDATES, "score-dqn", "score-sac")
 
 SIDES: Mapping[str, Side] = {
-    OURS: Side(
-        module="benchmarks.peers.ours", venv="", stages=tuple(STAGES), files="peers/ours.py"
-    ),
-    "sb3": Side(module="benchmarks.peers.sb3", venv="sb3", stages=_LEARNS, files="peers/sb3*.py"),
-    "torchrl": Side(
-        module="benchmarks.peers.torchrl",
-        venv="torchrl",
-        stages=tuple(STAGES),
-        files="peers/torchrl*.py",
-    ),
-    "tianshou": Side(
-        module="benchmarks.peers.tianshou",
-        venv="tianshou",
-        stages=tuple(STAGES),
-        files="peers/tianshou*.py",
-    ),
-    "rllib": Side(
-        module="benchmarks.peers.rllib",
-        venv="rllib",
-        stages=("sampling", *_UPDATES, "per", "score-dqn"),
-        files="peers/rllib*.py",
-    ),
-    "sample_factory": Side(
-        module="benchmarks.peers.sample_factory",
-        venv="sample_factory",
-        stages=("sampling",),
-        files="peers/sample_factory*.py",
-    ),
-    "cleanrl_style": Side(
-        module="benchmarks.peers.cleanrl_style",
-        venv="",
-        stages=_LEARNS,
-        files="peers/cleanrl_*.py",
-    ),
-    "envpool": Side(
-        module="benchmarks.peers.envpool_env",
-        venv="envpool",
-        stages=("sampling", "env"),
-        files="peers/envpool*.py",
-    ),
-    "cpprb": Side(
-        module="benchmarks.peers.cpprb", venv="cpprb", stages=("per",), files="peers/cpprb*.py"
-    ),
+    OURS: Side("ours", tuple(STAGES)),
+    "sb3": Side("sb3", _LEARNS, "sb3"),
+    "torchrl": Side("torchrl", tuple(STAGES), "torchrl"),
+    "tianshou": Side("tianshou", tuple(STAGES), "tianshou"),
+    "rllib": Side("rllib", ("sampling", *_UPDATES, "per", "score-dqn"), "rllib"),
+    "sample_factory": Side("sample_factory", ("sampling",), "sample_factory"),
+    "cleanrl_style": Side("cleanrl_style", _LEARNS, files="cleanrl_*.py"),
+    "envpool": Side("envpool_env", ("sampling", "env"), "envpool"),
+    "cpprb": Side("cpprb", ("per",), "cpprb"),
 }
 
 
@@ -155,7 +124,7 @@ class Plan:
         told = f"{self.limit_s(quantity)} {self.settings(side, quantity)}"
         digest = hashlib.sha256(told.encode())
         shared = [ROOT / "benchmarks" / "peers" / name for name in ("interface.py", "race.py")]
-        for path in [*shared, *sorted((ROOT / "benchmarks").glob(SIDES[side].files))]:
+        for path in [*shared, *SIDES[side].sources()]:
             digest.update(path.read_bytes())
         if side == OURS:
             digest.update(fingerprint().encode())
@@ -185,7 +154,8 @@ def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) 
 def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measurement:
     """Run the side's script once."""
     seconds = plan.limit_s(quantity)
-    command = [str(SIDES[side].python), "-m", SIDES[side].module, quantity.stage]
+    script = f"benchmarks.peers.{SIDES[side].script}"
+    command = [str(SIDES[side].python), "-m", script, quantity.stage]
     command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(number)]
     command += ["--settings", plan.settings(side, quantity)]
     load, began = os.getloadavg()[0], time.monotonic()

@@ -22,9 +22,11 @@ from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
     CHEETAH,
+    PIXEL_FEATURES,
     Request,
     Stage,
     Work,
+    convolutions,
     measure_once,
 )
 
@@ -67,9 +69,7 @@ def make_policy(env: str, n_inputs: int, n_outputs: int) -> nn.Module:
     """Make the network: 64x64, for images behind the convolutions of Mnih et al. (2015)."""
     layers: list[nn.Module] = []
     if env == ATARI:
-        layers = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
-        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
-        n_inputs = 64 * 7 * 7
+        layers, n_inputs = convolutions(), PIXEL_FEATURES
     layers += [nn.Linear(n_inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(64, n_outputs))
 

@@ -285,6 +285,18 @@ def by_turns(
     return run
 
 
+def convolutions() -> list[Any]:
+    """Return the layers of Mnih et al. (2015), for four frames of 84x84."""
+    from torch import nn  # noqa: PLC0415  # not all peers have it
+
+    layers = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
+    return [*layers, nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(-3)]
+
+
+PIXEL_FEATURES = 64 * 7 * 7
+"""What comes out of `convolutions`."""
+
+
 def make_env(env_id: str) -> Any:  # noqa: ANN401  # untyped where this is checked
     """Return one plain environment; Atari's in grey, 84x84, four frames a step, four stacked."""
     import gymnasium  # noqa: PLC0415  # not all peers have it

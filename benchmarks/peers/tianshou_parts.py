@@ -29,7 +29,7 @@ from tianshou.utils.net.continuous import (
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 
-from benchmarks.peers.interface import make_env
+from benchmarks.peers.interface import PIXEL_FEATURES, convolutions, make_env
 
 VECTOR_ENVS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
 
@@ -50,10 +50,8 @@ class PixelNet(nn.Module):
 
     def __init__(self, n_actions: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2)]
-        layers += [nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()]
-        layers += [nn.Linear(64 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Linear(64, n_actions))
+        layers = [nn.Linear(PIXEL_FEATURES, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
+        self.layers = nn.Sequential(*convolutions(), *layers, nn.Linear(64, n_actions))
 
     def forward(self, obs: Any, state: Any = None, info: Any = None) -> tuple[Any, Any]:  # noqa: ANN401
         """Return the values of actions."""

@@ -23,7 +23,14 @@ from torchrl.modules import (
 )
 from torchrl.objectives import DQNLoss, HardUpdate, SACLoss, SoftUpdate
 
-from benchmarks.peers.interface import ATARI, Sizes, make_env, make_vector
+from benchmarks.peers.interface import (
+    ATARI,
+    PIXEL_FEATURES,
+    Sizes,
+    convolutions,
+    make_env,
+    make_vector,
+)
 
 MAX_GRADIENT_NORM = 10.0
 """Of DQN, as Stable-Baselines3 has it."""
@@ -58,9 +65,8 @@ def make_body(env_id: str, n_inputs: int, n_outputs: int) -> nn.Sequential:
     """Return the network: 64x64, for images behind the convolutions of Mnih et al. (2015)."""
     layers: list[nn.Module] = [FloatObs()]
     if env_id == ATARI:
-        layers += [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
-        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(-3)]
-        n_inputs = 64 * 7 * 7
+        layers += convolutions()
+        n_inputs = PIXEL_FEATURES
     layers += [nn.Linear(n_inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(64, n_outputs))
 

@@ -3,8 +3,8 @@
 Solved is the first evaluation, of 10 greedy episodes, at or above the score. All seconds count from
 the start of training, the start of actor processes included and the import of packages not.
 Stable-Baselines3 trains with the tuned settings of its zoo and stops for its evaluations, so it is
-compared with and without their time. One process is `train_sync` with the preset's numbers and all
-environments in one batch, which is compared in steps a second, too.
+compared with and without their time. One process is `--mode sync`: the preset's numbers and all
+environments in one batch; it is compared in steps a second, too.
 
 Seeds matter more than anything else here, and those of two sides have nothing in common: the ratio
 is that of the medians over all seeds.
@@ -23,17 +23,13 @@ import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asyncrl.learner.stop_conditions import MaxSeconds, ReachesUpperBound
-from asyncrl.training.presets import preset
-from asyncrl.training.synchronous import train_sync
 from benchmarks.common import (
     ASYNCRL,
     PEER_VENV,
@@ -49,7 +45,6 @@ from benchmarks.common import (
     provenance,
     run_peer,
 )
-from benchmarks.learning.training import sync_config
 
 _TIMEOUT_S = 1800.0
 
@@ -88,35 +83,13 @@ def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]
         command = [*ASYNCRL, "train", task.agent]
         command += ["--env", task.env, "--stop-at-return", str(task.score), "--seed", str(seed)]
         command += ["--max-seconds", str(max_seconds), "--run-dir", str(run_dir), "--quiet"]
-        _run([*command, *options])
+        done = subprocess.run(  # noqa: S603  # our own command line
+            [*command, *options], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
         summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     return {"seconds": summary["seconds_to_stop_bar"]} | {name: summary[name] for name in _KEPT}
-
-
-def train_in_one_process(name: str, seed: int, max_seconds: float) -> Run:
-    """Train once without actor processes, in a process of its own."""
-    program = (
-        "import sys; from benchmarks.speed.race import one_process; one_process(*sys.argv[1:])"
-    )
-    printed = _run([sys.executable, "-c", program, name, str(seed), str(max_seconds)])
-    run: Run = json.loads(printed.splitlines()[-1])
-    return run
-
-
-def one_process(name: str, seed: str, max_seconds: str) -> None:
-    """Train with a preset's numbers, all environments in one batch, and print the run."""
-    task = TASKS[name]
-    config = replace(preset(task.agent), seed=int(seed), env=task.env)
-    n_envs = config.actors * config.envs_per_actor
-    result = train_sync(
-        config.agent,
-        replace(config.env_config(), n_envs=n_envs).build,
-        sync_config(config),
-        stop=ReachesUpperBound("eval_reward", task.score) | MaxSeconds(float(max_seconds)),
-        make_eval_env=partial(config.env_config().build_for, config.evaluate.play.episodes),
-    )
-    run = {"seconds": result.seconds_to_stop_bar}
-    print(json.dumps(run | {name: getattr(result, name) for name in _KEPT}))
 
 
 def train_peer(python: Path, task: Task, seed: int, max_seconds: float) -> Run:
@@ -187,15 +160,6 @@ def compared(task: Task, runs: Sequence[Run]) -> list[Comparison]:
     return found
 
 
-def _run(command: Sequence[str]) -> str:
-    done = subprocess.run(  # noqa: S603  # our own command line
-        command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def arguments() -> argparse.Namespace:
     """Read the command line; what stands behind `--` is for `asyncrl train`."""
     parser = make_parser(__doc__, repeats=0)
@@ -228,7 +192,7 @@ def main() -> None:
         "asyncrl": lambda seed: train_ours(task, seed, args.max_seconds, args.options)
     }
     if args.against == "sync":
-        sides["sync"] = lambda seed: train_in_one_process(args.task, seed, args.max_seconds)
+        sides["sync"] = lambda seed: train_ours(task, seed, args.max_seconds, ["--mode", "sync"])
     elif python := peer_python(args.venv):
         sides["sb3"] = lambda seed: train_peer(python, task, seed, args.max_seconds)
     tell = partial(keep, args, name, __doc__, origin=origin)

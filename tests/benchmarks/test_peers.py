@@ -164,8 +164,7 @@ def test_measurements_survive_the_disk(tmp_path):
 def test_every_side_has_its_script_and_a_label():
     assert set(SIDES) == set(LABELS)
     for side in SIDES.values():
-        assert (ROOT / side.module.replace(".", "/")).with_suffix(".py").exists()
-        assert list((ROOT / "benchmarks").glob(side.files))
+        assert side.sources()
         assert set(side.stages) <= set(STAGES)
         if side.venv:
             assert (ROOT / "benchmarks/peers/requirements" / f"{side.venv}.txt").exists()
@@ -187,9 +186,9 @@ def test_the_picture_has_a_bar_for_each_side():
 @pytest.mark.processes
 @pytest.mark.parametrize("stage", ["updates-sac", "updates-dqn"])
 def test_ours_and_the_plain_loops_report_what_they_measure(stage):
-    for module in (SIDES[OURS].module, SIDES["cleanrl_style"].module):
+    for script in (SIDES[OURS].script, SIDES["cleanrl_style"].script):
         settings = json.dumps({"rows": 1024})
-        command = [sys.executable, "-m", module, stage, "--seconds", "0.05"]
+        command = [sys.executable, "-m", f"benchmarks.peers.{script}", stage, "--seconds", "0.05"]
         printed, why = run_apart([*command, "--settings", settings], 100.0)
         assert why == ""
         assert printed["value"] > 0
