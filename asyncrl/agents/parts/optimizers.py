@@ -42,6 +42,7 @@ class LeanOptimizer(ABC):
         if self._schedule and device.type != "cpu":
             # A graph that has been recorded repeats numbers, but reads tensors anew.
             self._rate_on_device = torch.tensor(self.rate, device=device)
+        self._all = list(range(len(self.params)))
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
 
@@ -73,12 +74,14 @@ class LeanOptimizer(ABC):
     @torch.no_grad()
     def descend(self) -> None:
         """Take one step with the parameters that have a gradient."""
-        places = [place for place, param in enumerate(self.params) if param.grad is not None]
+        params, gradients, places = self.params, self.gradients(), self._all
+        if len(gradients) != len(params):
+            places = [place for place in places if params[place].grad is not None]
+            params = [params[place] for place in places]
         if places != self._places:
             self._gather(places)
         if places:
-            params = [self.params[place] for place in places]
-            self._step(params, self.gradients(), *self._gathered)
+            self._step(params, gradients, *self._gathered)
 
     @abstractmethod
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
@@ -130,9 +133,18 @@ class FusedAdam(LeanOptimizer):
         self.eps = eps
         self.beta1 = beta1
 
+    def _gather(self, places: list[int]) -> None:
+        super()._gather(places)
+        if places:
+            # Side by side, so that one operation counts all of them.
+            self._steps = torch.stack(self._gathered[-1])
+            self._gathered[-1] = list(self._steps.unbind())
+            for place, step in zip(places, self._gathered[-1], strict=True):
+                self.state[place]["step"] = step
+
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
         averages, squares, steps = slots
-        torch._foreach_add_(steps, 1)
+        self._steps.add_(1)
         torch._fused_adam_(
             params,
             gradients,

@@ -477,10 +477,13 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
 
     Smaller ones stay as they are; all do where `max_norm` is 0.
     """
-    one = len(gradients) == 1
-    norm: Tensor = (
-        torch.linalg.vector_norm(gradients[0]) if one else nn.utils.get_total_norm(gradients)
-    )
+    if len(gradients) == 1:
+        norm: Tensor = torch.linalg.vector_norm(gradients[0])
+    elif not gradients:
+        return torch.zeros(())
+    else:
+        # As `nn.utils.get_total_norm` does for tensors of one device.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
     if max_norm:
         # g <- g * min(1, max_norm / |g|)
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
