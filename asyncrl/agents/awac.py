@@ -26,7 +26,6 @@ Deviations from the paper, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +45,6 @@ from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Positive
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,39 +82,35 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             critics = make_action_values(
                 spec, config.hidden, config.n_critics, config.critic_network, "AWAC"
             ).to(device)
-        self.equip(config, critics)
-        self._noise = torch.Generator(device).manual_seed(context.seed)
-        self.parts |= {"noise": self._noise}
+        self.equip_critics(config, critics)
+        self.noise = torch.Generator(device).manual_seed(context.seed)
+        self.parts |= {"noise": self.noise}
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Improve critics and actor by one step each."""
-        return self._learn(batch, self._noise_for(batch))
-
-    def _noise_for(self, batch: Columns) -> dict[str, Tensor]:
-        """Draw what actions are made of; here, since a recorded update would repeat itself."""
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return what quantities are made of."""
         if not isinstance(self.head, UnitGaussianHead):
             return {}
-        shape = 2, len(batch["action"]), len(self.head.center)
-        return {"noise": torch.randn(shape, generator=self._noise, device=self.device)}
+        shape = 2, rows, len(self.head.center)
+        return {"noise": torch.randn(shape, generator=self.noise, device=self.device)}
 
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Improve critics and actor by one step each."""
         config, weight = self.config, data.get("weight")
-        obs, next_obs, reward = self._updates.inputs(data)
+        obs, next_obs, reward = self.updater.inputs(data)
         action, noise = self.drawn(data["action"]), data.get("noise")
         outputs = self.outputs(obs)
-        q = self._values(self.critics, obs, action)
+        q = self.values(self.critics, obs, action)
         with torch.no_grad():
-            next_value = self._value(
-                self._slow.network, next_obs, self.outputs(next_obs), _row(noise, 0)
-            )
+            next_value = self.value(self.targets, next_obs, self.outputs(next_obs), _row(noise, 0))
             target = reward + data["discount"] * next_value
-            value = self._value(self.critics, obs, outputs, _row(noise, 1))
+            value = self.value(self.critics, obs, outputs, _row(noise, 1))
             advantage = q.amin(dim=0) - value
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(advantage, config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(outputs, action)).mean()
-        told = {
+        norms = self.updater.down(critic_loss + actor_loss)
+        self.updater.follow()
+        return {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "advantage_mean": advantage.mean(),
@@ -124,20 +118,18 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             "q_mean": q.detach().mean(),
             "q": q.detach(),
             "target": target,
+            **norms,
         }
-        self._descend(critic_loss + actor_loss)
-        return told
 
-    def _value(
+    def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None
     ) -> Tensor:
         """Return what critics expect of the policy: E of min over i of Q_i(s, a), a ~ pi(.|s)."""
         if isinstance(self.head, UnitGaussianHead):
             assert noise is not None  # noqa: S101  # `opt` draws it
-            return self._values(critics, obs, self.head.draw(outputs, noise)).amin(dim=0)
+            return self.values(critics, obs, self.head.draw(outputs, noise)).amin(dim=0)
         assert isinstance(critics, ChoiceValues)  # noqa: S101  # as made above
-        with self._precision():
-            least = self._in_parts(critics.of_all, obs, dim=1).float().amin(dim=0)
+        least = self.updater(critics.of_all, obs, dim=1).amin(dim=0)
         return (outputs.softmax(dim=1) * least).sum(dim=1)
 
 

@@ -22,19 +22,15 @@ Deviations from the paper, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.cloning import CloningConfig, CloningPolicy, Descent
-from asyncrl.agents.parts.torch_agent import TorchAgent, pick_device, use_threads
-from asyncrl.agents.parts.torch_config import pick_matmul
-from asyncrl.agents.parts.updater import Updates
+from asyncrl.agents.parts.cloning import CloningAgent, CloningConfig, CloningPolicy
+from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Columns, ModelVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,36 +51,19 @@ class BCPolicy(CloningPolicy):
     """The part that acts."""
 
 
-class BCAgent(BCPolicy, TorchAgent):
+class BCAgent(BCPolicy, CloningAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
         self, config: BCConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self._descent = Descent([self.actor], config)
-        self._matmul = pick_matmul(device, self.actor, hidden=config.hidden)
-        self._descend = config.uncompiled(self._descent)
-        self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, learning=[self.model]
-        )
-        self.on_load.append(self._updates.forget)
-        self.parts |= {"optimizer": self._descent.adam, "random": self.random}
+        self.equip(config)
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step towards the actions of a batch."""
-        self._descent.adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch)
-        self.version = ModelVersion(self.version + 1)
-        return told | self._descent.adam.tell("learning_rate")
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
-        obs, _, _ = self._updates.inputs(data)
+        obs, _, _ = self.updater.inputs(data)
         outputs = self.outputs(obs)
         loss = -self.head.log_prob(outputs, self.drawn(data["action"])).mean()
         entropy = self.head.entropy(outputs.detach()).detach().mean()
-        told = {"loss": loss.detach(), "entropy": entropy}
-        self._descend(loss)
-        return told
+        return {"loss": loss.detach(), "entropy": entropy} | self.updater.down(loss)

@@ -36,7 +36,7 @@ Deviations from the paper, on purpose:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -55,7 +55,6 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.types import Columns
 
 _EPSILON = 1e-3
 _MOMENTUM = 0.01
@@ -260,63 +259,47 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
             else:
                 critics = make_critics(spec, (), config.n_critics, config.critic_network)
         self.config = config
-        self.equip(config, critics, context.seed)
-        for adam in (self._actor_adam, self._critic_adam):
+        self.equip(config, critics, [], context.seed)
+        for adam in (self.actor_adam, self.critic_adam):
             adam.beta1 = config.adam_beta1
         # The same parameters and buffers, in the mode that normalises a batch by itself.
-        self._learning_actor = in_training_mode(self._actor)
-        self._learning_critics = in_training_mode(self.critics)
-        self._temperature = config.temperature(self.bounds.size, device)
-        self._finish = config.uncompiled(self._temperature.improve)
-        self._newest: dict[str, Tensor] = {}
-        self._always = torch.zeros(1, device=device)
-        self.parts |= self._temperature.parts
+        self.learning_actor = in_training_mode(self.actor)
+        self.learning_critics = in_training_mode(self.critics)
+        self.temperature = config.temperature(self.bounds.size, device)
+        self.parts |= self.temperature.parts
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Improve the critics by one step, and actor and temperature in some of the steps.
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return noise, and whether actor and temperature are to be improved."""
+        turn = self.policy_turn(self.config.policy_interval_opt_steps)
+        return {"noise": self.normal(2, rows, self.bounds.size), **turn}
 
-        What is told of those in the other steps is what was told the last time.
-        """
-        more = {"noise": self._normal(2, len(batch["action"]), self.bounds.size)}
-        if self.version % self.config.policy_interval_opt_steps == 0:
-            # What a batch consists of tells recorded and compiled updates apart.
-            more["improve_policy"] = self._always
-        told = self._learn(batch, more)
-        for name in ("actor_loss", "entropy"):
-            if name in told:
-                self._newest[name] = told[name]
-        return told | self._newest
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        obs, next_obs, reward = self._updates.inputs(data)
-        noise, alpha = data["noise"], self._temperature.alpha()
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Improve the critics by one step, and actor and temperature in some of the steps."""
+        obs, next_obs, reward = self.updater.inputs(data)
+        noise, alpha = data["noise"], self.temperature.alpha()
         with torch.no_grad():
-            next_action, log_prob = self._sample(self._actor, next_obs, noise[0])
+            next_action, log_prob = self.sample(self.actor, next_obs, noise[0])
         # Q(s, a) and Q(s', a') in one pass: both are normalised by both.
-        actions = torch.cat([self._scaled(data["action"]), next_action])
-        both = self._values(self._learning_critics, joined(obs, next_obs), actions)
+        actions = torch.cat([self.scaled(data["action"]), next_action])
+        both = self.values(self.learning_critics, joined(obs, next_obs), actions)
         q, next_q = both.chunk(2, dim=1)
         least = next_q.detach().amin(dim=0)
         target = reward + data["discount"] * (least - alpha * log_prob)
-        critic_loss = self._move_critics(q, target, data.get("weight"))
-        q = q.detach()
-        told = {"critic_loss": critic_loss, "alpha": alpha, "q_mean": q.mean()}
+        told = self.move_critics(q, target, data.get("weight")) | {"alpha": alpha}
         if "improve_policy" in data:
-            told |= self._improve_actor(obs, noise[1], alpha)
-            self._finish(told["entropy"])
-        return told | {"q": q, "target": target}
-
-    def _improve_actor(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-        action, log_prob = self._sample(self._learning_actor, obs, noise)
-        least = self._values(self.critics, obs, action).amin(dim=0)
-        loss = (alpha * log_prob - least).mean()
-        told = {"actor_loss": loss.detach(), "entropy": -log_prob.detach().mean()}
-        self._descend(self._actor_adam, loss)
+            told |= self.improve_policy(obs, noise[1], alpha)
         return told
 
-    def _sample(
-        self, actor: torch.nn.Module, obs: NetworkInput, noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        with self._precision():
-            out: Tensor = actor(obs)
-        return sample_action(out.float(), noise)
+    def improve_policy(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> dict[str, Tensor]:
+        """Let the actor climb the critics, and the temperature follow its entropy."""
+        action, log_prob = self.sample(self.learning_actor, obs, noise)
+        least = self.values(self.critics, obs, action).amin(dim=0)
+        loss = (alpha * log_prob - least).mean()
+        norms = self.updater.down(loss, "actor")
+        entropy = -log_prob.detach().mean()
+        self.temperature.improve(entropy)
+        return norms | {"actor_loss": loss.detach(), "entropy": entropy}
+
+    def sample(self, actor: nn.Module, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return an actor's actions, made of noise, and the logarithms of their densities."""
+        return sample_action(self.updater(actor, obs), noise)

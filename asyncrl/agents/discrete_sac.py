@@ -33,7 +33,6 @@ Deviations from the first paper, on purpose:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, cast
 
@@ -42,22 +41,19 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.actor_critic import make_actor
-from asyncrl.agents.parts.critics import ChoiceValues, SlowCopy, make_action_values
+from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, observation_reader
-from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
     TorchPolicy,
-    clip_gradients,
     flatten_pair,
     pick_device,
     seeded,
     use_threads,
 )
-from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updater import InParts, Updates
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import (
@@ -72,7 +68,7 @@ from asyncrl.core.declared import (
 )
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, Columns, ModelVersion
+from asyncrl.core.types import Array
 
 Belief = Literal["least", "mean"]
 
@@ -161,6 +157,8 @@ class DiscreteSACPolicy(TorchPolicy):
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, self.n_actions, config.actor_network)
         super().__init__(config.with_norms(actor, spec.observation), device)
+        self.actor = actor
+        """The model without normalisation."""
         self.config = config
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
@@ -171,17 +169,18 @@ class DiscreteSACPolicy(TorchPolicy):
         Of several that are alike likely, that is the first.
         """
         if not self.training:
-            return Act(self._logits(obs).argmax(axis=1))
+            return Act(self.logits(obs).argmax(axis=1))
         if self.env_steps < self.config.random_env_steps:
             action = self.random.integers(self.n_actions, size=len(obs))
         else:
             # Gumbel's trick: argmax(logits + G) is a draw from softmax(logits).
             noise = self.random.gumbel(size=(len(obs), self.n_actions))
-            action = (self._logits(obs) + noise).argmax(axis=1)
+            action = (self.logits(obs) + noise).argmax(axis=1)
         self.env_steps += len(obs)
         return Act(action)
 
-    def _logits(self, obs: Array) -> Array:
+    def logits(self, obs: Array) -> Array:
+        """Return what the model answers (B, actions)."""
         with torch.inference_mode():
             logits: Array = (
                 self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
@@ -189,7 +188,7 @@ class DiscreteSACPolicy(TorchPolicy):
         return logits
 
 
-class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
+class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
     """The part that learns, and acts as well."""
 
     def __init__(
@@ -205,125 +204,94 @@ class DiscreteSACAgent(DiscreteSACPolicy, TorchAgent):
                 spec, config.hidden, config.n_critics, config.critic_network, "discrete SAC"
             )
         self.critics = cast(ChoiceValues, critics).to(device).eval()
-        self._slow = SlowCopy(self.critics, config.tau)
-        self.targets = cast(ChoiceValues, self._slow.network)
-        self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
-        vectors, critic_vectors = flatten_pair(self._actor, self.critics)
-        self._actor_adam = FusedAdam(vectors, config.actor_learning_rate)
-        self._critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate)
+        slow = SlowCopy(self.critics, config.tau)
+        self.targets = cast(ChoiceValues, slow.network)
+        vectors, critic_vectors = flatten_pair(self.actor, self.critics)
+        self.actor_adam = FusedAdam(vectors, config.actor_learning_rate, flat=True)
+        self.critic_adam = FusedAdam(critic_vectors, config.critic_learning_rate, flat=True)
         target_entropy = config.target_entropy_share * math.log(self.n_actions)
-        self._temperature = Temperature(config, target_entropy, device)
-        self._matmul = pick_matmul(device, self._actor, self.critics)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
-        self._descend = config.uncompiled(self._step_down)
-        self._finish = config.uncompiled(self._follow_up)
-        learning = [self.model, self.critics]
-        self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, learning=learning
+        self.temperature = Temperature(config, target_entropy, device)
+        self.updater = Updater(
+            self,
+            config,
+            {
+                "actor": Descent(self.actor_adam, config.max_grad_norm, name="actor"),
+                "critic": Descent(self.critic_adam, config.max_grad_norm, name="critic"),
+            },
+            networks=[self.model, self.critics],
+            slow=[slow],
         )
-        self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,
             "targets": self.targets,
-            "actor_adam": self._actor_adam,
-            "critic_adam": self._critic_adam,
+            "actor_adam": self.actor_adam,
+            "critic_adam": self.critic_adam,
             "random": self.random,
-            **self._temperature.parts,
+            **self.temperature.parts,
         }
-
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Improve critics, actor and temperature by one step each."""
-        self._actor_adam.follow(self.env_steps)
-        self._critic_adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch)
-        self.version = ModelVersion(self.version + 1)
-        told |= self._actor_adam.tell("actor_learning_rate")
-        return told | self._critic_adam.tell("critic_learning_rate")
 
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
-        return self._updates.priorities()
+        return self.updater.priorities()
 
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
-        obs, next_obs, reward = self._updates.inputs(data)
-        alpha = self._temperature.alpha()
-        target = reward + data["discount"] * self._value(next_obs, alpha)
-        critic_loss, q, all_q = self._improve_critics(obs, data, target)
-        actor_loss, entropy = self._improve_actor(obs, all_q, alpha)
-        self._finish(entropy)
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Improve critics, actor and temperature by one step each."""
+        obs, next_obs, reward = self.updater.inputs(data)
+        alpha = self.temperature.alpha()
+        target = reward + data["discount"] * self.value(next_obs, alpha)
+        all_q = self.values(self.critics, obs)
+        q = _taken(all_q, data["action"])
+        errors = self.errors(q, target, obs, data["action"])
+        critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
+        norms = self.updater.down(critic_loss, "critic")
+        log_pi = self.log_pi(obs)
+        pi, believed = log_pi.exp(), self.believed(all_q.detach())
+        actor_loss = (pi * (alpha * log_pi - believed)).sum(dim=1).mean()
+        entropy = -(pi * log_pi).detach().sum(dim=1).mean()
+        norms |= self.updater.down(actor_loss, "actor")
+        self.temperature.improve(entropy)
+        self.updater.follow()
         return {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
+            "critic_loss": critic_loss.detach(),
+            "actor_loss": actor_loss.detach(),
             "alpha": alpha,
             "entropy": entropy,
-            "q_mean": q.mean(),
-            "q": q,
+            "q_mean": q.detach().mean(),
+            "q": q.detach(),
             "target": target,
+            **norms,
         }
 
     @torch.no_grad()
-    def _value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
-        log_pi = self._log_pi(obs)
-        believed = self._believed(self._values(self.targets, obs))
+    def value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:
+        """Return V(s)."""
+        log_pi = self.log_pi(obs)
+        believed = self.believed(self.values(self.targets, obs))
         return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
 
-    def _improve_critics(
-        self, obs: NetworkInput, data: Mapping[str, Tensor], target: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Step down; return the loss, values of what was done, and values of all actions."""
-        all_q = self._values(self.critics, obs)
-        q = _taken(all_q, data["action"])
+    def errors(self, q: Tensor, target: Tensor, obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return squared errors (critics, B), of values that may change only so far."""
         errors = (q - target).square()
-        if self.config.clip_change:
-            with torch.no_grad():
-                slow_q = _taken(self._values(self.targets, obs), data["action"])
-            limit = self.config.clip_change
-            near = slow_q + (q - slow_q).clamp(-limit, limit)
-            errors = torch.maximum(errors, (near - target).square())
-        loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
-        self._descend(self._critic_adam, loss)
-        return loss.detach(), q.detach(), all_q.detach()
+        limit = self.config.clip_change
+        if not limit:
+            return errors
+        with torch.no_grad():
+            slow_q = _taken(self.values(self.targets, obs), action)
+        near = slow_q + (q - slow_q).clamp(-limit, limit)
+        return torch.maximum(errors, (near - target).square())
 
-    def _improve_actor(
-        self, obs: NetworkInput, all_q: Tensor, alpha: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        log_pi = self._log_pi(obs)
-        pi = log_pi.exp()
-        loss = (pi * (alpha * log_pi - self._believed(all_q))).sum(dim=1).mean()
-        entropy = -(pi * log_pi).detach().sum(dim=1).mean()
-        self._descend(self._actor_adam, loss)
-        return loss.detach(), entropy
-
-    def _follow_up(self, entropy: Tensor) -> None:
-        """Improve the temperature, and let the slow critics follow."""
-        self._temperature.improve(entropy)
-        self._slow.follow()
-
-    def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
-        gradients = adam.gradients()
-        for gradient in gradients:
-            gradient.zero_()
-        loss.backward()
-        if self.config.max_grad_norm:
-            clip_gradients(gradients, self.config.max_grad_norm)
-        adam.descend()
-
-    def _believed(self, values: Tensor) -> Tensor:
+    def believed(self, values: Tensor) -> Tensor:
         """Return which values (B, actions) count of the critics' (critics, B, actions)."""
         return values.amin(dim=0) if self.config.believe == "least" else values.mean(dim=0)
 
-    def _log_pi(self, obs: NetworkInput) -> Tensor:
-        with self._precision():
-            logits: Tensor = self._in_parts(self._actor, obs)
-        return logits.float().log_softmax(dim=1)
+    def log_pi(self, obs: NetworkInput) -> Tensor:
+        """Return the logarithms of the probabilities (B, actions) of all actions."""
+        logits: Tensor = self.updater(self.actor, obs)
+        return logits.log_softmax(dim=1)
 
-    def _values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
+    def values(self, critics: ChoiceValues, obs: NetworkInput) -> Tensor:
         """Return the values (critics, B, actions) of all actions."""
-        with self._precision():
-            return self._in_parts(critics.of_all, obs, dim=1).float()
+        return self.updater(critics.of_all, obs, dim=1)
 
 
 def _taken(values: Tensor, action: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ What differs on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -44,7 +44,7 @@ from asyncrl.agents.parts.policy_gradient import (
     PolicyValueNet,
     StochasticPolicy,
     Trajectories,
-    check_batch,
+    TrajectoryAgent,
     make_torso,
     own_columns,
     read_columns,
@@ -53,20 +53,18 @@ from asyncrl.agents.parts.policy_gradient import (
 from asyncrl.agents.parts.recurrent import MemoryKind
 from asyncrl.agents.parts.schedules import Rate, value_at
 from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
-    clip_gradients,
+    learning_parameters,
     pick_device,
     seeded,
     use_threads,
 )
-from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updater import InParts, Updates
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import Descent, Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import Finite, NotNegative, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Columns, ModelVersion
 
 Optimizer = Literal["adam", "rmsprop"]
 
@@ -175,49 +173,36 @@ class IMPALAPolicy(StochasticPolicy):
         self.config = config
 
 
-class IMPALAAgent(IMPALAPolicy, TorchAgent):
+class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
     """The part that learns, and acts as well."""
+
+    algorithm = "IMPALA"
 
     def __init__(
         self, config: IMPALAConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.optimizer = _optimizer(config, self.net.parameters())
-        self.parts |= {"optimizer": self.optimizer, "random": self.random}
-        hidden = config.hidden if config.network is None else ()
-        self._matmul = pick_matmul(device, self.net, hidden=hidden)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
-        self._updates = Updates(
-            self._update,
+        self.optimizer = _optimizer(config, learning_parameters(self.net))
+        self.updater = Updater(
+            self,
             config,
-            self.model,
-            self.read_obs,
-            device,
-            read_columns(self.net),
-            learning=[self.model],
+            {"": Descent(self.optimizer, config.max_grad_norm)},
+            networks=[self.model],
+            columns=read_columns(self.net),
+            hidden=config.hidden if config.network is None else (),
         )
+        self.parts |= {"optimizer": self.optimizer, "random": self.random}
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor | float]:
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one step on trajectories; tell losses, entropy and how far off-policy they were."""
-        check_batch(batch, self.net, "IMPALA")
-        rate = self.optimizer.follow(self.env_steps)
-        self.version = ModelVersion(self.version + 1)
-        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
-            return {}
-        with self._matmul():
-            return {**self._updates.step(batch), "learning_rate": rate}
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        obs, reward = self._updates.trajectories(data)
+        obs, reward = self.updater.trajectories(data)
         if self.config.reward_clip:
             reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
         mask = data["mask"]
         nothing = reward.new_zeros(len(reward), 0)
         played = Trajectories(obs, mask, data.get(MEMORY, nothing))
-        with self._precision():
-            unroll = self.net.unroll
-            outputs, values = self._in_parts(unroll, obs, played.memory, played.begins)
+        unroll = self.net.unroll
+        outputs, values = self.updater(unroll, obs, played.memory, played.begins)
         outputs = outputs[:, :-1]
         log_prob = self.net.head.log_prob(outputs, data[self.net.head.column])
         log_rhos = log_prob.detach() - data[LOG_PROB]
@@ -249,14 +234,7 @@ class IMPALAAgent(IMPALAPolicy, TorchAgent):
             "rho_mean": _mean(log_rhos.exp(), mask),
             "value_mean": _mean(values[:, :-1], mask),
         }
-        return {name: value.detach() for name, value in told.items()} | self._descend(loss)
-
-    def _descend(self, loss: Tensor) -> dict[str, Tensor]:
-        self.optimizer.clear()
-        loss.backward()
-        norm = clip_gradients(self.optimizer.gradients(), self.config.max_grad_norm)
-        self.optimizer.descend()
-        return {"grad_norm": norm}
+        return {name: value.detach() for name, value in told.items()} | self.updater.down(loss)
 
 
 def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValueNet:

@@ -26,7 +26,6 @@ Deviations from the paper, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -46,7 +45,6 @@ from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,29 +89,27 @@ class IQLAgent(IQLPolicy, WeightedCloning):
                 spec, config.hidden, config.n_critics, config.critic_network, "IQL"
             ).to(device)
             self.value = make_state_value(spec, config.hidden, config.value_network).to(device)
-        self.equip(config, critics, [self.value])
+        self.equip_critics(config, critics, {"value": self.value})
         self.parts |= {"value": self.value}
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Improve state values, critics and actor by one step each."""
-        return self._learn(batch, {})
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
         config, weight = self.config, data.get("weight")
-        obs, next_obs, reward = self._updates.inputs(data)
+        obs, next_obs, reward = self.updater.inputs(data)
         action = self.drawn(data["action"])
-        value = self._value_of(obs)
+        value = self.value_of(obs)
         with torch.no_grad():
-            believed = self._values(self._slow.network, obs, action).amin(dim=0)
-            target = reward + data["discount"] * self._value_of(next_obs)
+            believed = self.values(self.targets, obs, action).amin(dim=0)
+            target = reward + data["discount"] * self.value_of(next_obs)
         u = believed - value
         value_loss = weighted_mean(expectile_loss(u, config.expectile), weight)
-        q = self._values(self.critics, obs, action)
+        q = self.values(self.critics, obs, action)
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(u.detach(), config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
-        told = {
+        norms = self.updater.down(value_loss + critic_loss + actor_loss)
+        self.updater.follow()
+        return {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),
@@ -122,14 +118,13 @@ class IQLAgent(IQLPolicy, WeightedCloning):
             "q_mean": q.detach().mean(),
             "q": q.detach(),
             "target": target,
+            **norms,
         }
-        self._descend(value_loss + critic_loss + actor_loss)
-        return told
 
-    def _value_of(self, obs: NetworkInput) -> Tensor:
-        with self._precision():
-            value: Tensor = self._in_parts(self.value, obs)
-        return value.float().squeeze(1)
+    def value_of(self, obs: NetworkInput) -> Tensor:
+        """Return V(s)."""
+        value: Tensor = self.updater(self.value, obs)
+        return value.squeeze(1)
 
 
 def expectile_loss(error: Tensor, expectile: float) -> Tensor:

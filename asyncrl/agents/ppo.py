@@ -51,7 +51,7 @@ from asyncrl.agents.parts.policy_gradient import (
     PolicyValueNet,
     StochasticPolicy,
     Trajectories,
-    check_batch,
+    TrajectoryAgent,
     gae,
     make_torso,
     own_columns,
@@ -61,16 +61,14 @@ from asyncrl.agents.parts.policy_gradient import (
 from asyncrl.agents.parts.recurrent import MemoryKind
 from asyncrl.agents.parts.schedules import Rate, Schedule, value_at
 from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
-    clip_gradients,
     flatten_parameters,
     learning_mode,
     pick_device,
     seeded,
     use_threads,
 )
-from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updater import InParts, Updates
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import Descent, Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (
     Count,
@@ -85,7 +83,6 @@ from asyncrl.core.declared import (
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Columns, ModelVersion
 
 _LARGEST_LOG_RATIO = 20.0
 """An action half a billion times as likely as it was. The exponential of much more is infinite, and
@@ -316,76 +313,65 @@ class PPOPolicy(StochasticPolicy):
         self.config = config
 
 
-class PPOAgent(PPOPolicy, TorchAgent):
+class PPOAgent(PPOPolicy, TrajectoryAgent):
     """The part that learns, and acts as well."""
+
+    algorithm = "PPO"
 
     def __init__(
         self, config: PPOConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self._value_norm = RunningNorm(()).to(device)
-        self._flat, self._gradient = flatten_parameters(self.net)
-        self._adam = FusedAdam([self._flat], config.learning_rate, config.adam_eps)
-        self._order = torch.Generator(device).manual_seed(context.seed)
-        hidden = config.hidden if config.network is None else ()
-        self._matmul = pick_matmul(device, self.net, hidden=hidden)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
-        self._updates = Updates(
-            self._update,
+        self.value_norm = RunningNorm(()).to(device)
+        vectors = [flatten_parameters(self.net)[0]]
+        self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
+        self.order = torch.Generator(device).manual_seed(context.seed)
+        self.learning = learning_mode(self.model)
+        self.updater = Updater(
+            self,
             config,
-            self.model,
-            self.read_obs,
-            device,
-            read_columns(self.net),
-            learning=[],
+            {"": Descent(self.adam, config.max_grad_norm)},
+            networks=[self.model],
+            switch_modes=False,
+            columns=read_columns(self.net),
+            hidden=config.hidden if config.network is None else (),
         )
         self.parts |= {
-            "value_norm": self._value_norm,
-            "adam": self._adam,
-            "order": self._order,
+            "value_norm": self.value_norm,
+            "adam": self.adam,
+            "order": self.order,
             "random": self.random,
         }
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Learn from a batch of trajectories, several times."""
-        check_batch(batch, self.net, "PPO")
-        self.version = ModelVersion(self.version + 1)
-        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
-            return {}
-        with self._matmul():
-            return self._updates.step(batch)
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device."""
-        obs, reward = self._updates.trajectories(data)
+        obs, reward = self.updater.trajectories(data)
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = Trajectories(obs, data["mask"], data.get("memory", nothing))
         # Still in the mode in which actors act, so that both tell the same probabilities.
-        columns, told = self._look_back(played, reward, data)
-        with learning_mode(self.model):
-            return told | self._learn(Minibatches(self.net, played, columns, self._in_parts))
+        columns, told = self.look_back(played, reward, data)
+        with self.learning:
+            return told | self.descend(Minibatches(self.net, played, columns, self.updater))
 
     @torch.no_grad()
-    def _look_back(
+    def look_back(
         self, played: Trajectories, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate, with the network as it is now, what was good; return columns and numbers."""
-        with self._precision():
-            unroll = self.net.unroll
-            outputs, values = self._in_parts(unroll, played.obs, played.memory, played.begins)
+        unroll = self.net.unroll
+        outputs, values = self.updater(unroll, played.obs, played.memory, played.begins)
         mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
         log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
-        expected = self._in_rewards(values)
-        advantages, targets = self._estimate(log_ratio, reward, data, expected)
+        expected = self.in_rewards(values)
+        advantages, targets = self.estimate(log_ratio, reward, data, expected)
         told = {
             "lag_kl": divergence(log_ratio)[mask].mean(),
             "explained_variance": explained_variance(expected[:, :-1][mask], targets[mask]),
         }
         if self.config.normalize_values:
-            self._value_norm.learn(targets[mask])
+            self.value_norm.learn(targets[mask])
             # Rare targets are not cut: what values are to be is the mean of all.
-            targets = self._value_norm.units(targets)
+            targets = self.value_norm.units(targets)
         if self.config.normalize_advantages:
             std, mean = torch.std_mean(advantages[mask], correction=0)
             advantages = (advantages - mean) / (std + 1e-8)
@@ -397,9 +383,10 @@ class PPOAgent(PPOPolicy, TorchAgent):
             "target": targets,
         }, told
 
-    def _estimate(
+    def estimate(
         self, log_ratio: Tensor, reward: Tensor, data: Mapping[str, Tensor], values: Tensor
     ) -> Estimates:
+        """Return A and y."""
         config, discount, mask = self.config, data["discount"], data["mask"]
         if config.correction == "gae":
             return plain_estimates(reward, discount, mask, values, config.lambda_)
@@ -414,33 +401,26 @@ class PPOAgent(PPOPolicy, TorchAgent):
             clip_c=config.clip_c,
         )
 
-    def _in_rewards(self, values: Tensor) -> Tensor:
+    def in_rewards(self, values: Tensor) -> Tensor:
         """Return what the network tells as values in units of rewards."""
         if not self.config.normalize_values:
             return values
-        return values / self._value_norm.scale() + self._value_norm.mean.float()
+        return values / self.value_norm.scale() + self.value_norm.mean.float()
 
-    def _learn(self, minibatches: Minibatches) -> dict[str, Tensor]:
+    def descend(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of what they tell."""
-        self._adam.follow(self.env_steps)
         told: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
-            parts = minibatches.shuffled(self.config.minibatches, self._order)
-            newest = [self._improve(*self._take(minibatches, index)) for index in parts]
+            parts = minibatches.shuffled(self.config.minibatches, self.order)
+            newest = [self.improve(*minibatches.take(index)) for index in parts]
             told += newest
             if self.config.target_kl and _mean(newest, "approx_kl") > self.config.target_kl:
                 break
         means = {name: _mean(told, name) for name in told[0]}
         means["grad_steps"] = torch.tensor(float(len(told)))
-        return means | self._adam.tell("learning_rate")
+        return means
 
-    def _take(
-        self, minibatches: Minibatches, index: Tensor
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        with self._precision():
-            return minibatches.take(index)
-
-    def _improve(
+    def improve(
         self, outputs: Tensor, values: Tensor, rows: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Take one step on a minibatch."""
@@ -452,7 +432,7 @@ class PPOAgent(PPOPolicy, TorchAgent):
         entropy = self.net.head.entropy(outputs).mean()
         loss = config.value_weight * errors - gain
         loss = loss - value_at(config.entropy_weight, self.env_steps) * entropy
-        norm = self._descend(loss)
+        norms = self.updater.down(loss)
         log_ratio = log_ratio.detach()
         return {
             "policy_loss": -gain.detach(),
@@ -460,16 +440,8 @@ class PPOAgent(PPOPolicy, TorchAgent):
             "entropy": entropy.detach(),
             "approx_kl": divergence(log_ratio).mean(),
             "clip_fraction": (torch.expm1(log_ratio).abs() > clip).float().mean(),
-            "grad_norm": norm,
+            **norms,
         }
-
-    def _descend(self, loss: Tensor) -> Tensor:
-        """Step down the slope of the loss; return how steep it is."""
-        self._gradient.zero_()
-        loss.backward()
-        norm = clip_gradients([self._gradient], self.config.max_grad_norm)
-        self._adam.descend()
-        return norm
 
 
 def _mean(told: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:

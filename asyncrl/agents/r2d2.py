@@ -200,7 +200,7 @@ class R2D2Agent(R2D2Policy, QAgent):
         self.config = config
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Take one step towards the targets; tell loss, mean value, and norm if that is limited."""
+        """Take one step towards the targets; tell loss, mean value, and the gradient's norm."""
         _check_batch(batch, self.config.burn_in)
         return super().opt(batch)
 

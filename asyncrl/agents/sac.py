@@ -30,7 +30,6 @@ Deviations from the papers, on purpose:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Protocol
 
@@ -46,14 +45,16 @@ from asyncrl.agents.parts.actor_critic import (
     Bounds,
     make_actor,
 )
-from asyncrl.agents.parts.critics import SlowCopy, make_critics
+from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_config import Function
+from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.types import Array, Columns
+from asyncrl.core.types import Array
 
 
 class TemperatureSettings(Protocol):
@@ -71,6 +72,9 @@ class TemperatureSettings(Protocol):
     def alpha_learning_rate(self) -> float:
         """Of the temperature's Adam."""
 
+    def uncompiled(self, function: Function) -> Function:
+        """Return what is left as it is in a compiled update."""
+
 
 class Temperature:
     """Fixed, or adapted to a target entropy."""
@@ -82,6 +86,8 @@ class Temperature:
         self._target_entropy = target_entropy
         self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
         self._adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
+        self.improve = config.uncompiled(self._improve)
+        """Raise the temperature where the entropy is below its target, lower it where above."""
 
     @property
     def parts(self) -> dict[str, Tensor | LeanOptimizer]:
@@ -92,8 +98,7 @@ class Temperature:
         """Return the temperature by now."""
         return self._log_alpha.exp() if self._fixed is None else self._fixed
 
-    def improve(self, entropy: Tensor) -> None:
-        """Raise the temperature where the entropy is below its target, lower it where above."""
+    def _improve(self, entropy: Tensor) -> None:
         if self._fixed is not None:
             return
         # The slope of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
@@ -134,7 +139,7 @@ class SquashedConfig(ActorCriticConfig):
 class SquashedPolicy(BoundedPolicy):
     """Acts as a network says that answers with means and logarithms of standard deviations."""
 
-    def _choose(self, answers: Array) -> Array:
+    def choose(self, answers: Array) -> Array:
         """Return a sample when training and the mean when not, in [-1, 1]."""
         mean, log_std = answers[:, : self.bounds.size], answers[:, self.bounds.size :]
         if self.training:
@@ -198,60 +203,37 @@ class SACAgent(SACPolicy, ActorCritic):
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):
             critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
-        self.equip(config, critics, context.seed)
-        self._slow = SlowCopy(self.critics, config.tau)
-        self.targets = self._slow.network
-        self._temperature = config.temperature(self.bounds.size, device)
-        self._finish = config.uncompiled(self._follow_up)
-        self.parts |= {"targets": self.targets, **self._temperature.parts}
+        slow = SlowCopy(critics.to(device), config.tau)
+        self.targets = slow.network
+        self.equip(config, critics, [slow], context.seed)
+        self.temperature = config.temperature(self.bounds.size, device)
+        self.parts |= {"targets": self.targets, **self.temperature.parts}
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return what actions are made of: those of the next observations, and the present ones."""
+        return {"noise": self.normal(2, rows, self.bounds.size)}
+
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Improve critics, actor and temperature by one step each."""
-        noise = self._normal(2, len(batch["action"]), self.bounds.size)
-        return self._learn(batch, {"noise": noise})
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        obs, next_obs, reward = self._updates.inputs(data)
-        noise, alpha = data["noise"], self._temperature.alpha()
-        target = reward + data["discount"] * self._value(next_obs, noise[0], alpha)
-        q = self._values(self.critics, obs, self._scaled(data["action"]))
-        critic_loss = self._move_critics(q, target, data.get("weight"))
-        q = q.detach()
-        actor_loss, log_prob = self._improve_actor(obs, noise[1], alpha)
-        entropy = -log_prob.mean()
-        self._finish(entropy)
-        return {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha": alpha,
-            "entropy": entropy,
-            "q_mean": q.mean(),
-            "q": q,
-            "target": target,
-        }
+        obs, next_obs, reward = self.updater.inputs(data)
+        noise, alpha = data["noise"], self.temperature.alpha()
+        target = reward + data["discount"] * self.value(next_obs, noise[0], alpha)
+        q = self.values(self.critics, obs, self.scaled(data["action"]))
+        told = self.move_critics(q, target, data.get("weight"))
+        action, log_prob = self.sample(obs, noise[1])
+        loss = (alpha * log_prob - self.values(self.critics, obs, action).amin(dim=0)).mean()
+        told |= self.updater.down(loss, "actor")
+        entropy = -log_prob.detach().mean()
+        self.temperature.improve(entropy)
+        self.updater.follow()
+        return told | {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
 
     @torch.no_grad()
-    def _value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
-        action, log_prob = self._sample(obs, noise)
-        least = self._values(self.targets, obs, action).amin(dim=0)
-        return least - alpha * log_prob
+    def value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:
+        """Return V(s)."""
+        action, log_prob = self.sample(obs, noise)
+        return self.values(self.targets, obs, action).amin(dim=0) - alpha * log_prob
 
-    def _improve_actor(
-        self, obs: NetworkInput, noise: Tensor, alpha: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        action, log_prob = self._sample(obs, noise)
-        least = self._values(self.critics, obs, action).amin(dim=0)
-        loss = (alpha * log_prob - least).mean()
-        told = loss.detach(), log_prob.detach()
-        self._descend(self._actor_adam, loss)
-        return told
-
-    def _follow_up(self, entropy: Tensor) -> None:
-        """Improve the temperature, and let the slow critics follow."""
-        self._temperature.improve(entropy)
-        self._slow.follow()
-
-    def _sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
-        with self._precision():
-            out = self._in_parts(self._actor, obs)
-        return sample_action(out.float(), noise)
+    def sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the policy's actions, made of noise, and the logarithms of their densities."""
+        return sample_action(self.updater(self.actor, obs), noise)

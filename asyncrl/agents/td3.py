@@ -30,13 +30,12 @@ Deviations from the paper, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asyncrl.agents.parts.actor_critic import (
     ActorCritic,
@@ -46,15 +45,16 @@ from asyncrl.agents.parts.actor_critic import (
     check_policy_interval,
     make_actor,
 )
-from asyncrl.agents.parts.critics import SlowCopy, make_critics
+from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Count, NotNegative, Within
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.recorder import Record
-from asyncrl.core.types import Array, Columns
+from asyncrl.core.types import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,18 +116,18 @@ class TD3Policy(BoundedPolicy):
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, bounds.size, config.actor_network)
         super().__init__(actor, bounds, config, spec, context, device)
-        self._noise = config.noise
-        self._rungs = _rungs(config.noise_ladder, context)
+        self.__noise = config.noise
+        self.__rungs = _rungs(config.noise_ladder, context)
 
     def scales(self) -> Array:
         """Return the standard deviation of the noise of each environment by now."""
-        return value_at(self._noise, self.env_steps) * self._rungs
+        return value_at(self.__noise, self.env_steps) * self.__rungs
 
     def record(self) -> Record:
         """Tell how much is explored: the mean standard deviation of the noise in actions."""
         return {"exploration_noise": float(self.scales().mean())}
 
-    def _choose(self, answers: Array) -> Array:
+    def choose(self, answers: Array) -> Array:
         """Return pi(s), with noise when training."""
         unit: Array = np.tanh(answers)
         if not self.training:
@@ -147,68 +147,47 @@ class TD3Agent(TD3Policy, ActorCritic):
         super().__init__(config, spec, context, device)
         with seeded(context.seed + 1):
             critics = make_critics(spec, config.hidden, config.n_critics, config.critic_network)
+        slow_critics = SlowCopy(critics.to(device), config.tau)
+        slow_actor = SlowCopy(self.actor, config.tau)
         self.config = config
-        self.equip(config, critics, context.seed)
-        self._slow_critics = SlowCopy(self.critics, config.tau)
-        self._slow_actor = SlowCopy(self._actor, config.tau)
-        self._follow = config.uncompiled(self._follow_slowly)
-        self._actor_loss: Tensor | None = None
-        self._always = torch.zeros(1, device=device)
-        self.parts |= {
-            "slow_critics": self._slow_critics.network,
-            "slow_actor": self._slow_actor.network,
-        }
+        self.slow_critics, self.slow_actor = slow_critics.network, slow_actor.network
+        self.equip(config, critics, [slow_critics, slow_actor], context.seed)
+        self.parts |= {"slow_critics": self.slow_critics, "slow_actor": self.slow_actor}
 
-    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Improve the critics by one step, and the policy in some of the steps.
+    def draw(self, rows: int) -> dict[str, Tensor]:
+        """Return noise, and whether the policy is to be improved."""
+        turn = self.policy_turn(self.config.policy_interval_opt_steps)
+        return {"noise": self.normal(rows, self.bounds.size), **turn}
 
-        The policy's loss is told in each step: it is that of its newest one.
-        """
-        more = {"noise": self._normal(len(batch["action"]), self.bounds.size)}
-        if self.version % self.config.policy_interval_opt_steps == 0:
-            # What a batch consists of tells recorded and compiled updates apart.
-            more["improve_policy"] = self._always
-        told = self._learn(batch, more)
-        self._actor_loss = told.get("actor_loss", self._actor_loss)
-        return told if self._actor_loss is None else told | {"actor_loss": self._actor_loss}
-
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        obs, next_obs, reward = self._updates.inputs(data)
-        target = reward + data["discount"] * self._value(next_obs, data["noise"])
-        q = self._values(self.critics, obs, self._scaled(data["action"]))
-        critic_loss = self._move_critics(q, target, data.get("weight"))
-        q = q.detach()
-        told = {"critic_loss": critic_loss, "q_mean": q.mean(), "q": q, "target": target}
+    def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Improve the critics by one step, and the policy in some of the steps."""
+        obs, next_obs, reward = self.updater.inputs(data)
+        target = reward + data["discount"] * self.value(next_obs, data["noise"])
+        q = self.values(self.critics, obs, self.scaled(data["action"]))
+        told = self.move_critics(q, target, data.get("weight"))
         if "improve_policy" in data:
-            told["actor_loss"] = self._improve_actor(obs)
-            self._follow()
+            loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
+            told |= self.updater.down(loss, "actor") | {"actor_loss": loss.detach()}
+            self.updater.follow()
         return told
 
     @torch.no_grad()
-    def _value(self, obs: NetworkInput, noise: Tensor) -> Tensor:
+    def value(self, obs: NetworkInput, noise: Tensor) -> Tensor:
+        """Return the least that slow critics expect of the slow policy's smoothed actions."""
         clip = self.config.target_noise_clip
         noise = (self.config.target_noise * noise).clamp(-clip, clip)
-        action = (self._act(self._slow_actor.network, obs) + noise).clamp(-1.0, 1.0)
-        return self._values(self._slow_critics.network, obs, action).amin(dim=0)
+        action = (self.act_by(self.slow_actor, obs) + noise).clamp(-1.0, 1.0)
+        return self.values(self.slow_critics, obs, action).amin(dim=0)
 
-    def _improve_actor(self, obs: NetworkInput) -> Tensor:
-        action = self._act(self._actor, obs)
-        with self._precision():
-            q = self._in_parts(lambda *inputs: self.critics(*inputs, 1), obs, action, dim=1)
-        loss: Tensor = -q.float().mean()
-        told = loss.detach()
-        self._descend(self._actor_adam, loss)
-        return told
+    def first_critic(self, obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return Q_1(s, a), (1, B)."""
+        q: Tensor = self.critics(obs, action, 1)
+        return q
 
-    def _act(self, actor: torch.nn.Module, obs: NetworkInput) -> Tensor:
-        with self._precision():
-            out = self._in_parts(actor, obs)
-        unit: Tensor = out.float().tanh()
+    def act_by(self, actor: nn.Module, obs: NetworkInput) -> Tensor:
+        """Return actions in [-1, 1]."""
+        unit: Tensor = self.updater(actor, obs).tanh()
         return unit
-
-    def _follow_slowly(self) -> None:
-        self._slow_critics.follow()
-        self._slow_actor.follow()
 
 
 def _rungs(ladder: float, context: PolicyContext) -> Array:

@@ -133,7 +133,11 @@ METRICS: dict[str, Metric] = {
     "system/gpu_percent": Metric("%", "of the time, the first GPU; needs `nvidia-ml-py`"),
     "system/gpu_memory_bytes": Metric("bytes", "of the first GPU, by anything"),
     # The agent and the user.
-    "agent/<name>": Metric("", "what `Agent.opt` returned: `loss`, `q_mean`, `grad_norm`, ..."),
+    "agent/<name>": Metric(
+        "",
+        "what `Agent.opt` returned: `loss`, `q_mean`, `actor_loss`, ...; `grad_norm`, or "
+        "`actor_grad_norm`, `critic_grad_norm`, `value_grad_norm`, is before any clipping",
+    ),
     "record/dropped": Metric("records", "not written, because a recorder was too slow"),
 }
 

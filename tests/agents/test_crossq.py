@@ -390,7 +390,7 @@ def test_policy_and_temperature_wait_for_their_turn(interval: int) -> None:
     for _ in range(6):
         before = [p.clone() for p in agent.model.parameters()]
         told = agent.opt(batch_of())
-        assert set(told) == {"critic_loss", "alpha", "q_mean", "actor_loss", "entropy"}
+        assert {"critic_loss", "alpha", "q_mean", "actor_loss", "entropy"} <= set(told)
         changed = {
             not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True)
         }
@@ -405,7 +405,7 @@ def test_critics_are_normalised_by_running_numbers_where_the_policy_climbs_them(
     agent = small().build(SPEC, CONTEXT)
     agent.opt(batch_of())
     before = {name: b.clone() for name, b in agent.critics.named_buffers()}
-    agent._improve_actor(torch.from_numpy(observations()), torch.zeros(64, 2), torch.tensor(0.1))
+    agent.improve_policy(torch.from_numpy(observations()), torch.zeros(64, 2), torch.tensor(0.1))
     assert all(torch.equal(before[name], b) for name, b in agent.critics.named_buffers())
     assert float(agent.state()["model/0.batches"][0]) == 2
 

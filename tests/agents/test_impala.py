@@ -265,7 +265,7 @@ def rounds(
     opt_steps: int,
     n_steps: int = 16,
     eval_interval: int = 10,
-    **sync: Any,
+    **evaluation: Any,
 ) -> tuple[MemoryRecorder, TrainResult]:
     """Train synchronously, each time on what `n_steps` steps of each environment have brought."""
     recorder = MemoryRecorder()
@@ -283,8 +283,7 @@ def rounds(
                 segment=SegmentConfig(length=2 * n_steps),
             ),
             record=RecordConfig(interval_opt_steps=1, interval_s=0.0),
-            evaluate=EvaluationConfig(interval_opt_steps=eval_interval),
-            **sync,
+            evaluate=EvaluationConfig(interval_opt_steps=eval_interval, **evaluation),
         ),
         stop=MaxOptSteps(opt_steps),
         recorder=recorder,

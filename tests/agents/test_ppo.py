@@ -393,7 +393,7 @@ def test_values_are_learned_in_units_of_rewards() -> None:
     batch = {**batch, "reward": reward.astype(np.float32), "discount": 0 * batch["discount"]}
     agent.opt(batch)
     with torch.no_grad():
-        told = agent._in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
+        told = agent.in_rewards(agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1])
     errors = told.numpy() - reward
     assert np.abs(errors[batch["mask"]]).mean() < 2.0
 
@@ -416,7 +416,7 @@ def test_rare_values_are_learned_as_large_as_they_are() -> None:
 
 def test_explained_variance_is_that_of_values_in_rewards() -> None:
     agent = agent_for()
-    agent._value_norm.learn(torch.tensor([100.0, 300.0]))  # one unit of the network is 100
+    agent.value_norm.learn(torch.tensor([100.0, 300.0]))  # one unit of the network is 100
     batch = batch_for(agent, n=4, length=8)
     with torch.no_grad():
         values = agent.net(torch.from_numpy(batch["obs"][:, :-1]))[1]

@@ -393,7 +393,8 @@ def test_step_is_that_of_the_papers_equations(target_entropy: float) -> None:
 
 def test_opt_tells_tensors_by_name() -> None:
     record = SMALL.build(SPEC, CONTEXT).opt(batch_of())
-    assert set(record) == {"critic_loss", "actor_loss", "alpha", "entropy", "q_mean"}
+    names = {"critic_loss", "actor_loss", "alpha", "entropy", "q_mean"}
+    assert set(record) == names | {"critic_grad_norm", "actor_grad_norm"}
     assert all(isinstance(value, Tensor) and not value.requires_grad for value in record.values())
 
 
@@ -458,7 +459,9 @@ def test_loss_of_the_actor_leaves_no_gradient_in_the_critics() -> None:
     agent = SMALL.build(SPEC, CONTEXT)
     before = [p.clone() for p in agent.model.parameters()]
     obs = torch.from_numpy(observations())
-    agent._improve_actor(obs, torch.zeros(len(obs), 2), torch.tensor(0.1))
+    action, log_prob = agent.sample(obs, torch.zeros(len(obs), 2))
+    least = agent.values(agent.critics, obs, action).amin(dim=0)
+    agent.updater.down((0.1 * log_prob - least).mean(), "actor")
     assert all(p.grad is None for p in agent.critics.parameters())
     assert all(not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True))
 
@@ -645,7 +648,7 @@ def test_large_critics_of_ones_own_are_multiplied_by_onednn(build: Callable[...,
     onednn, none = pick_matmul(CPU, hidden=(128,)), pick_matmul(CPU)
     for critic, expected in ((LargeCritic, onednn), (OwnCritic, none)):
         config = build(hidden=(8,), critic_network=critic, device="cpu")
-        assert config.build(SPEC, CONTEXT)._matmul is expected
+        assert config.build(SPEC, CONTEXT).updater._matmul is expected
 
 
 # --- what cannot work ----------------------------------------------------------------------------

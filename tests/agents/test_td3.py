@@ -285,16 +285,16 @@ def test_loss_is_what_the_equations_say_row_by_row() -> None:
 
 
 def test_policy_climbs_the_first_critic() -> None:
-    agent = small().build(SPEC, CONTEXT)
+    still = Schedule(points=((0, 0.0),))
+    agent = small(critic_learning_rate=still).build(SPEC, CONTEXT)
     obs = torch.from_numpy(observations(32))
     expected = copy.deepcopy(agent.model)
     first = agent.critics(obs, expected(obs).tanh())[0]
     grads = torch.autograd.grad(-first.mean(), list(expected.parameters()))
-    agent._improve_actor(obs)
+    agent.opt({**batch_of(32), "obs": obs.numpy()})
     for parameter, gradient in zip(agent.model.parameters(), grads, strict=True):
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
-    assert all(p.grad is None for p in agent.critics.parameters())
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])
@@ -333,7 +333,7 @@ def test_slow_copies_follow_by_tau() -> None:
 def test_loss_of_the_policy_is_told_in_each_step() -> None:
     agent = small().build(SPEC, CONTEXT)
     told = [agent.opt(batch_of()) for _ in range(3)]
-    assert all(set(record) == {"critic_loss", "q_mean", "actor_loss"} for record in told)
+    assert all({"critic_loss", "actor_loss", "actor_grad_norm"} <= set(record) for record in told)
     losses = [float(record["actor_loss"]) for record in told]
     assert losses[0] == losses[1] != losses[2]
 

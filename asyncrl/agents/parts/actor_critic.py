@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,24 +14,18 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
-from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
-    TorchPolicy,
-    clip_gradients,
-    learning_parameters,
-)
-from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig, pick_matmul
-from asyncrl.agents.parts.updater import InParts, Updates
+from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters
+from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
+from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
+from asyncrl.core.types import Array, BoolArray
 
 
 class Bounds:
@@ -193,7 +187,10 @@ def make_actor(
 
 
 class BoundedPolicy(TorchPolicy, ABC):
-    """Acts uniformly at random for the first steps of a run, then as a subclass chooses."""
+    """Acts uniformly at random for the first steps of a run, then as a subclass chooses.
+
+    Its hook is `choose(answers)`.
+    """
 
     squashed: ClassVar[bool] = True
 
@@ -207,20 +204,22 @@ class BoundedPolicy(TorchPolicy, ABC):
         device: torch.device,
     ) -> None:
         super().__init__(config.with_norms(network, spec.observation), device)
+        self.actor = network
+        """The model without normalisation."""
         self.bounds = bounds
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self.noise = LastingNoise(config.noise_correlation_env_steps, self.random)
-        self._random_env_steps = config.random_env_steps
+        self.__random_env_steps = config.random_env_steps
 
     def act(self, obs: Array) -> Act:
         """Choose actions within the bounds."""
-        if self.training and self.env_steps < self._random_env_steps:
+        if self.training and self.env_steps < self.__random_env_steps:
             unit = self.noise.uniform((len(obs), self.bounds.size))
         else:
             with torch.inference_mode():
                 answers = self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu()
-                unit = self._choose(answers.numpy())
+                unit = self.choose(answers.numpy())
         if self.training:
             self.env_steps += len(obs)
         return Act(self.bounds.actions(unit))
@@ -231,94 +230,88 @@ class BoundedPolicy(TorchPolicy, ABC):
             self.noise.begin(where)
 
     @abstractmethod
-    def _choose(self, answers: Array) -> Array:
+    def choose(self, answers: Array) -> Array:
         """Return actions (B, size) in [-1, 1], given what the model answers."""
 
 
-class ActorCritic(BoundedPolicy, TorchAgent):
-    """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
+class ActorCritic(BoundedPolicy, UpdatingAgent):
+    """The part that learns, and acts as well.
+
+    A subclass is built as a policy, then calls `equip`. Hooks:
+
+        update(data)    the equations; the one that must be there
+        draw(rows)      what an update draws, of `normal`
+
+    The equations have at hand `actor` and `critics`, which pass batches by `values`, or by
+    `updater(network, ...)`; `move_critics`; `scaled` actions; `updater.down(loss, "actor")`.
+    """
 
     switches_modes: ClassVar[bool] = True
     """Whether an update has actor and critics in learning mode throughout."""
 
-    def equip(self, config: ActorCriticConfig, critics: nn.Module, seed: int) -> None:
-        """Make what the equations of actor and critics need."""
+    def equip(
+        self, config: ActorCriticConfig, critics: nn.Module, slow: Sequence[SlowCopy], seed: int
+    ) -> None:
+        """Make what the equations of actor and critics need; the slow copies follow in each."""
         device = self.device
         self.critics = critics.to(device).eval()
-        self._actor = self.model.network if isinstance(self.model, Normalized) else self.model
-        self._actor_adam = FusedAdam(learning_parameters(self._actor), config.actor_learning_rate)
-        self._critic_adam = FusedAdam(
-            learning_parameters(self.critics), config.critic_learning_rate
-        )
-        self._torch_random = torch.Generator(device).manual_seed(seed)
-        self._center, self._half = self.bounds.tensors(device)
-        self._max_grad_norm = config.max_grad_norm
+        self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
+        self.critic_adam = FusedAdam(learning_parameters(critics), config.critic_learning_rate)
+        self.noise_generator = torch.Generator(device).manual_seed(seed)
+        self.center, self.half_width = self.bounds.tensors(device)
+        self.__yes = torch.zeros(1, device=device)
         standard = config.actor_network is None and config.critic_network is None
-        hidden = config.hidden if standard else ()
-        self._matmul = pick_matmul(device, self._actor, self.critics, hidden=hidden)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
-        self._descend = config.uncompiled(self._step_down)
-        learning = [self.model, self.critics] if self.switches_modes else []
-        self._updates = Updates(
-            self._update, config, self.model, self.read_obs, device, learning=learning
+        self.updater = Updater(
+            self,
+            config,
+            {
+                "actor": Descent(self.actor_adam, config.max_grad_norm, name="actor"),
+                "critic": Descent(self.critic_adam, config.max_grad_norm, name="critic"),
+            },
+            networks=[self.model, self.critics],
+            slow=slow,
+            switch_modes=self.switches_modes,
+            hidden=config.hidden if standard else (),
         )
-        self.on_load.append(self._updates.forget)
         self.parts |= {
             "critics": self.critics,
-            "actor_adam": self._actor_adam,
-            "critic_adam": self._critic_adam,
-            "noise": self._torch_random,
+            "actor_adam": self.actor_adam,
+            "critic_adam": self.critic_adam,
+            "noise": self.noise_generator,
             "random": self.random,
         }
 
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
-        return self._updates.priorities()
+        return self.updater.priorities()
 
-    @abstractmethod
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
+    def normal(self, *shape: int) -> Tensor:
+        """Draw from N(0, 1)."""
+        return torch.randn(shape, generator=self.noise_generator, device=self.device)
 
-    def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Do what an optimisation step does around the equations."""
-        self._actor_adam.follow(self.env_steps)
-        self._critic_adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch, more)
-        self.version = ModelVersion(self.version + 1)
-        told |= self._actor_adam.tell("actor_learning_rate")
-        return told | self._critic_adam.tell("critic_learning_rate")
+    def policy_turn(self, interval_opt_steps: int) -> dict[str, Tensor]:
+        """Return a column that tells whether this update is one of those that improve the policy.
 
-    def _normal(self, *shape: int) -> Tensor:
-        """Draw from N(0, 1); before an update, since one that was recorded would repeat itself."""
-        return torch.randn(shape, generator=self._torch_random, device=self.device)
+        What a batch consists of tells recorded and compiled updates apart.
+        """
+        turn = self.version % interval_opt_steps == 0
+        return {"improve_policy": self.__yes} if turn else {}
 
-    def _scaled(self, action: Tensor) -> Tensor:
+    def scaled(self, action: Tensor) -> Tensor:
         """Return actions of a batch as networks see them: (B, size) in [-1, 1]."""
-        return (action.float().reshape(len(action), -1) - self._center) / self._half
+        return (action.float().reshape(len(action), -1) - self.center) / self.half_width
 
-    def _values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return float32 values (critics, B)."""
-        with self._precision():
-            values = self._in_parts(critics, obs, action, dim=1)
-        return values.float()
+    def values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return values (critics, B)."""
+        return self.updater(critics, obs, action, dim=1)
 
-    def _move_critics(self, q: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+    def move_critics(self, q: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         """Move values (critics, B), which can be learnt through, to their targets (B,)."""
         # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
         if weight is None:
             loss = mse_loss(q, target.expand_as(q))
         else:
             loss = (weight * (q - target).square()).mean()
-        told = loss.detach()
-        self._descend(self._critic_adam, loss)
-        return told
-
-    def _step_down(self, adam: FusedAdam, loss: Tensor) -> None:
-        """Step down, with gradients of nothing else that the loss depends on."""
-        adam.clear()
-        torch.autograd.backward(loss, inputs=adam.params)
-        if self._max_grad_norm:
-            clip_gradients(adam.gradients(), self._max_grad_norm)
-        adam.descend()
+        norms = self.updater.down(loss, "critic")
+        q = q.detach()
+        return {"critic_loss": loss.detach(), "q_mean": q.mean(), "q": q, "target": target} | norms

@@ -7,7 +7,7 @@ density of an action at a bound, of which data sets are full, is finite.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -16,26 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.parts.critics import SlowCopy
 from asyncrl.agents.parts.distributions import ActionHead, GaussianHead, action_head
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, encoded_mlp, observation_reader
 from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
-from asyncrl.agents.parts.torch_agent import (
-    TorchAgent,
-    TorchPolicy,
-    clip_gradients,
-    flatten_parameters,
-    seeded,
-)
-from asyncrl.agents.parts.torch_config import TorchConfig, pick_matmul
-from asyncrl.agents.parts.updater import InParts, Updates
+from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, Columns, ModelVersion
+from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
@@ -132,8 +125,6 @@ class CloningPolicy(TorchPolicy):
         self.actor = actor
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
-        self._precision = config.precision_on(device)
-        self._in_parts = InParts(config.accumulate)
 
     def act(self, obs: Array) -> Act:
         """Draw an action for each observation, or take the likeliest one."""
@@ -144,34 +135,49 @@ class CloningPolicy(TorchPolicy):
         self.env_steps += len(obs)
         return Act(self.head.sample(outputs, self.random).action)
 
+
+class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
+    """The part that learns, and acts as well.
+
+    A subclass is built as a policy, then calls `equip`. Hooks:
+
+        update(data)    the equations; the one that must be there
+        draw(rows)      what an update draws
+
+    The equations have at hand `outputs` of the actor, actions as `drawn`, `head.log_prob`, and
+    `updater.down(loss)`, one step of all networks.
+    """
+
+    def equip(
+        self,
+        config: CloningConfig,
+        others: Mapping[str, nn.Module] | None = None,
+        slow: Sequence[SlowCopy] = (),
+    ) -> None:
+        """Make what learning needs; `others` are networks that learn beside the actor, by name."""
+        networks = {"actor": self.actor, **(others or {})}
+        vectors = {name: [flatten_parameters(one)[0]] for name, one in networks.items()}
+        flat = [vector for of_one in vectors.values() for vector in of_one]
+        self.optimizer = FusedAdam(flat, config.learning_rate, flat=True)
+        norms = vectors if others else None
+        self.updater = Updater(
+            self,
+            config,
+            {"": Descent(self.optimizer, config.max_grad_norm, norms=norms)},
+            networks=[self.model, *(others or {}).values()],
+            slow=slow,
+            hidden=config.hidden,
+        )
+        self.parts |= {"optimizer": self.optimizer, "random": self.random}
+
     def drawn(self, action: Tensor) -> Tensor:
         """Return a batch's actions as the head and critics know them."""
         return self.head.units(action) if isinstance(self.head, UnitGaussianHead) else action
 
     def outputs(self, obs: NetworkInput) -> Tensor:
-        """Return what the actor network answers in the learner's precision."""
-        with self._precision():
-            outputs: Tensor = self._in_parts(self.actor, obs)
-        return outputs.float()
-
-
-class Descent:
-    """Adam on the sum of losses of several networks, none of which depends on another's loss."""
-
-    def __init__(self, networks: Sequence[nn.Module], config: CloningConfig) -> None:
-        self._vectors, self._gradients = zip(*map(flatten_parameters, networks), strict=True)
-        self.adam = FusedAdam(self._vectors, config.learning_rate)
-        self._max_grad_norm = config.max_grad_norm
-
-    def __call__(self, loss: Tensor) -> None:
-        """Take one step down."""
-        for gradient in self._gradients:
-            gradient.zero_()
-        loss.backward()
-        if self._max_grad_norm:
-            for gradient in self._gradients:
-                clip_gradients([gradient], self._max_grad_norm)
-        self.adam.descend()
+        """Return what the actor network answers."""
+        outputs: Tensor = self.updater(self.actor, obs)
+        return outputs
 
 
 def exp_weights(advantage: Tensor, temperature: float, largest: float) -> Tensor:
@@ -219,56 +225,27 @@ class WeightedCloningConfig(CloningConfig):
     """How far the slow critics follow the critics, at each optimisation step."""
 
 
-class WeightedCloning(CloningPolicy, TorchAgent, ABC):
-    """What also learns. A subclass is built as a policy, then calls `equip`, and adds `_update`."""
+class WeightedCloning(CloningAgent, ABC):
+    """What also has critics and slow copies of them; a subclass calls `equip_critics`."""
 
-    def equip(
-        self, config: WeightedCloningConfig, critics: nn.Module, others: Sequence[nn.Module] = ()
+    def equip_critics(
+        self,
+        config: WeightedCloningConfig,
+        critics: nn.Module,
+        others: Mapping[str, nn.Module] | None = None,
     ) -> None:
         """Make what learning needs; `others` are networks that learn beside actor and critics."""
         self.critics = critics
-        self._slow = SlowCopy(critics, config.tau)
-        self._descent = Descent([self.actor, critics, *others], config)
-        self._matmul = pick_matmul(self.device, self.actor, critics, *others, hidden=config.hidden)
-        self._descend = config.uncompiled(self._step_down)
-        self._updates = Updates(
-            self._update,
-            config,
-            self.model,
-            self.read_obs,
-            self.device,
-            learning=[self.model, critics, *others],
-        )
-        self.on_load.append(self._updates.forget)
-        self.parts |= {
-            "critics": critics,
-            "targets": self._slow.network,
-            "optimizer": self._descent.adam,
-            "random": self.random,
-        }
+        slow = SlowCopy(critics, config.tau)
+        self.targets = slow.network
+        self.equip(config, {"critic": critics, **(others or {})}, [slow])
+        self.parts |= {"critics": critics, "targets": self.targets}
 
     def priorities(self) -> Array:
         """Return the absolute error of each row of the newest batch, its mean over the critics."""
-        return self._updates.priorities()
+        return self.updater.priorities()
 
-    def _learn(self, batch: Columns, more: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Do what an optimisation step does around the equations."""
-        self._descent.adam.follow(self.env_steps)
-        with self._matmul():
-            told = self._updates.step(batch, more)
-        self.version = ModelVersion(self.version + 1)
-        return told | self._descent.adam.tell("learning_rate")
-
-    @abstractmethod
-    def _update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time."""
-
-    def _step_down(self, loss: Tensor) -> None:
-        """Step down the slope of the losses, and let the slow critics follow."""
-        self._descent(loss)
-        self._slow.follow()
-
-    def _values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
-        with self._precision():
-            values: Tensor = self._in_parts(critics, obs, action, dim=1)
-        return values.float()
+    def values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:
+        """Return values (critics, B)."""
+        values: Tensor = self.updater(critics, obs, action, dim=1)
+        return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,31 +16,9 @@ from asyncrl.agents.parts.networks import (
     encoder_layers,
     n_features,
 )
-from asyncrl.agents.parts.torch_agent import buffer_copier
 from asyncrl.agents.parts.user_networks import own_network, own_networks
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
-
-
-class SlowCopy:
-    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call.
-
-    It is always in evaluation mode.
-    """
-
-    def __init__(self, fast: nn.Module, tau: float) -> None:
-        self.network = copy.deepcopy(fast).eval().requires_grad_(False)
-        self._tau = tau
-        self._fast: list[Tensor] = [*fast.parameters()]
-        self._slow: list[Tensor] = [*self.network.parameters()]
-        self._copy_buffers = buffer_copier(fast, self.network)
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Move, and take the network's buffers as they are."""
-        # theta' <- theta' + tau * (theta - theta')
-        torch._foreach_lerp_(self._slow, self._fast, self._tau)
-        self._copy_buffers()
 
 
 class BatchedCritics(nn.Module):

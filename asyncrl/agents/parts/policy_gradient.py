@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -31,13 +31,13 @@ from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, InParts
+from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
-from asyncrl.core.types import Array, BoolArray, Columns
+from asyncrl.core.types import Array, BoolArray, Columns, ModelVersion
 
 Activation = Literal["tanh", "relu"]
 
@@ -158,18 +158,18 @@ class StochasticPolicy(TorchPolicy):
         self.read_obs = observation_reader(spec.observation)
         self.random = np.random.default_rng(context.seed)
         self.net = net
-        self._memories = Memories(net.memory_size, device)
+        self.memories = Memories(net.memory_size, device)
 
     def act(self, obs: Array) -> Act:
         """Draw actions in training; take the likeliest ones otherwise."""
-        memory = self._memories.recall(len(obs), training=self.training)
+        memory = self.memories.recall(len(obs), training=self.training)
         with torch.inference_mode():
             seen = self.read_obs(torch.from_numpy(obs).to(self.device))
             if isinstance(self.model, Normalized):
                 seen = self.model.see(seen)
             outputs, after = self.net.step(seen, memory)
         if self.net.memory_size:
-            self._memories.keep(after, training=self.training)
+            self.memories.keep(after, training=self.training)
         if not self.training:
             return Act(self.net.head.mode(outputs))
         self.env_steps += len(obs)
@@ -181,7 +181,7 @@ class StochasticPolicy(TorchPolicy):
 
     def forget(self, where: BoolArray) -> None:
         """Empty the memory of environments in which an episode begins."""
-        self._memories.forget(where, training=self.training)
+        self.memories.forget(where, training=self.training)
 
 
 def own_columns(net: PolicyValueNet) -> tuple[ColumnSpec, ...]:
@@ -211,6 +211,21 @@ def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:
         )
 
 
+class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
+    """What also learns, from trajectories; its hook is `update(data)`, the equations."""
+
+    algorithm: ClassVar[str]
+    """What it is called where a batch is refused."""
+
+    def opt(self, batch: Columns) -> Mapping[str, Tensor]:
+        """Learn from a batch of trajectories."""
+        check_batch(batch, self.net, self.algorithm)
+        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
+            self.version = ModelVersion(self.version + 1)
+            return {}
+        return super().opt(batch)
+
+
 @dataclass(frozen=True, slots=True)
 class Trajectories:
     """What a network is to look at: observations (B, T + 1, ...), and where from."""
@@ -236,11 +251,14 @@ class Minibatches:
         net: PolicyValueNet,
         played: Trajectories,
         columns: Mapping[str, Tensor],
-        in_parts: InParts,
+        ask: Callable[..., tuple[Tensor, Tensor]],
     ) -> None:
-        """Let parts be taken of what was played, and of columns (B, T, ...) beside it."""
+        """Let parts be taken of what was played, and of columns (B, T, ...) beside it.
+
+        `ask(network, *inputs)` is what passes them through the network.
+        """
         self._net = net
-        self._in_parts = in_parts
+        self._ask = ask
         self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
         mask = torch.ones_like(played.mask) if self._stretches else played.mask
         self._obs = _each(played.obs, lambda field: field[:, :-1][mask])
@@ -263,11 +281,11 @@ class Minibatches:
         """Return the network's outputs and values, and the columns, of the transitions there."""
         if self._stretches is None:
             obs = _each(self._obs, lambda field: field[index])
-            outputs, values = self._in_parts(self._net, obs)
+            outputs, values = self._ask(self._net, obs)
             return outputs, values, {name: c[index] for name, c in self._columns.items()}
         rows, inside, memory = self._stretches.take(index)
         obs = _each(self._obs, lambda field: field[rows])
-        outputs, values = self._in_parts(self._net.unroll, obs, memory)
+        outputs, values = self._ask(self._net.unroll, obs, memory)
         columns = {name: column[rows[inside]] for name, column in self._columns.items()}
         return outputs[inside], values[inside], columns
 

@@ -36,7 +36,7 @@ from asyncrl.agents.parts.torch_agent import (
     clip_gradients,
     flatten_parameters,
 )
-from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, Update, pick_matmul
+from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, pick_matmul
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
@@ -201,96 +201,6 @@ TRAJECTORY_COLUMNS = ("obs", "action", "reward", "discount", "mask")
 """What updates of trajectories read of a batch, besides the agent's own columns."""
 
 
-class Updates:
-    """Optimisation steps: each moves a batch to the device and runs the agent's update on it.
-
-    The update tells, besides its numbers, the values `q` that it has learned from and the `target`
-    that it moved them to, row by row; both stay here, for `priorities`. It may tell neither.
-    """
-
-    def __init__(
-        self,
-        update: Update,
-        config: TorchConfig,
-        model: nn.Module,
-        read_obs: Callable[[Tensor], NetworkInput],
-        device: torch.device,
-        columns: Sequence[str] = TRANSITION_COLUMNS,
-        *,
-        learning: Sequence[nn.Module],
-    ) -> None:
-        """Wrap an update during which networks that learn are in learning mode."""
-        self._device = device
-        self._singly = "next_obs" in columns
-        self._norm = model if isinstance(model, Normalized) else None
-        self._read_obs = read_obs
-        self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
-        self._run = Accelerated(update, config.accelerate, device, learning)
-        self._newest: tuple[Tensor, Tensor] | None = None
-
-    def step(self, batch: Columns, more: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Update once, from a batch and what else the update takes; return its numbers.
-
-        Raises `ConfigError` if the batch is not of transitions where the agent learns from these,
-        and `OutOfMemory` where there is too little; what was cached is then free, so that the
-        run can still save a checkpoint.
-        """
-        if self._singly and "next_obs" not in batch:
-            raise ConfigError(
-                f"this agent learns from single transitions, but this batch, of {sorted(batch)}, "
-                "has no next_obs; use UniformReplayConfig or PrioritizedReplayConfig as replay"
-            )
-        if self._norm is not None:
-            self._norm.check(batch)
-        try:
-            data = self._move(batch)
-            if more:
-                data |= more
-            told = self._run(data)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(batch, self._device) from error
-        if "q" in told:
-            self._newest = told.pop("q"), told.pop("target")
-        return told
-
-    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
-        """Return observations, next observations and rewards as networks and losses take them.
-
-        This is for the update to call: normalisation, where it is on, learns from the batch here.
-        """
-        obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
-        if self._norm is None:
-            return obs, next_obs, data["reward"]
-        self._norm.learn(obs, data)
-        return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
-
-    def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
-        """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
-
-        Normalisation learns from the rows that are transitions.
-        """
-        obs = self._read_obs(data["obs"])
-        if self._norm is None:
-            return obs, data["reward"]
-        mask = data["mask"]
-        acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
-        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
-        return self._norm.see(obs), self._norm.rewards(data)
-
-    def priorities(self) -> Array:
-        """Return how far each row of the newest batch was from its target."""
-        if self._newest is None:
-            raise ValueError("priorities are those of the newest batch, and there was none yet")
-        q, target = self._newest
-        errors = (q - target).abs_()
-        priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
-        return priorities
-
-    def forget(self) -> None:
-        """Prepare for tensors of the agent having been replaced by others."""
-        self._run.forget()
-
-
 def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
     """Say how much was asked for, free what is only cached, and say what would help."""
     rows = len(next(iter(batch.values())))
@@ -411,9 +321,9 @@ class Descent:
         self.optimizer = optimizer
         self.rate_name = _told_of(name, "learning_rate")
         self._max_norm = max_grad_norm
-        self._norms = {
-            _told_of(what, "grad_norm"): list(params)
-            for what, params in (norms or {name: optimizer.params}).items()
+        self._norm_name = _told_of(name, "grad_norm")
+        self._norms = norms and {
+            _told_of(what, "grad_norm"): params for what, params in norms.items()
         }
 
     def __call__(self, loss: Tensor) -> dict[str, Tensor]:
@@ -421,19 +331,24 @@ class Descent:
         optimizer = self.optimizer
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
-        norms = {
+        norms = self._limit()
+        optimizer.descend()
+        return norms
+
+    def _limit(self) -> dict[str, Tensor]:
+        if self._norms is None:
+            return {self._norm_name: clip_gradients(self.optimizer.gradients(), self._max_norm)}
+        return {
             name: clip_gradients([p.grad for p in params if p.grad is not None], self._max_norm)
             for name, params in self._norms.items()
         }
-        optimizer.descend()
-        return norms
 
 
 def _told_of(name: str, what: str) -> str:
     return f"{name}_{what}" if name else what
 
 
-class Updater(Updates):
+class Updater:
     """Does an agent's updates; see the module.
 
     What an update does not tell each time, such as the loss of a policy that is improved in every
@@ -464,42 +379,86 @@ class Updater(Updates):
             columns: What updates read of a batch, where it is there.
             hidden: Widths of hidden layers, where these alone decide how to multiply matrices.
         """
-        learning = networks if switch_modes else []
-        super().__init__(
-            agent.update,
-            config,
-            agent.model,
-            agent.read_obs,
-            agent.device,
-            columns,
-            learning=learning,
-        )
-        self._descents = descents
-        self._slow = slow
-        self._matmul = pick_matmul(agent.device, *networks, hidden=hidden)
-        self._precision = config.precision_on(agent.device)
-        self._in_parts = InParts(config.accumulate)
-        self._errors: Tensor | None = None
-        self._told: dict[str, Tensor] = {}
+        device = agent.device
         self.down = config.uncompiled(self._down)
         """Step down the slope of a loss by the descent of that name; return norms of gradients."""
         self.follow = config.uncompiled(self._follow)
         """Let all slow copies follow."""
-        agent.on_load.append(self.forget)
+        self._device = device
+        self._descents = descents
+        self._slow = slow
+        self._singly = "next_obs" in columns
+        self._norm = agent.model if isinstance(agent.model, Normalized) else None
+        self._read_obs = agent.read_obs
+        self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
+        self._matmul = pick_matmul(device, *networks, hidden=hidden)
+        self._precision = config.precision_on(device)
+        self._in_parts = InParts(config.accumulate)
+        learning = networks if switch_modes else []
+        self._run = Accelerated(agent.update, config.accelerate, device, learning)
+        self._newest: tuple[Tensor, ...] = ()
+        """The priority of each row of the newest batch, or values and their targets."""
+        self._told: dict[str, Tensor] = {}
+        agent.on_load.append(self._forget)
 
-    def update(
+    def step(
         self, batch: Columns, draws: Mapping[str, Tensor], env_steps: int
     ) -> dict[str, Tensor]:
-        """Update once, as far in the run; see `step`."""
+        """Update once, from a batch and what the update draws; return its numbers.
+
+        Raises `ConfigError` if the batch is not of transitions where the agent learns from these,
+        and `OutOfMemory` where there is too little; what was cached is then free, so that the
+        run can still save a checkpoint.
+        """
         for descent in self._descents.values():
             descent.optimizer.follow(env_steps)
-        with self._matmul():
-            told = self.step(batch, draws)
-        self._errors = told.pop("priority", None)
-        self._told |= told
+        self._check(batch)
+        try:
+            with self._matmul():
+                told = self._run({**self._move(batch), **draws})
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(batch, self._device) from error
+        if "priority" in told:
+            self._newest = (told.pop("priority"),)
+        elif "q" in told:
+            self._newest = told.pop("q"), told.pop("target")
         for descent in self._descents.values():
-            self._told |= descent.optimizer.tell(descent.rate_name)
+            told |= descent.optimizer.tell(descent.rate_name)
+        self._told |= told
         return dict(self._told)
+
+    def _check(self, batch: Columns) -> None:
+        if self._singly and "next_obs" not in batch:
+            raise ConfigError(
+                f"this agent learns from single transitions, but this batch, of {sorted(batch)}, "
+                "has no next_obs; use UniformReplayConfig or PrioritizedReplayConfig as replay"
+            )
+        if self._norm is not None:
+            self._norm.check(batch)
+
+    def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
+        """Return observations, next observations and rewards as networks and losses take them.
+
+        This is for the update to call: normalisation, where it is on, learns from the batch here.
+        """
+        obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
+        if self._norm is None:
+            return obs, next_obs, data["reward"]
+        self._norm.learn(obs, data)
+        return self._norm.see(obs), self._norm.see(next_obs), self._norm.rewards(data)
+
+    def trajectories(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, Tensor]:
+        """Return observations (B, T + 1, ...) and rewards (B, T), as `inputs` does.
+
+        Normalisation learns from the rows that are transitions.
+        """
+        obs = self._read_obs(data["obs"])
+        if self._norm is None:
+            return obs, data["reward"]
+        mask = data["mask"]
+        acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
+        self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
+        return self._norm.see(obs), self._norm.rewards(data)
 
     def __call__(
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
@@ -520,19 +479,24 @@ class Updater(Updates):
         return self._descents[name](loss)
 
     def _follow(self) -> None:
-        for copy_ in self._slow:
-            copy_.follow()
+        for slow in self._slow:
+            slow.follow()
 
     def priorities(self) -> Array:
         """Return how wrong the agent was about each row of the newest batch."""
-        if self._errors is None:
-            return super().priorities()
-        priorities: Array = self._errors.cpu().numpy()
+        match self._newest:
+            case (errors,):
+                pass
+            case (q, target):
+                errors = (q - target).abs_()
+            case _:
+                raise ValueError("priorities are those of the newest batch, and there was none yet")
+        priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
         return priorities
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Prepare for tensors of the agent having been replaced by others."""
-        super().forget()
+        self._run.forget()
         self._told = {}
 
 
@@ -565,6 +529,6 @@ class UpdatingAgent(TorchAgent, ABC):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Update once; tell numbers."""
-        told = self.updater.update(batch, self.draw(len(batch["reward"])), self.env_steps)
+        told = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
         self.version = ModelVersion(self.version + 1)
         return told

@@ -268,8 +268,7 @@ def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_sav
     def full(_: object) -> dict[str, torch.Tensor]:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    updater = agent.updater if isinstance(agent, DQNAgent) else agent._updates
-    monkeypatch.setattr(updater, "_run", full)
+    monkeypatch.setattr(agent.updater, "_run", full)
     with pytest.raises(OutOfMemory, match=rf"batch of {ROWS} rows.*trainer.batch_size") as raised:
         agent.opt(batch_for(config, 1))
     assert "20.00 GiB" in str(raised.value.__cause__)
