@@ -27,6 +27,7 @@ Deviations from the paper, on purpose:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Positive
+from asyncrl.core.declared import COMMON, Positive
 from asyncrl.core.env import EnvSpec
 
 
@@ -51,7 +52,7 @@ from asyncrl.core.env import EnvSpec
 class AWACConfig(WeightedCloningConfig):
     """Settings of advantage-weighted actor-critic; see `CloningConfig` for those of its policy."""
 
-    temperature: Positive = 1.0
+    temperature: Annotated[Positive, COMMON] = 1.0
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned; the
     paper's lambda. With `normalize_reward`, 0.1 is a start; much less clones only the few actions
     that critics overrate most."""

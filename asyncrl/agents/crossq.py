@@ -52,7 +52,7 @@ from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.agents.sac import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Count, Natural, Widths, Within
+from asyncrl.core.declared import COMMON, Count, Natural, Widths, Within
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 
@@ -181,7 +181,7 @@ class CrossQConfig(SquashedConfig):
     critic_hidden: Widths = (256, 256)
     """Widths of the hidden layers of each critic; those of the actor are `hidden`."""
 
-    actor_learning_rate: LearningRate = 1e-3
+    actor_learning_rate: Annotated[LearningRate, COMMON] = 1e-3
     """Of the actor's Adam."""
 
     adam_beta1: Annotated[float, Within("[0, 1)")] = 0.5

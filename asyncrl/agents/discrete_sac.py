@@ -57,6 +57,7 @@ from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAge
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import (
+    COMMON,
     Count,
     Natural,
     NotNegative,
@@ -77,7 +78,7 @@ Belief = Literal["least", "mean"]
 class DiscreteSACConfig(TorchConfig):
     """Settings of discrete soft actor-critic."""
 
-    hidden: Widths = (64, 64)
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     """Widths of the hidden layers, of the actor and of each critic; for images, of those behind the
     convolutions."""
 
@@ -99,7 +100,7 @@ class DiscreteSACConfig(TorchConfig):
     """Makes your own critic, and is called `n_critics` times: observations as above -> (B, actions)
     values."""
 
-    alpha: NotNegative | None = None
+    alpha: Annotated[NotNegative | None, COMMON] = None
     """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
 
     initial_alpha: Positive = 1.0
@@ -108,10 +109,10 @@ class DiscreteSACConfig(TorchConfig):
     target_entropy_share: Share = 0.5
     """Entropy that adapting aims at, as a share of the largest one, log of the actions' number."""
 
-    actor_learning_rate: Rate = 3e-4
+    actor_learning_rate: Annotated[Rate, COMMON] = 3e-4
     """Of the actor's Adam."""
 
-    critic_learning_rate: Rate = 3e-4
+    critic_learning_rate: Annotated[Rate, COMMON] = 3e-4
     """Of the critics' Adam."""
 
     alpha_learning_rate: Positive = 3e-4

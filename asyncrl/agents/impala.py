@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -61,7 +61,15 @@ from asyncrl.agents.parts.torch_agent import (
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
-from asyncrl.core.declared import Finite, NotNegative, Positive, PositiveOrOff, Share, Widths
+from asyncrl.core.declared import (
+    COMMON,
+    Finite,
+    NotNegative,
+    Positive,
+    PositiveOrOff,
+    Share,
+    Widths,
+)
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -73,7 +81,7 @@ Optimizer = Literal["adam", "rmsprop"]
 class IMPALAConfig(TorchConfig):
     """V-trace actor-critic with one network, unless told otherwise without a memory."""
 
-    hidden: Widths = (64, 64)
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer that policy and values share; for images, of those behind the
     convolutions."""
 
@@ -92,7 +100,7 @@ class IMPALAConfig(TorchConfig):
     optimizer: Optimizer = "adam"
     """What takes the steps."""
 
-    learning_rate: Rate = 1e-3
+    learning_rate: Annotated[Rate, COMMON] = 1e-3
     """Step size of the optimizer."""
 
     optimizer_eps: Positive = 1e-5
@@ -107,7 +115,7 @@ class IMPALAConfig(TorchConfig):
     value_weight: NotNegative = 0.5
     """Weight of the squared errors of values."""
 
-    entropy_weight: Rate = 0.01
+    entropy_weight: Annotated[Rate, COMMON] = 0.01
     """Weight of the policy's entropy, which keeps it from settling early."""
 
     lambda_: Share = 1.0

@@ -43,7 +43,7 @@ from asyncrl.agents.parts.critics import make_action_values, make_state_value
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Positive, Within
+from asyncrl.core.declared import COMMON, Positive, Within
 from asyncrl.core.env import EnvSpec
 
 
@@ -54,11 +54,11 @@ class IQLConfig(WeightedCloningConfig):
     value_network: MakeNetwork | None = None
     """Makes your own network for the values of states: observations -> (B, 1)."""
 
-    expectile: Annotated[float, Within("(0, 1)")] = 0.7
+    expectile: Annotated[float, Within("(0, 1)"), COMMON] = 0.7
     """Of the action values in the data: 0.5 values what the data does on average, nearly 1 the best
     of it. 0.9 pays where good episodes must be pieced together."""
 
-    temperature: Positive = 1 / 3
+    temperature: Annotated[Positive, COMMON] = 1 / 3
     """Advantage, in units of rewards, that makes an action e times as likely to be cloned. With
     `normalize_reward`, 0.05 is a start."""
 

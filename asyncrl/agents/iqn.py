@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Count, Positive, Widths
+from asyncrl.core.declared import COMMON, Count, Positive, Widths
 from asyncrl.core.env import EnvSpec
 
 
@@ -55,7 +56,7 @@ from asyncrl.core.env import EnvSpec
 class IQNConfig(QConfig):
     """Settings of IQN."""
 
-    hidden: Widths = (64, 64)
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer. The first one is a part of psi, unless observations are encoded
     by convolutions, or by `network`; the others are between the product and the quantiles."""
 

@@ -71,6 +71,7 @@ from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (
+    COMMON,
     Count,
     Finite,
     NotNegative,
@@ -175,7 +176,7 @@ Correction = Literal["gae", "vtrace"]
 class PPOSettings(TorchConfig):
     """What `PPOConfig` consists of."""
 
-    hidden: Widths = (64, 64)
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
 
     activation: Activation = "tanh"
@@ -213,13 +214,13 @@ class PPOSettings(TorchConfig):
     clip_c: Positive = 1.0
     """V-trace: the largest importance that is passed on to what was before."""
 
-    epochs: Count = 10
+    epochs: Annotated[Count, COMMON] = 10
     """How often each transition is learned from."""
 
     minibatches: Count = 4
     """Parts of each batch; one gradient step is taken on each of them in each epoch."""
 
-    learning_rate: Rate = 1e-3
+    learning_rate: Annotated[Rate, COMMON] = 1e-3
     """Step size of Adam."""
 
     adam_eps: Positive = 1e-5
@@ -228,7 +229,7 @@ class PPOSettings(TorchConfig):
     max_grad_norm: PositiveOrOff = 0.5
     """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
 
-    clip: Annotated[float | Schedule, Within("(0, inf)")] = 0.2
+    clip: Annotated[float | Schedule, Within("(0, inf)"), COMMON] = 0.2
     """The objective rewards no change of a probability by more than this share."""
 
     dual_clip: Annotated[float, Within("(1, inf)", zero="off")] = 0.0
@@ -242,7 +243,7 @@ class PPOSettings(TorchConfig):
     value_weight: NotNegative = 0.5
     """Of the value's loss."""
 
-    entropy_weight: Rate = 0.0
+    entropy_weight: Annotated[Rate, COMMON] = 0.0
     """Of the policy's entropy, which is to stay large."""
 
     target_kl: PositiveOrOff = 0.0

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, ea
 from asyncrl.agents.parts.torch_agent import pick_device, use_threads
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
-from asyncrl.core.declared import Count, Natural, Share, Widths
+from asyncrl.core.declared import COMMON, Count, Natural, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -63,7 +63,7 @@ _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight"
 class R2D2Config(QConfig):
     """Settings of R2D2. The replay is one of sequences."""
 
-    hidden: Widths = (64,)
+    hidden: Annotated[Widths, COMMON] = (64,)
     """Units of each hidden layer between the memory and the values."""
 
     encoder_hidden: Widths = (64,)

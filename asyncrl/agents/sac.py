@@ -52,7 +52,7 @@ from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.agents.parts.torch_config import Function
 from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Finite, NotNegative, Positive, Within
+from asyncrl.core.declared import COMMON, Finite, NotNegative, Positive, Within
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array
 
@@ -118,7 +118,7 @@ class SquashedConfig(ActorCriticConfig):
     field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
     deviations, before squashing. Must be importable, or cloudpickle-able."""
 
-    alpha: NotNegative | None = None
+    alpha: Annotated[NotNegative | None, COMMON] = None
     """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
 
     initial_alpha: Positive = 1.0

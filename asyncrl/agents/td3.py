@@ -51,7 +51,7 @@ from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
 from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
 from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Count, NotNegative, Within
+from asyncrl.core.declared import COMMON, Count, NotNegative, Within
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import Array
@@ -66,7 +66,7 @@ class TD3Config(ActorCriticConfig):
     field name -> (B, action dimensions), before squashing by tanh. Must be importable, or
     cloudpickle-able."""
 
-    critic_learning_rate: LearningRate = 3e-4
+    critic_learning_rate: Annotated[LearningRate, COMMON] = 3e-4
     """Of the critics' Adam."""
 
     tau: Annotated[float, Within("(0, 1]")] = 0.005
@@ -82,7 +82,7 @@ class TD3Config(ActorCriticConfig):
     target_noise_clip: NotNegative = 0.5
     """The largest such noise."""
 
-    noise: Rate = 0.1
+    noise: Annotated[Rate, COMMON] = 0.1
     """Standard deviation of the noise in actions while training, in halves of the interval that an
     action may lie in; a schedule counts the environment steps of the whole run."""
 

@@ -11,14 +11,19 @@ import sys
 import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
-from typing import TextIO, cast
+from typing import TextIO, TypeVar, cast
 
+import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.core.declared import Hint, common
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.run_config import ALSO_CALLED
+
+T = TypeVar("T")
 
 _GROUPS = {
     "agent": "agent",
@@ -104,6 +109,36 @@ def value_of(flag: str, argv: Sequence[str]) -> str | None:
         elif word == flag and after:
             found = after
     return found
+
+
+def without_rare(config: T) -> T:
+    """Return a config of the same values, of which a parser shows what people change most."""
+    cls: Hint = type(config)
+    hints: dict[str, Hint] = typing.get_type_hints(cls, include_extras=True)
+    suppress: Hint = tyro.conf.Suppress
+    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(cls) if f.init}
+    for name, value in values.items():
+        if _has_common(value):
+            values[name] = without_rare(value)
+            hints[name] = type(values[name])
+        elif name not in common(cls):
+            hints[name] = suppress[hints[name]]
+    shown = dataclasses.make_dataclass(
+        cls.__name__,
+        [(n, hints[n], dataclasses.field(default_factory=partial(values.get, n))) for n in values],
+        bases=(cls,),
+        namespace={"__post_init__": lambda _: None},  # the values have been checked
+        frozen=True,
+        kw_only=True,
+    )
+    return shown(**values)  # type: ignore[no-any-return]
+
+
+def _has_common(value: object) -> bool:
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return False
+    inner = (getattr(value, field.name) for field in dataclasses.fields(value))
+    return bool(common(type(value))) or any(map(_has_common, inner))
 
 
 @contextmanager

@@ -30,7 +30,7 @@ _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
 
   asyncrl train PRESET|MODULE:CONFIG [--env ID] [--actors N] [--config FILE] ...
-      train an agent with actor processes; train --help lists the presets and all settings
+      train an agent with actor processes; train --help lists presets and settings
   asyncrl resume RUN_DIR [OPTIONS OF train]
       go on with a run from its newest whole checkpoint
   asyncrl eval RUN_DIR [--episodes N] [--stochastic] [--env-kwargs NAME VALUE ...] [--json]

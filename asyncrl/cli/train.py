@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from asyncrl.bench.tuner import Freedom
-from asyncrl.cli.flags import REGISTRY, dashed, naming_flags, value_of
+from asyncrl.cli.flags import REGISTRY, dashed, naming_flags, value_of, without_rare
 from asyncrl.cli.run_directory import (
     has_summary,
     run_dir_made,
@@ -26,7 +26,7 @@ from asyncrl.cli.run_directory import (
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
-from asyncrl.core.declared import CountOrOff, check_declared
+from asyncrl.core.declared import COMMON, CountOrOff, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -108,26 +108,27 @@ def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: b
 Scalar = bool | int | float | str
 
 _TUNING_S = 60.0
+_HELP = {"-h", "--help", "--help-all"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """What to start from, where results go, and what is shown."""
 
-    run_dir: Path | None = None
+    run_dir: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
     """Directory of the run; by default a new one under `runs/`."""
 
-    config: Path | None = None
+    config: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
     """YAML file to start from, for instance another run's `config.yaml`; what it does not say is
     as in the preset. Where a flag and the file differ, the flag counts."""
 
-    replay_kind: ReplayKind | None = None
+    replay_kind: Annotated[Annotated[Annotated[ReplayKind | None, COMMON], COMMON], COMMON] = None
     """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
 
-    quiet: bool = False
+    quiet: Annotated[Annotated[Annotated[bool, COMMON], COMMON], COMMON] = False
     """Show nothing but the summary."""
 
-    tensorboard: bool = False
+    tensorboard: Annotated[Annotated[Annotated[bool, COMMON], COMMON], COMMON] = False
     """Also write TensorBoard files into the run directory."""
 
     profile_opt_steps: CountOrOff = 0
@@ -154,8 +155,8 @@ class TrainArguments:
 def parse(argv: list[str]) -> TrainArguments:
     """Read the command line: the preset, or `--config`, gives the defaults of all flags."""
     words = dashed(argv)
-    if {"-h", "--help"} & set(words) and (not words or words[0].startswith("-")):
-        words = ["dqn", "--help"]
+    if words and words[0] in _HELP:
+        return parse_flags("asyncrl train AGENT", "dqn", preset("dqn"), words, _presets())
     if words and not words[0].startswith("-"):
         agent, *flags = words
         return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
@@ -171,22 +172,27 @@ def parse(argv: list[str]) -> TrainArguments:
     return parse_flags("asyncrl train", preset_like(start), start, words)
 
 
-def parse_flags(prog: str, agent: str, start: RunConfig, flags: list[str]) -> TrainArguments:
-    """Read flags whose defaults are the values of a config."""
-    concrete = _concrete(start)
+def parse_flags(
+    prog: str, agent: str, start: RunConfig, flags: list[str], more: str = ""
+) -> TrainArguments:
+    """Read flags whose defaults are the values of a config; help says `more`."""
+    concrete, output, shown = _concrete(start), Output(), "All settings."
+    if "--help-all" not in flags and _HELP & set(flags):
+        concrete, output = without_rare(concrete), without_rare(output)
+        shown = "What people change most; --help-all shows the rest."
     form = dataclasses.make_dataclass(
         "Form",
         [
-            ("output", Annotated[Output, tyro.conf.arg(name="")], field(default=Output())),
-            ("run", Annotated[type(concrete), tyro.conf.arg(name="")], field(default=concrete)),
+            (name, Annotated[type(value), tyro.conf.arg(name="")], field(default=value))
+            for name, value in (("output", output), ("run", concrete))
         ],
     )
     with naming_flags(concrete):
         parsed: Any = tyro.cli(
             form,
             prog=prog,
-            description=_description(),
-            args=flags,
+            description=f"Train an agent. {shown}{more}",
+            args=["--help" if flag in _HELP else flag for flag in flags],
             config=(tyro.conf.CascadeSubcommandArgs,),
             registry=REGISTRY,
         )
@@ -224,15 +230,10 @@ def _check_mode(config: RunConfig, flags: list[str], *, auto: bool) -> None:
         config.offline_config()
 
 
-def _description() -> str:
-    return "\n\n".join(
-        [
-            "Train an agent with actor processes.",
-            "Presets:",
-            *(f"{name}: {line}" for name, line in preset_lines().items()),
-            "Or MODULE:CONFIG, the agent config of your own at an import path.",
-        ]
-    )
+def _presets() -> str:
+    lines = (f"{name}: {line}" for name, line in preset_lines().items())
+    own = "Or MODULE:CONFIG, the agent config of your own at an import path."
+    return "\n\n".join(["", "AGENT is one of these presets:", *lines, own])
 
 
 def run(arguments: TrainArguments) -> int:
@@ -295,9 +296,9 @@ def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:
     """Return a class whose `actors` may be the word `auto`; its checks are left to `RunConfig`."""
     return dataclasses.make_dataclass(
         "RunConfig",
-        [("actors", int | Literal["auto"], field(default=RunConfig().actors))],
+        [("actors", Annotated[int | Literal["auto"], COMMON], field(default=RunConfig().actors))],
         bases=(cls,),
-        namespace={"__post_init__": lambda _: None},
+        namespace={"__post_init__": lambda _: None, "__module__": __name__},
         frozen=True,
         kw_only=True,
         slots=True,
@@ -353,9 +354,13 @@ def _concrete(config: RunConfig) -> RunConfig:
     A field declared as a contract shows no flags; those of the object in it are wanted.
     """
     members: list[tuple[str, Any]] = [(n, type(getattr(config, n))) for n in ("agent", "replay")]
+    kwargs = {
+        "env_kwargs": Annotated[Mapping[str, Scalar], COMMON],
+        "eval_env_kwargs": Mapping[str, Scalar],
+    }
     members += [
-        (name, Mapping[str, Scalar])
-        for name in ("env_kwargs", "eval_env_kwargs")
+        (name, declared)
+        for name, declared in kwargs.items()
         if all(isinstance(value, Scalar) for value in getattr(config, name).values())
     ]
     concrete = dataclasses.make_dataclass(
@@ -365,6 +370,7 @@ def _concrete(config: RunConfig) -> RunConfig:
             for name, declared in members
         ],
         bases=(_with_auto(RunConfig),),
+        namespace={"__module__": __name__},
         frozen=True,
         kw_only=True,
         slots=True,

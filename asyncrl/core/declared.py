@@ -1,6 +1,7 @@
 """What a setting may be, said once, in its field: kind, range, and what 0 means.
 
     batch_size: Count = 128
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     tau: Annotated[float, Within("(0, 1]")] = 0.005
     max_lag_s: Annotated[float, Within("[0, inf)", zero="off")] = 0.0
 
@@ -77,6 +78,12 @@ Share: TypeAlias = Annotated[float, Within("[0, 1]")]
 Widths: TypeAlias = Annotated[tuple[int, ...], Within("[1, inf)")]
 
 
+_PACKAGE = __name__.partition(".")[0]
+
+COMMON = object()
+"""Marks the settings that people change most, which the command line's short help shows."""
+
+
 class Member(typing.NamedTuple):
     """One of the kinds that a setting may be, and the range of its numbers."""
 
@@ -117,6 +124,21 @@ def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
     return {
         name: several for name, several in found.items() if any(_words(m.kind) for m in several)
     }
+
+
+def common(cls: type) -> set[str]:
+    """Return the names of the fields that people change most: those marked, and users' own."""
+    marked = {n for n, hint in _hints(cls).items() if COMMON in getattr(hint, "__metadata__", ())}
+    own = (base for base in cls.__mro__ if base.__module__.partition(".")[0] != _PACKAGE)
+    return marked.union(*(inspect.get_annotations(base) for base in own))
+
+
+def _hints(cls: type) -> dict[str, Hint]:
+    hints: dict[str, Hint] = {}
+    for base in reversed(cls.__mro__):
+        with suppress(NameError):  # a user's own class may name what only type checkers import
+            hints |= inspect.get_annotations(base, eval_str=True)
+    return hints
 
 
 def _members(hint: Hint, within: Within | None = None) -> Iterator[Member]:

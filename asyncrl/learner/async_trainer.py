@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol, SupportsFloat, Unpack
+from typing import Annotated, Protocol, SupportsFloat, Unpack
 
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
-from asyncrl.core.declared import check_declared
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
@@ -41,37 +40,28 @@ _DRAW_BYTES = 512 << 10
 class AsyncTrainerConfig:
     """The learner's own settings."""
 
-    batch_size: int = 128
+    batch_size: Annotated[Count, COMMON] = 128
     """Transitions in a batch."""
 
-    batches_per_draw: int = 32
+    batches_per_draw: Count = 32
     """Batches drawn from replay at once at the most: as many of them as the limiter allows and as
     fit into a processor's cache. By itself, a draw takes a third as long as a step of a small
     network. Those with priorities are drawn one by one, as each batch changes who comes next, and
     so are trajectories, which are handed out whole."""
 
-    sync_interval_opt_steps: int = 50
+    sync_interval_opt_steps: Annotated[
+        int, Within("[1, inf)", why="actors would never get a new model")
+    ] = 50
     """Optimisation steps between two published models."""
 
-    max_lag_s: float = 0.0
+    max_lag_s: PositiveOrOff = 0.0
     """Warn of actors whose experience arrives of models replaced longer ago than this; 0 is off."""
 
-    max_lag_opt_steps: int = 0
+    max_lag_opt_steps: CountOrOff = 0
     """Warn, too, if these models are so many optimisation steps behind the newest; 0 is off."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
-        for name in ("batch_size", "batches_per_draw"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")
-        if self.sync_interval_opt_steps < 1:
-            raise ConfigError(
-                "trainer.sync_interval_opt_steps must be at least 1 (actors would never get a new "
-                f"model), got {self.sync_interval_opt_steps}"
-            )
-        for name in ("max_lag_s", "max_lag_opt_steps"):
-            if (most := getattr(self, name)) < 0:
-                raise ConfigError(f"trainer.{name} must be 0 (off) or more, got {most}")
 
     def draw_at_once(self, batch: Columns) -> int:
         """Return how many batches like this one are drawn at once, where the limiter allows it."""
@@ -254,18 +244,15 @@ _ROUND_WAIT_S = 0.01
 class CollectThenTrain:
     """A `Strategy` that learns in rounds, each from experience that is new since the last one."""
 
-    env_steps: int
+    env_steps: Count
     """Environment steps of all actors, from the end of one round of learning to the next; fewer
     only where the limiter keeps actors from going on, since that waits for samples."""
 
-    opt_steps: int
+    opt_steps: Count
     """Optimisation steps of a round; after it, all actors get the model."""
 
     def __post_init__(self) -> None:
         check_declared(self, "strategy")
-        for name in ("env_steps", "opt_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"strategy.{name} must be at least 1, got {getattr(self, name)}")
 
     def run(self, trainer: AsyncTrainer) -> None:
         """Alternate until the run is to end."""

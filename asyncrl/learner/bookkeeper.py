@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import SupportsFloat
+from typing import Annotated, SupportsFloat
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
 from asyncrl.core.agent import Agent, SyncModel, number_told
-from asyncrl.core.declared import CountOrOff, PositiveOrOff, check_declared
+from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
@@ -56,7 +56,7 @@ _POLL_S = 0.005
 class EvaluateConfig:
     """When a run evaluates."""
 
-    interval_opt_steps: CountOrOff = 500
+    interval_opt_steps: Annotated[CountOrOff, COMMON] = 500
     """Optimisation steps between two evaluations. One that comes due while another is still
     running takes place, with the newest model, as soon as that one has ended."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from asyncrl.core.declared import Count, PositiveOrOff, Within, check_declared
+from asyncrl.core.declared import COMMON, Count, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ConfigError
 
 
@@ -26,11 +26,11 @@ from asyncrl.core.errors import ConfigError
 class RateLimiterConfig:
     """How often each stored transition is sampled, on average."""
 
-    samples_per_insert: PositiveOrOff = 8.0
+    samples_per_insert: Annotated[PositiveOrOff, COMMON] = 8.0
     """Samples for each inserted transition; 0 lets both sides run as fast as they can. Divided by
     `trainer.batch_size`, it is the number of updates per environment step."""
 
-    min_size: Count = 1000
+    min_size: Annotated[Count, COMMON] = 1000
     """Transitions in replay before the first sample (warm-up). Of no effect where each transition
     is sampled once."""
 

@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import psutil
 
 from asyncrl.core.agent import BatchKind
-from asyncrl.core.declared import Count, Share, check_declared
+from asyncrl.core.declared import COMMON, Count, Share, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array
@@ -132,13 +132,13 @@ rewards and priorities, which the host computes with, are among them."""
 class RingConfig:
     """Size of the replay, where it is, and how returns are made of it."""
 
-    capacity: Count = 100_000
+    capacity: Annotated[Count, COMMON] = 100_000
     """Transitions kept at the most; the oldest make room."""
 
-    n_step: Count = 1
+    n_step: Annotated[Count, COMMON] = 1
     """Steps whose rewards are added up before the value of the next observation is used."""
 
-    gamma: Share = 0.99
+    gamma: Annotated[Share, COMMON] = 0.99
     """Discount of a reward one step later."""
 
     memory_map: Path | None = None

@@ -31,13 +31,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from asyncrl.checkpoint.array_file import collected
 from asyncrl.core.agent import BatchKind
-from asyncrl.core.declared import Count, Share, check_declared
+from asyncrl.core.declared import COMMON, Count, Share, check_declared
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import END, TERMINATED, SegmentSchema
 from asyncrl.core.types import Array, ArrayStream, BoolArray, Columns, IntArray, Params
@@ -60,10 +60,10 @@ class TrajectoryQueueConfig:
     The limiter keeps it far shorter than its capacity: to a message and a batch.
     """
 
-    capacity: Count = 100_000
+    capacity: Annotated[Count, COMMON] = 100_000
     """Transitions kept at the most; beyond that the oldest are lost."""
 
-    gamma: Share = 0.99
+    gamma: Annotated[Share, COMMON] = 0.99
     """Discount of a reward one step later."""
 
     start_columns: tuple[str, ...] = ()

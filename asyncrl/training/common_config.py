@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.core.declared import Natural, check_declared
+from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
@@ -34,7 +34,7 @@ class EvaluationConfig(EvaluateConfig):
 class CommonConfig(BookkeepingConfig):
     """What does not depend on where experience comes from."""
 
-    seed: Natural = 0
+    seed: Annotated[Natural, COMMON] = 0
     """Every random stream of the run is drawn from it."""
 
     evaluate: EvaluationConfig = field(default_factory=EvaluationConfig)

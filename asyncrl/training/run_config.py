@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.core.agent import AgentConfig
-from asyncrl.core.declared import Count, CountOrOff, Finite, PositiveOrOff
+from asyncrl.core.declared import COMMON, Count, CountOrOff, Finite, PositiveOrOff
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import T, from_plain, to_plain
@@ -81,49 +81,49 @@ def load_yaml(cls: type[T], path: Path) -> T:
 class RunConfig(AsyncConfig):
     """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
 
-    mode: Literal["async", "sync", "offline"] = "async"
+    mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
     """`async` has actors step environments while the learner learns; `sync` does both in turn, in
     one process, the same bits each time, with as many environments and samples per insert;
     `offline` learns from `data`."""
 
-    data: Path | None = None
+    data: Annotated[Path | None, COMMON] = None
     """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""
 
-    actors: Count = 2
+    actors: Annotated[Count, COMMON] = 2
     """Processes that step environments. `auto` chooses them, the environments of each, the length
     of segments and the learner's threads, as far as no flag gives them, by short runs."""
 
     agent: AgentConfig = field(default_factory=DQNConfig)
     """The algorithm."""
 
-    env: str = "CartPole-v1"
+    env: Annotated[str, COMMON] = "CartPole-v1"
     """A Gymnasium id, `package:ID` where another package registers it, `envpool:ID`, or
     `module:factory` of a function that returns an environment. Games, `ALE/...`, are preprocessed
     as usual."""
 
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Annotated[Mapping[str, Any], COMMON] = field(default_factory=dict)
     """Arguments for making it."""
 
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Arguments for making it for evaluations, where they are others than those."""
 
-    envs_per_actor: Count = 8
+    envs_per_actor: Annotated[Count, COMMON] = 8
     """Environments that each actor steps together."""
 
     vectorization: Literal["batch", "native"] = "batch"
     """`batch` steps plain environments one after another; `native` uses the environment's own
     vector form."""
 
-    max_env_steps: CountOrOff = 0
+    max_env_steps: Annotated[CountOrOff, COMMON] = 0
     """Stop after so many environment steps of all actors; 0 is off."""
 
-    max_opt_steps: CountOrOff = 0
+    max_opt_steps: Annotated[CountOrOff, COMMON] = 0
     """Stop after so many optimisation steps; 0 is off."""
 
-    max_seconds: PositiveOrOff = 0.0
+    max_seconds: Annotated[PositiveOrOff, COMMON] = 0.0
     """Stop after so many seconds of training; 0 is off."""
 
-    stop_at_return: Finite | None = None
+    stop_at_return: Annotated[Finite | None, COMMON] = None
     """Stop when an evaluation reaches this mean return."""
 
     grace_s: PositiveOrOff = 30.0

@@ -14,7 +14,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
-from asyncrl.core.declared import check_declared
+from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.evaluator import Evaluator
@@ -47,16 +47,16 @@ from asyncrl.training.parts import SyncParts
 class TrainerConfig:
     """How environment steps and optimisation steps alternate."""
 
-    batch_size: int = 128
+    batch_size: Count = 128
     """Transitions in a batch."""
 
-    opt_interval_env_steps: int = 1
+    opt_interval_env_steps: Count = 1
     """Environment steps between two rounds of optimisation."""
 
-    opt_steps_per_interval: int = 1
+    opt_steps_per_interval: Count = 1
     """Optimisation steps in a round."""
 
-    warmup_env_steps: int = 1000
+    warmup_env_steps: Natural = 1000
     """Environment steps before the first round; until then nothing is optimised or evaluated."""
 
     cut_before_opt: bool = False
@@ -69,13 +69,6 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
-        for name in ("batch_size", "opt_interval_env_steps", "opt_steps_per_interval"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"trainer.{name} must be at least 1, got {getattr(self, name)}")
-        if self.warmup_env_steps < 0:
-            raise ConfigError(
-                f"trainer.warmup_env_steps must be 0 or more, got {self.warmup_env_steps}"
-            )
 
 
 class Trainer(BaseTrainer):

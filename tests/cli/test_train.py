@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -29,6 +30,7 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
+from examples.own_torch_agent import QRDQNConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run
 from tests.support.fakes import ConstantConfig
@@ -49,6 +51,26 @@ def test_help_lists_the_presets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert all(f"{name}: {line}" in shown for name, line in preset_lines().items())
+
+
+def flags_of_help(capsys: pytest.CaptureFixture[str], *argv: str) -> set[str]:
+    assert main(["train", *argv]) == 0
+    return set(re.findall(r"^[^\w-]+(--[a-z][\w.-]*)", capsys.readouterr().out, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", preset_lines())
+def test_help_shows_what_people_change_most(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = flags_of_help(capsys, name, "--help")
+    assert {"--env", "--actors", "--seed", "--replay.gamma", "--run-dir"} <= common
+    assert any(flag.endswith("learning-rate") for flag in common)
+    assert 20 <= len(common) <= 30
+    assert common < flags_of_help(capsys, name, "--help-all")
+
+
+def test_help_of_ones_own_agent_shows_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    common = flags_of_help(capsys, "examples.own_torch_agent:QRDQNConfig", "--help")
+    own = {f"--agent.{field.name.replace('_', '-')}" for field in dataclasses.fields(QRDQNConfig)}
+    assert own - {"--agent.exploration"} <= common
 
 
 def readme_memories() -> list[str]:

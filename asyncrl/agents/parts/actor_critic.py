@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
 from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
-from asyncrl.core.declared import Count, Natural, PositiveOrOff, Widths
+from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
@@ -130,7 +130,7 @@ _LONGEST_INTERVAL_IN_GRAPHS = 3
 class ActorCriticConfig(TorchConfig):
     """What an agent with an actor, critics and bounded actions is told, whatever its equations."""
 
-    hidden: Widths = (256, 256)
+    hidden: Annotated[Widths, COMMON] = (256, 256)
     """Widths of the hidden layers, of the actor and of each critic."""
 
     n_critics: Count = 2
@@ -144,10 +144,10 @@ class ActorCriticConfig(TorchConfig):
     within [0, 1], or a dict of such by field name, and actions (B, action dimensions) scaled to
     [-1, 1] -> (B, 1) or (B,). Must be importable, or cloudpickle-able."""
 
-    actor_learning_rate: LearningRate = 3e-4
+    actor_learning_rate: Annotated[LearningRate, COMMON] = 3e-4
     """Of the actor's Adam."""
 
-    critic_learning_rate: LearningRate = 1e-3
+    critic_learning_rate: Annotated[LearningRate, COMMON] = 1e-3
     """Of the critics' Adam."""
 
     random_env_steps: Natural = 1000

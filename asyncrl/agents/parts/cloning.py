@@ -25,7 +25,7 @@ from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
-from asyncrl.core.declared import Count, Finite, Positive, PositiveOrOff, Widths, Within
+from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array
@@ -37,7 +37,7 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 class CloningConfig(TorchConfig):
     """Settings of the policy."""
 
-    hidden: Widths = (256, 256)
+    hidden: Annotated[Widths, COMMON] = (256, 256)
     """Widths of the hidden layers, of every network; for images, of those behind convolutions."""
 
     actor_network: MakeNetwork | None = None
@@ -52,7 +52,7 @@ class CloningConfig(TorchConfig):
     initial_log_std: Finite = 0.0
     """Logarithm of the standard deviations at first. Means nothing for choices."""
 
-    learning_rate: Rate = 3e-4
+    learning_rate: Annotated[Rate, COMMON] = 3e-4
     """Of Adam, for all networks. A schedule counts environment steps, of which there are none
     offline."""
 

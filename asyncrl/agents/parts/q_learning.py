@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from asyncrl.agents.parts.updater import (
     UpdatingAgent,
 )
 from asyncrl.core.agent import Act, PolicyContext
-from asyncrl.core.declared import Count, Positive, PositiveOrOff, Share, Widths
+from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
@@ -46,7 +46,7 @@ from asyncrl.core.types import Array, Columns
 class QConfig(TorchConfig, ABC):
     """Settings that DQN and its descendants share."""
 
-    hidden: Widths = (64, 64)
+    hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
 
     double: bool = True
@@ -62,7 +62,7 @@ class QConfig(TorchConfig, ABC):
     noisy_sigma: PositiveOrOff = 0.5
     """Noisy weights start with this spread, divided by the root of their layer's inputs."""
 
-    learning_rate: LearningRate = 2e-3
+    learning_rate: Annotated[LearningRate, COMMON] = 2e-3
     """Step size of Adam; only a schedule may come to 0."""
 
     adam_eps: Positive = 1e-8

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeVar, cast
+from typing import Annotated, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.torch_agent import learning_mode
 from asyncrl.core.agent import BatchKind
-from asyncrl.core.declared import Count, Natural, check_declared
+from asyncrl.core.declared import COMMON, Count, Natural, check_declared
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
@@ -165,11 +165,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class TorchConfig:
     """What does not depend on the algorithm; its config derives from this one."""
 
-    device: str = "auto"
+    device: Annotated[str, COMMON] = "auto"
     """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
     compute on a CPU."""
 
-    threads: Natural = 1
+    threads: Annotated[Natural, COMMON] = 1
     """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
     than one pays for large networks only, and takes cores from the actors."""
 
