@@ -56,12 +56,17 @@ def test_what_ends_it_is_told_and_nothing_is_left(tmp_path: Path) -> None:
 def test_it_does_not_outlive_the_one_that_started_it(tmp_path: Path) -> None:
     place = tmp_path / "words"
     code = f"""
-import os, sys, time
+import os, signal, time
 from pathlib import Path
 from tests.support import warm
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 with warm.listening(Path({str(tmp_path)!r})):
     with open({str(place)!r}, "wb") as out:
-        wait = "import time; print('ready', flush=True); time.sleep(600)"
+        wait = (
+            "import signal, time\\n"
+            "print('waits for', signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)\\n"
+            "time.sleep(600)"
+        )
         child = warm.fork("code", [wait], [out.fileno()] * 3)
     print(child.pid, flush=True)
     while not os.path.getsize({str(place)!r}):
@@ -76,4 +81,5 @@ with warm.listening(Path({str(tmp_path)!r})):
         timeout=DEADLINE_S,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+    assert place.read_text() == "waits for set()\n"
     wait_until(lambda: not psutil.pid_exists(int(done.stdout)), DEADLINE_S, "its end")

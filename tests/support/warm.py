@@ -304,6 +304,7 @@ class _Child(NamedTuple):
 def main(place: str, descriptor: str) -> int:
     """Load, then fork for as long as whoever started this process lives; in a child, do as told."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a launcher that starts it has some wait
     for module in _LOADED:
         importlib.import_module(module)
     gc.collect()
