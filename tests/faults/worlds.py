@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import re
-import signal
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ from typing import NoReturn
 
 from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array
+from benchmarks import deeds
 from tests.support.fakes import CountingBatch
 from tests.support.helpers import wait_until
 
@@ -41,10 +40,6 @@ class _Deadly(Exception):
         raise SystemExit("even that")
 
 
-def _stops() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def _raises(error: BaseException) -> NoReturn:
     raise error
 
@@ -55,9 +50,9 @@ FALLS: Mapping[str, Callable[[], object]] = {
     "exit 0": lambda: os._exit(0),
     "exit 3": lambda: os._exit(3),
     "sys.exit": lambda: sys.exit(0),
-    "sleep": lambda: threading.Event().wait(),
-    "holds the lock": lambda: re.match(r"(a+)+$", "a" * 60 + "b"),
-    "stopped": _stops,
+    "sleep": deeds.sleep,
+    "holds the lock": deeds.hold,
+    "stopped": deeds.stop,
     "plain": lambda: _raises(ValueError("the wheel\ncame off")),
     "two arguments": lambda: _raises(TwoArguments("the hub", "rust")),
     "base": lambda: _raises(KeyboardInterrupt("no one's")),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from asyncrl.core.launcher import Progress
+from benchmarks import deeds
 
 
 def returns(progress: Progress) -> None:
@@ -69,10 +70,7 @@ def eats_and_waits(_: Progress) -> None:
 
 def holds_the_gil(progress: Progress) -> None:
     progress.turn(0)
-    # A regular expression that backtracks for ages, inside one call.
-    import re  # noqa: PLC0415
-
-    re.match(r"(a+)+$", "a" * 60 + "b")
+    deeds.hold()
 
 
 def forever() -> None:
