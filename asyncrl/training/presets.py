@@ -9,11 +9,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from asyncrl.agents.awac import AWACConfig
+from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
 from asyncrl.agents.crossq import CrossQConfig
 from asyncrl.agents.discrete_sac import DiscreteSACConfig
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.impala import IMPALAConfig
+from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.agents.ppo import PPOConfig
@@ -21,11 +24,12 @@ from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import is_agent_config
+from asyncrl.core.agent import AgentConfig, is_agent_config
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
@@ -62,6 +66,16 @@ def appo() -> RunConfig:
         ),
         evaluate=EvaluationConfig(interval_opt_steps=5),
     )
+
+
+def awac() -> RunConfig:
+    """AWAC, offline: learns from `--data`, and better from actions that were better than usual."""
+    return _offline(AWACConfig())
+
+
+def bc() -> RunConfig:
+    """Behavioural cloning, offline: learns from `--data` to act as it was acted there."""
+    return _offline(BCConfig())
 
 
 def c51() -> RunConfig:
@@ -179,6 +193,21 @@ def dqn_atari() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
         trainer=AsyncTrainerConfig(batch_size=32),
         evaluate=EvaluationConfig(interval_opt_steps=10_000),
+    )
+
+
+def iql() -> RunConfig:
+    """IQL, offline: learns from `--data` without ever asking for actions that are not in there."""
+    return _offline(IQLConfig())
+
+
+def _offline(agent: AgentConfig) -> RunConfig:
+    return RunConfig(
+        mode="offline",
+        agent=agent,
+        trainer=AsyncTrainerConfig(batch_size=256),
+        evaluate=EvaluationConfig(interval_opt_steps=2000),
+        save=SaveConfig(replay=False),
     )
 
 
@@ -369,6 +398,8 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
     make.__name__.replace("_", "-"): make
     for make in (
         appo,
+        awac,
+        bc,
         c51,
         crossq,
         crossq_mujoco,
@@ -376,6 +407,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         dqn,
         dqn_atari,
         impala,
+        iql,
         iqn,
         ppo,
         r2d2,

@@ -340,4 +340,5 @@ def test_curves_are_drawn(tmp_path: Path):
 
 def test_every_preset_is_trained_on_something():
     trained = {case.preset or case.algorithm for case in CASES}
+    trained |= {case.algorithm for case in OFFLINE_CASES}
     assert set(preset_lines()) <= trained

@@ -66,11 +66,10 @@ def test_offline_run_learns_from_a_run_and_goes_on(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offline = tmp_path / "offline"
-    flags = ["--mode", "offline", "--data", run_dir / "checkpoints", "--max-opt-steps", 20]
+    flags = ["--data", run_dir / "checkpoints", "--max-opt-steps", 20]
     fewer = [flag for flag in FLAGS if flag not in {"--segment.length", "4"}]
     fewer = [flag for flag in fewer if flag not in {"--limiter.min-size", "64"}]
-    iql = "asyncrl.agents.iql:IQLConfig"
-    command("train", iql, *fewer, *flags, "--run-dir", offline)
+    command("train", "iql", *fewer, *flags, "--run-dir", offline)
     assert (summary(offline)["opt_steps"], summary(offline)["env_steps"]) == (20, 0)
     command("resume", offline, "--max-opt-steps", 25, "--quiet")
     assert summary(offline)["opt_steps"] == 25
@@ -87,6 +86,7 @@ def test_offline_run_learns_from_a_run_and_goes_on(
         ("dqn --mode sync --proxy.overflow=drop", "--proxy.overflow has no meaning"),
         ("dqn --mode offline --data x --limiter.min-size 9", "--limiter.min-size has no meaning"),
         ("dqn --mode offline", "mode=offline learns from data, and none is named"),
+        ("iql", "mode=offline learns from data, and none is named; set data"),
         ("dqn --data x", "--data has no meaning with --mode async; use --mode offline"),
         ("dqn --mode sync --limiter.samples-per-insert 0", "leaves open how often mode=sync"),
     ],
