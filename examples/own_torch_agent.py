@@ -35,7 +35,7 @@ from asyncrl import (
 )
 from asyncrl.agents.parts.exploration import Explorer
 from asyncrl.agents.parts.networks import NetworkInput, n_actions, observation_reader, q_network
-from asyncrl.agents.parts.torch_agent import learning_mode, pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import learning_mode, pick_device, seeded
 from asyncrl.core.types import Array, Columns
 
 
@@ -57,7 +57,6 @@ class QRDQNConfig:
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> QRAgent:
         """Make the learner's agent, on a GPU where there is one."""
-        use_threads(1)  # torch would take all cores from the actors
         return QRAgent(self, spec, context, pick_device("auto"))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> QRPolicy:

@@ -42,7 +42,7 @@ from asyncrl.agents.parts.cloning import (
 )
 from asyncrl.agents.parts.critics import ChoiceValues, make_action_values
 from asyncrl.agents.parts.networks import NetworkInput
-from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Positive
 from asyncrl.core.env import EnvSpec
@@ -59,7 +59,6 @@ class AWACConfig(WeightedCloningConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> AWACAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return AWACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> AWACPolicy:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.agents.parts.cloning import CloningAgent, CloningConfig, CloningPolicy
-from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
 
@@ -39,7 +39,6 @@ class BCConfig(CloningConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> BCAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return BCAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> BCPolicy:

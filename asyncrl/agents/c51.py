@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import Finite, Within
@@ -68,7 +68,6 @@ class C51Config(QConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> C51Agent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return C51Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> C51Policy:

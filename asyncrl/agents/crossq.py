@@ -49,7 +49,7 @@ from asyncrl.agents.parts.actor_critic import ActorCritic, Bounds, check_policy_
 from asyncrl.agents.parts.critics import EncodedCritics, SeparateCritics, make_critics
 from asyncrl.agents.parts.networks import Headed, NetworkInput, encoder_layers, n_features
 from asyncrl.agents.parts.schedules import LearningRate
-from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.sac import SquashedConfig, SquashedPolicy, sample_action
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Widths, Within
@@ -210,7 +210,6 @@ class CrossQConfig(SquashedConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> CrossQAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return CrossQAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> CrossQPolicy:

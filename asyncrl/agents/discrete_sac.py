@@ -50,7 +50,6 @@ from asyncrl.agents.parts.torch_agent import (
     flatten_pair,
     pick_device,
     seeded,
-    use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
@@ -132,7 +131,6 @@ class DiscreteSACConfig(TorchConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return DiscreteSACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACPolicy:

@@ -41,7 +41,7 @@ from torch.nn import functional
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput, n_actions, q_network
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
@@ -75,7 +75,6 @@ class DQNConfig(QConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return DQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:

@@ -56,7 +56,6 @@ from asyncrl.agents.parts.torch_agent import (
     learning_parameters,
     pick_device,
     seeded,
-    use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, Updater
@@ -158,7 +157,6 @@ class IMPALAConfig(TorchConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IMPALAAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return IMPALAAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IMPALAPolicy:

@@ -41,7 +41,7 @@ from asyncrl.agents.parts.cloning import (
 )
 from asyncrl.agents.parts.critics import make_action_values, make_state_value
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
-from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Positive, Within
 from asyncrl.core.env import EnvSpec
@@ -64,7 +64,6 @@ class IQLConfig(WeightedCloningConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return IQLAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQLPolicy:

@@ -45,7 +45,7 @@ from asyncrl.agents.parts.networks import (
     q_head,
 )
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, Positive, Widths
@@ -86,7 +86,6 @@ class IQNConfig(QConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return IQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQNPolicy:

@@ -65,7 +65,6 @@ from asyncrl.agents.parts.torch_agent import (
     learning_mode,
     pick_device,
     seeded,
-    use_threads,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import Descent, Updater
@@ -294,7 +293,6 @@ class PPOConfig(PPOSettings):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return PPOAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:

@@ -46,7 +46,7 @@ from asyncrl.agents.parts.networks import (
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
 from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
-from asyncrl.agents.parts.torch_agent import pick_device, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, Share, Widths
@@ -106,7 +106,6 @@ class R2D2Config(QConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> R2D2Agent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return R2D2Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> R2D2Policy:

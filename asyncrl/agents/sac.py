@@ -48,7 +48,7 @@ from asyncrl.agents.parts.actor_critic import (
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer
-from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.torch_config import Function
 from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
@@ -174,7 +174,6 @@ class SACConfig(SquashedConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return SACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> SACPolicy:

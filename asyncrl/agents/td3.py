@@ -48,7 +48,7 @@ from asyncrl.agents.parts.actor_critic import (
 from asyncrl.agents.parts.critics import make_critics
 from asyncrl.agents.parts.networks import MakeNetwork, NetworkInput
 from asyncrl.agents.parts.schedules import LearningRate, Rate, value_at
-from asyncrl.agents.parts.torch_agent import pick_device, seeded, use_threads
+from asyncrl.agents.parts.torch_agent import pick_device, seeded
 from asyncrl.agents.parts.updater import SlowCopy
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Count, NotNegative, Within
@@ -98,7 +98,6 @@ class TD3Config(ActorCriticConfig):
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> TD3Agent:
         """Make the learner's agent."""
-        use_threads(self.threads)
         return TD3Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TD3Policy:

@@ -10,7 +10,7 @@ import numpy as np
 from asyncrl.bench.load import Load, made_up_experience
 from asyncrl.bench.measure import Stage, side_by_side
 from asyncrl.bench.result import Quantity
-from asyncrl.core.agent import Agent
+from asyncrl.core.agent import Agent, build_agent
 from asyncrl.core.replay_buffer import ReplayBuffer, ReplayBufferConfig, TakesPriorities, in_batches
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import Array, Columns, IntArray
@@ -199,7 +199,7 @@ def learner_stage(load: Load, *, slices: int = 0) -> Stage:
     segments = max(1, min(64, load.capacity // workload.segment_length))
     message = made_up_experience(load.schema, load.spec, segments)
     buffer = filled(load.async_config().replay, load.schema, message)
-    agent = load.agent.build(load.spec, load.context)
+    agent = build_agent(load.agent, load.spec, load.context)
     turns = Turns(agent, buffer, workload.batch_size)
     quantity = Quantity(
         stage="learner",

@@ -12,6 +12,8 @@ runs all of it:
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol, SupportsFloat, runtime_checkable
@@ -89,9 +91,8 @@ class Agent(Policy, Protocol):
     def opt(self, batch: Columns) -> Mapping[str, SupportsFloat]:
         """Do one optimisation step on a batch of `ReplayBuffer.sample` and tell about it.
 
-        What is told is one number for each name, or nothing: `{}`. Torch computes with as many
-        threads as it likes unless the agent's config limits it in `build`; beside busy actors one
-        is the safe choice, see `agents/parts/torch_agent.py` `use_threads`.
+        What is told is one number for each name, or nothing: `{}`. Torch has one thread, unless
+        the agent's settings say otherwise, see `build_agent`.
 
         The values may be tensors still on their device: the trainer calls `float` on them only
         for the steps it records, so that the others never wait for the device.
@@ -212,6 +213,28 @@ class AgentConfig(Protocol):
         `Act.extras` holds them, all but `discounted_return`, which the step processor fills.
         """
         ...
+
+
+def build_agent(config: AgentConfig, spec: EnvSpec, context: PolicyContext) -> Agent:
+    """Make the learner's agent, and let torch, where it is loaded, compute with few threads.
+
+    They are as many as the settings have in `threads` (0 leaves it to torch), or, without such a
+    field, as many as `build` or OMP_NUM_THREADS sets, or one. Torch would take all cores for
+    itself, and one optimisation step beside busy actors then takes ten times as long.
+    """
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else None
+    agent = config.build(spec, context)
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return agent
+    threads = getattr(config, "threads", None)
+    if threads is None:
+        untouched = before in {None, torch.get_num_threads()}
+        threads = int(untouched and "OMP_NUM_THREADS" not in os.environ)
+    if threads:
+        torch.set_num_threads(threads)
+    return agent
 
 
 BatchKind = Literal["transitions", "sequences", "trajectories"]

@@ -26,7 +26,7 @@ from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
 from asyncrl.core.declared import Count
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -188,7 +188,7 @@ def build_offline_trainer(
         closing.callback(env.close)
         buffer = _load(data, config.replay, seed, agent, env.spec)
         trainer = OfflineTrainer(
-            agent.build(env.spec, config.context(env.n_envs)),
+            build_agent(agent, env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
             books=config,

@@ -13,7 +13,7 @@ from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
 from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
 from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
@@ -80,7 +80,7 @@ class RunPlan:
             n_actors=self._config.actors,
             n_envs=self._n_envs,
         )
-        return self._agent.build(self._spec, context)
+        return build_agent(self._agent, self._spec, context)
 
     def build_buffer(self) -> ReplayBuffer:
         """Allocate the replay buffer."""

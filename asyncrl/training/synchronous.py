@@ -13,7 +13,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext
+from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent
 from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -268,7 +268,7 @@ def build_sync_trainer(
         closing.callback(env.close)
         layout = Layout(agent, env.spec, config.replay, config.trainer.segment, make_processor)
         trainer = Trainer(
-            agent.build(env.spec, config.context(env.n_envs)),
+            build_agent(agent, env.spec, config.context(env.n_envs)),
             env,
             layout.replay.build(layout.schema, derive_seed(config.seed, Role.REPLAY)),
             config.trainer,

@@ -490,12 +490,6 @@ def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
-def use_threads(threads: int) -> None:
-    """Let torch compute with so many CPU threads in this process; 0 leaves it as it is."""
-    if threads:
-        torch.set_num_threads(threads)
-
-
 def _under(prefix: str, state: Params) -> dict[str, Array]:
     return {
         key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,8 +23,8 @@ from asyncrl.agents.parts.torch_agent import (
     learning_mode,
     pick_device,
     seeded,
-    use_threads,
 )
+from asyncrl.core.agent import PolicyContext, build_agent
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, ModelVersion, Params
@@ -462,17 +463,6 @@ def test_gradients_are_scaled_down_to_their_limit(
         torch.testing.assert_close(mine, factor * theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_threads_are_set_unless_0() -> None:
-    before = torch.get_num_threads()
-    try:
-        use_threads(2)
-        assert torch.get_num_threads() == 2
-        use_threads(0)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 class Counting(nn.Module):
     """Counts rows, the newest count being another tensor than the one before."""
 
@@ -506,3 +496,50 @@ def test_copy_of_a_network_is_given_its_buffers_also_those_that_were_replaced() 
             assert torch.equal(buffers[name], buffer)
             assert buffers[name] is not buffer
     assert all(map(torch.equal, before, target.parameters()))
+
+
+class Sets:
+    """Settings of an agent whose `build` lets torch have so many threads; None: says nothing."""
+
+    def __init__(self, threads: int | None) -> None:
+        self.n_threads = threads
+
+    def build(self, spec: object, context: object) -> object:
+        if self.n_threads is not None:
+            torch.set_num_threads(self.n_threads)
+        return object()
+
+
+class Declares(Sets):
+    """Settings that have a field for it."""
+
+    def __init__(self, threads: int, in_build: int | None = None) -> None:
+        super().__init__(in_build)
+        self.threads = threads
+
+
+@pytest.mark.parametrize(
+    ("config", "omp", "expected"),
+    [
+        (Sets(None), None, 1),
+        (Sets(None), "4", 3),
+        (Sets(2), None, 2),
+        (Declares(2), "4", 2),
+        (Declares(0), None, 3),
+        (Declares(1, in_build=2), None, 1),
+    ],
+    ids=["nobody", "environment", "build", "setting", "setting of 0", "setting before build"],
+)
+def test_torch_has_one_thread_unless_somebody_says_otherwise(
+    config: Any, omp: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if omp:
+        monkeypatch.setenv("OMP_NUM_THREADS", omp)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        build_agent(config, cast(Any, None), PolicyContext(seed=0))
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
