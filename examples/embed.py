@@ -32,12 +32,12 @@ def main(opt_steps: int = 2000) -> TrainResult:
     with trainer:  # starts everything; leaves nothing behind, however the loop ends
         for batch in trainer.batches():
             trainer.learn(batch)
-            if trainer.books.counts.opt_steps % 200:
+            if trainer.opt_steps % 200:
                 continue
             params = trainer.agent.model_info().params
             average = {n: 0.9 * average.get(n, value) + 0.1 * value for n, value in params.items()}
             moved = sum(float(np.square(params[n] - average[n]).sum()) for n in params) ** 0.5
-            print(f"{trainer.books.counts.opt_steps} steps, {moved:.3f} from the average")
+            print(f"{trainer.opt_steps} steps, {moved:.3f} from the average")
     return trainer.result()
 
 

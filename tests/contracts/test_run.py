@@ -100,7 +100,7 @@ def test_loop_may_end_when_it_likes(make: Make) -> None:
     with trainer:
         for batch in trainer.batches():
             trainer.learn(batch)
-            if trainer.books.counts.opt_steps == 4:
+            if trainer.opt_steps == 4:
                 break
     assert (trainer.result().opt_steps, trainer.result().stop_reason) == (4, "the loop ended")
 
