@@ -29,7 +29,7 @@ class EpisodeEvaluatorConfig:
     for evaluations in a process of their own: a policy in training would not go on as it was."""
 
     def __post_init__(self) -> None:
-        check_declared(self, "play")
+        check_declared(self, "evaluate.play")
 
 
 class EpisodeEvaluator:

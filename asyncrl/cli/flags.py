@@ -21,25 +21,15 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.declared import Hint, common
 from asyncrl.core.errors import ConfigError
-from asyncrl.training.run_config import ALSO_CALLED
+from asyncrl.training.run_config import ALSO_CALLED, RunConfig
 
 T = TypeVar("T")
 
-_GROUPS = {
-    "agent": "agent",
-    "evaluate": "evaluate",
-    "limiter": "limiter",
-    "play": "evaluate.play",
-    "proxy": "proxy",
-    "record": "record",
-    "replay": "replay",
-    "save": "save",
-    "segment": "segment",
-    "supervision": "supervision",
-    "trainer": "trainer",
-    "transport": "transport",
-}
-"""What settings begin with in errors -> what their flags begin with."""
+_RUN = RunConfig()
+_GROUPS = [
+    f.name for f in dataclasses.fields(_RUN) if dataclasses.is_dataclass(getattr(_RUN, f.name))
+]
+"""What settings of a run begin with, in errors as in flags."""
 
 _NO_FLAGS = (".network", "_network")
 """What settings end with that no flag can hold."""
@@ -66,7 +56,7 @@ _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 def as_flags(text: str) -> str:
     """Return the flags of the settings that a text names, as one to be added; "" if none is."""
     found = [
-        _GROUPS[group] + rest
+        group + rest
         for group, rest in _SETTING.findall(text)
         if not rest.endswith((".py", ".yaml", *_NO_FLAGS))
     ]

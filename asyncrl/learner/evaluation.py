@@ -54,8 +54,8 @@ class InlineEvaluation:
     def __init__(self, evaluator: Evaluator, policy: Policy) -> None:
         if getattr(evaluator, "stochastic", False):
             raise ConfigError(
-                "play.stochastic=True lets a policy act as in training, which the one in training "
-                "cannot do in between; evaluate in the background, or after training: asyncrl eval "
+                "evaluate.play.stochastic=True lets a policy act as in training, which the one in "
+                "training cannot do in between; evaluate in the background, or afterwards: asyncrl eval "
                 "--stochastic"
             )
         self._evaluator = evaluator
