@@ -55,8 +55,8 @@ class InlineEvaluation:
         if getattr(evaluator, "stochastic", False):
             raise ConfigError(
                 "evaluate.play.stochastic=True lets a policy act as in training, which the one in "
-                "training cannot do in between; evaluate in the background, or afterwards: asyncrl eval "
-                "--stochastic"
+                "training cannot do in between; evaluate in the background, or after training: "
+                "asyncrl eval --stochastic"
             )
         self._evaluator = evaluator
         self._policy = policy
