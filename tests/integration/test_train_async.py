@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import psutil
@@ -20,6 +20,7 @@ import pytest
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import Act
+from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env import EnvStep
 from asyncrl.core.errors import ActorFailed, ConfigError, NonFiniteModel
 from asyncrl.core.evaluator import Evaluation
@@ -145,6 +146,22 @@ def test_evaluation_in_the_background_scores_models_and_keeps_the_best(tmp_path:
     # That of step 100 is there as well unless the last one overtook it on its way to the disk.
     assert {path.name for path in tmp_path.iterdir()} >= {"best", "200"}
     assert max(scores) == 200, "the last model is evaluated too"
+
+
+def test_evaluation_on_demand_waits_for_the_process_that_evaluates() -> None:
+    class Asks(Callback):
+        scores: ClassVar[list[float | None]] = []
+
+        def step(self, trainer: Training) -> None:
+            if trainer.opt_steps == 7 and not self.scores:
+                self.scores.append(trainer.evaluate(timeout_s=60.0))
+
+    quiet = dataclasses.replace(config().evaluate, interval_opt_steps=0)
+    result, _ = run(
+        config(evaluate=quiet), callbacks=[Asks()], stop=MaxOptSteps(20) | MaxSeconds(120)
+    )
+    assert Asks.scores == [result.best_score]
+    assert (result.best_opt_steps, result.opt_steps) == (7, 20)
 
 
 def test_each_actor_can_have_a_config_of_its_own() -> None:

@@ -872,6 +872,35 @@ def test_evaluation_that_never_ends_holds_nobody_up() -> None:
     assert result.last_score is None
 
 
+def test_evaluation_on_demand_waits_for_the_one_before_and_for_its_own_score() -> None:
+    run = Run(1.0, 2.0, slow=True, evaluate_interval_opt_steps=2)
+    run.turn(2)
+    run.turn(1)
+    original = run.site.take
+
+    def take() -> list[Scored]:
+        run.now_s += 1.0
+        if run.site.busy and run.now_s > 103.0:
+            run.site.answer()
+        return original()
+
+    run.site.take = take  # type: ignore[method-assign]
+    assert run.books.evaluate(30.0) == 2.0
+    assert run.site.requested == [2, 3]
+    assert run.books.evaluate(30.0) == 2.0, "of the same model"
+    assert run.site.requested == [2, 3]
+
+
+def test_evaluation_on_demand_that_takes_too_long_is_recorded_all_the_same() -> None:
+    run = Run(5.0, slow=True)
+    run.turn(2)
+    assert run.books.evaluate(0.0) is None
+    run.site.answer()
+    run.turn(1)
+    assert run.recorded("eval_reward") == [5.0]
+    assert run.finish().best_opt_steps == 2
+
+
 @pytest.mark.parametrize("how", ["urgent", "failed"])
 def test_urgent_end_evaluates_nothing(how: str) -> None:
     run = Run(evaluate_interval_opt_steps=4)
