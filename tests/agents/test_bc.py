@@ -8,16 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
-from asyncrl.agents.iql import IQLConfig
-from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.core.agent import PolicyContext, evaluation_mode
+from asyncrl.core.agent import evaluation_mode
 from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from tests.agents.cloning import (
     CHOICES,
@@ -25,11 +19,9 @@ from tests.agents.cloning import (
     CONTINUOUS,
     LEARNING_RATE,
     LOG_STD,
-    Linear,
     batch_of,
     check_moves,
     linear_actor,
-    linear_value,
     log_prob,
     randomize,
     slope,
@@ -155,63 +147,3 @@ def test_several_choices_at_once_and_fields_are_learned() -> None:
     assert last < 0.3
     with evaluation_mode(agent):
         assert (agent.act(obs).action == action).mean() > 0.9
-
-
-def test_learning_rate_follows_its_schedule() -> None:
-    schedule = Schedule(points=((0, LEARNING_RATE), (100, 0.0)))
-    agent = replace(CONFIG, learning_rate=schedule).build(CHOICES, CONTEXT)
-    agent.env_steps = 100
-    before = weight_of(agent.actor.network)
-    agent.opt(batch_of(CHOICES))
-    np.testing.assert_array_equal(weight_of(agent.actor.network), before)
-    agent.env_steps = 0
-    agent.opt(batch_of(CHOICES))
-    assert (weight_of(agent.actor.network) != before).any()
-
-
-@pytest.mark.parametrize("make", [BCConfig, AWACConfig, IQLConfig])
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_gradients_of_each_network_are_cut_to_their_largest_norm(make: Any, spec: EnvSpec) -> None:
-    def norms(max_grad_norm: float) -> list[float]:
-        agent = make(device="cpu", hidden=(8,), max_grad_norm=max_grad_norm).build(spec, CONTEXT)
-        agent.opt(batch_of(spec))
-        networks = [
-            agent.parts[name] for name in ("model", "critics", "value") if name in agent.parts
-        ]
-        of = [[param.grad for param in network.parameters()] for network in networks]
-        return [float(nn.utils.get_total_norm(gradients)) for gradients in of]
-
-    free = norms(0.0)
-    limit = min(free) / 2
-    assert norms(limit) == pytest.approx([limit] * len(free), rel=1e-3)
-    assert norms(2 * max(free)) == pytest.approx(free)
-
-
-def test_network_of_ones_own_must_answer_with_an_output_for_each_choice() -> None:
-    config = replace(CONFIG, actor_network=linear_value)
-    with pytest.raises(ConfigError, match=r"actor_network .*\(2, 4\), got \(2, 1\)"):
-        config.build(CHOICES, CONTEXT)
-    assert isinstance(CONFIG.build(CHOICES, PolicyContext(seed=1)).actor.network, Linear)
-
-
-def test_bfloat16_learns_much_the_same() -> None:
-    losses = []
-    for precision in ("float32", "bfloat16"):
-        agent = BCConfig(hidden=(32,), device="cpu", precision=precision).build(CONTINUOUS, CONTEXT)
-        losses.append([float(agent.opt(batch_of(CONTINUOUS))["loss"]) for _ in range(10)])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
-    plain, recorded = (
-        BCConfig(hidden=(32,), device="cuda", accelerate=how).build(spec, CONTEXT)
-        for how in ("off", "graphs")
-    )
-    for _ in range(8):
-        told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
-        for name, value in told.items():
-            assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)

@@ -159,14 +159,6 @@ def test_cases_by_hand_tell_double_from_single() -> None:
     assert cross_entropy(True, 0, 0.3, 0.9) != pytest.approx(cross_entropy(False, 0, 0.3, 0.9))
 
 
-def test_loss_is_weighted_row_by_row() -> None:
-    batch = transitions([0, 1, 1], [0.3, -0.5, 0.4], [0.9, 0.9, 0.0])
-    weight = np.array([0.5, 1.0, 0.1], np.float32)
-    agent = table_agent()
-    loss = float(agent.opt(batch | {"weight": weight})["loss"])
-    assert loss == pytest.approx(float((weight * agent.priorities()).mean()), rel=1e-5)
-
-
 def test_only_the_action_taken_is_learned() -> None:
     agent = table_agent(learning_rate=0.1)
     agent.opt(transitions([1], [0.5], [0.0]))
@@ -225,9 +217,6 @@ def test_setting_that_cannot_work_is_refused(changes: dict[str, Any], words: str
 def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
     with pytest.raises(ConfigError, match=r"shape \(2, 102\) or \(2, 2, 51\), got \(2, 6\)"):
         C51Config(network=logits_table, device="cpu").build(TWO_STATES, CONTEXT)
-    continuous = EnvSpec(TWO_STATES.observation, TWO_STATES.observation)
-    with pytest.raises(ConfigError, match=r"C51 chooses among .* use SAC"):
-        C51Config(device="cpu").build(continuous, CONTEXT)
 
 
 def test_distribution_is_learned_and_not_just_its_mean() -> None:

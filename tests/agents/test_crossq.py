@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from asyncrl.agents.crossq import BatchRenorm, CrossQAgent, CrossQConfig, in_training_mode
 from asyncrl.core.agent import evaluation_mode
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array, Columns
 from tests.agents.cloning import LEARNING_RATE
 from tests.agents.squashed import arrays_of, check_step, drawn_noise, randomize, sampled, scaled
@@ -410,16 +409,6 @@ def test_critics_are_normalised_by_running_numbers_where_the_policy_climbs_them(
     assert float(agent.state()["model/0.batches"][0]) == 2
 
 
-def test_weights_of_rows_weigh_their_errors() -> None:
-    losses = []
-    for weight in (1.0, 0.25):
-        agent = small().build(SPEC, CONTEXT)
-        batch = batch_of(weight=np.full(32, weight, np.float32))
-        losses.append(float(agent.opt(batch)["critic_loss"]))
-    assert losses[1] == pytest.approx(0.25 * losses[0], rel=1e-5)
-    assert agent.priorities().shape == (32,)
-
-
 def test_learns_a_bandit_between_asymmetric_bounds() -> None:
     """Of varied observations: normalisation by a batch of two distinct ones learns poorly."""
     spec = spec_with(box([-1.0], [5.0]), (1,))
@@ -441,36 +430,6 @@ def test_learns_a_bandit_between_asymmetric_bounds() -> None:
 
 # --- networks ------------------------------------------------------------------------------------
 
-CAMERA = BoxSpec((3, 40, 40), "uint8", np.zeros((3, 40, 40)), np.full((3, 40, 40), 255))
-JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-@pytest.mark.parametrize(
-    "observation",
-    [CAMERA, JOINTS, PackedSpec((("camera", CAMERA), ("joints", JOINTS)))],
-    ids=["images", "float64", "dict"],
-)
-def test_observations_and_actions_of_any_kind(
-    observation: BoxSpec | PackedSpec, shape: tuple[int, ...]
-) -> None:
-    action = BoxSpec(shape, "float64", np.full(shape, -0.1), np.full(shape, 0.7))
-    agent = small().build(EnvSpec(observation, action), CONTEXT)
-    random = np.random.default_rng(0)
-
-    def rows(spec: BoxSpec) -> Array:
-        return random.integers(0, 255, (8, *spec.shape)).astype(spec.dtype)
-
-    if isinstance(observation, PackedSpec):
-        obs = observation.pack({name: rows(field) for name, field in observation.fields})
-    else:
-        obs = rows(observation)
-    acted = agent.act(obs).action
-    assert (acted.shape, acted.dtype) == ((8, *shape), np.float64)
-    assert ((acted >= action.low) & (acted <= action.high)).all()
-    record = agent.opt(batch_of(8, obs=obs, next_obs=obs, action=acted))
-    assert all(math.isfinite(float(value)) for value in record.values())
-
 
 @pytest.mark.parametrize("critic", [OwnCritic, NormalizingCritic])
 def test_own_networks_learn_and_travel(critic: Any) -> None:
@@ -486,11 +445,6 @@ def test_own_networks_learn_and_travel(critic: Any) -> None:
 # --- what cannot work ----------------------------------------------------------------------------
 
 
-def test_discrete_actions_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"CrossQ .*4 discrete ones; use DQN"):
-        small().build(spec_with(DiscreteSpec(4)), CONTEXT)
-
-
 def test_bfloat16_learns_much_the_same() -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
@@ -498,15 +452,3 @@ def test_bfloat16_learns_much_the_same() -> None:
         losses.append([float(agent.opt(batch_of())["critic_loss"]) for _ in range(10)])
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
     assert losses[0] != losses[1]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_recorded_updates_are_the_same_on_a_gpu() -> None:
-    agents = [
-        small(device="cuda", accelerate=how).build(SPEC, CONTEXT) for how in ("off", "graphs")
-    ]
-    for _ in range(8):
-        plain, recorded = (agent.opt(batch_of()) for agent in agents)
-        for name, value in plain.items():
-            assert float(recorded[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)

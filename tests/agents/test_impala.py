@@ -348,17 +348,10 @@ def test_advantages_are_normalised_over_transitions() -> None:
     assert told["policy_loss"] == pytest.approx(naive.losses()["policy_loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"clip_c": 2.0}, r"agent\.clip_c must be no larger than agent\.clip_rho=1\.0, got 2\.0"),
-        ({"accelerate": "graphs"}, r"agent\.accelerate=graphs wants batches of one shape"),
-        ({"accelerate": "compile"}, r"agent\.accelerate=compile wants batches of one shape"),
-    ],
-)
-def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_clips_that_contradict_each_other_are_refused() -> None:
+    words = r"agent\.clip_c must be no larger than agent\.clip_rho=1\.0, got 2\.0"
     with pytest.raises(ConfigError, match=words):
-        IMPALAConfig(**settings)
+        IMPALAConfig(clip_c=2.0)
 
 
 SEVERAL = PackedSpec(

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from asyncrl.agents.iql import IQLAgent, IQLConfig
-from asyncrl.core.env import BoxSpec, EnvSpec
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array, Columns
 from tests.agents.bandit import mixed_data, value_of
 from tests.agents.cloning import (
@@ -120,28 +118,6 @@ def test_each_network_goes_down_its_own_loss_alone(spec: EnvSpec) -> None:
         check_moves(before, after, slope(loss, before))
 
 
-@every_spec
-def test_slow_critics_follow_by_tau(spec: EnvSpec) -> None:
-    agent = random_agent(spec)
-    before = critics_of(agent.parts["targets"])
-    agent.opt(batch_of(spec))
-    fast, slow = critics_of(agent.critics), critics_of(agent.parts["targets"])
-    for was, now, towards in zip(before, slow, fast, strict=True):
-        np.testing.assert_allclose(now, 0.9 * was + 0.1 * towards, rtol=1e-5, atol=1e-6)
-
-
-@every_spec
-def test_weights_of_replay_weigh_values_and_critics(spec: EnvSpec) -> None:
-    batch = batch_of(spec)
-    once = {name: column[:1] for name, column in batch.items()}
-    first = random_agent(spec).opt({**once, "weight": np.ones(1, np.float32)})
-    alone = np.zeros(5, np.float32)
-    alone[0] = 5.0
-    weighted = random_agent(spec).opt({**batch, "weight": alone})
-    for name in ("value_loss", "critic_loss"):
-        assert float(weighted[name]) == pytest.approx(float(first[name]), rel=1e-4)
-
-
 def test_value_of_a_state_is_the_expectile_of_its_actions() -> None:
     """By hand: of two actions worth 0 and 1, equally frequent, V is the expectile itself."""
     config = replace(CONFIG, expectile=0.9, learning_rate=1e-2, tau=1.0)
@@ -173,42 +149,3 @@ def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, Any]) -> No
     learned = value_of(agent, spec)
     assert behaviour < 0.55
     assert learned > 0.85, "the best action is worth 1"
-
-
-def test_several_choices_at_once_are_refused() -> None:
-    low = np.zeros(2, np.int64)
-    spec = EnvSpec(CHOICES.observation, BoxSpec((2,), "int64", low, low + 2, categorical=True))
-    with pytest.raises(ConfigError, match=r"IQL values one choice.*BC"):
-        IQLConfig(device="cpu").build(spec, CONTEXT)
-
-
-@pytest.mark.parametrize("name", ["critic_network", "value_network"])
-def test_networks_of_ones_own_are_checked(name: str) -> None:
-    wrong: dict[str, Any] = {name: linear_value if name == "critic_network" else linear_actor}
-    with pytest.raises(ConfigError, match=rf"agent\.{name} must answer"):
-        replace(CONFIG, **wrong).build(CHOICES, CONTEXT)
-
-
-def test_bfloat16_learns_much_the_same() -> None:
-    losses = []
-    for precision in ("float32", "bfloat16"):
-        agent = IQLConfig(hidden=(32,), device="cpu", precision=precision).build(
-            CONTINUOUS, CONTEXT
-        )
-        losses.append([float(agent.opt(batch_of(CONTINUOUS))["critic_loss"]) for _ in range(10)])
-    np.testing.assert_allclose(losses[1], losses[0], rtol=0.2)
-    assert losses[0] != losses[1]
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_recorded_updates_are_the_same_on_a_gpu(spec: EnvSpec) -> None:
-    plain, recorded = (
-        IQLConfig(hidden=(32,), device="cuda", accelerate=how).build(spec, CONTEXT)
-        for how in ("off", "graphs")
-    )
-    for _ in range(8):
-        told, same = plain.opt(batch_of(spec)), recorded.opt(batch_of(spec))
-        for name, value in told.items():
-            assert float(same[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-5)

@@ -130,13 +130,6 @@ def test_loss_and_priorities_of_a_batch_are_those_of_the_paper(double: bool) -> 
     assert agent.priorities() == pytest.approx(expected, rel=1e-4)
 
 
-def test_loss_is_weighted_row_by_row() -> None:
-    weight = np.random.default_rng(1).random(8).astype(np.float32)
-    agent = small_agent()
-    loss = float(agent.opt(random_batch() | {"weight": weight})["loss"])
-    assert loss == pytest.approx(float((weight * agent.priorities()).mean()), rel=1e-4)
-
-
 def test_each_optimisation_step_draws_fractions() -> None:
     agent = dataclasses.replace(SMALL, learning_rate=1e-12, tau=0.0).build(TWO_STATES, CONTEXT)
     losses = {float(agent.opt(random_batch())["loss"]) for _ in range(3)}
@@ -205,9 +198,6 @@ def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
         IQNConfig(network=lambda _: nn.Unflatten(1, (1, 2)), device="cpu").build(
             TWO_STATES, CONTEXT
         )
-    continuous = EnvSpec(TWO_STATES.observation, TWO_STATES.observation)
-    with pytest.raises(ConfigError, match=r"IQN chooses among .* use SAC"):
-        IQNConfig(device="cpu").build(continuous, CONTEXT)
 
 
 def test_quantiles_are_learned_and_not_just_their_mean() -> None:

@@ -31,7 +31,7 @@ from asyncrl.agents.ppo import (
     value_errors,
 )
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
@@ -468,48 +468,6 @@ def test_nothing_is_stored_in_evaluation() -> None:
     assert agent.env_steps == 0
 
 
-CHOICES = BoxSpec((2,), "int64", np.array([1, 0]), np.array([2, 4]), True)
-IMAGES = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))
-
-
-JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
-FIELDS = PackedSpec((("camera", IMAGES), ("joints", JOINTS)))
-
-
-@pytest.mark.parametrize("observation", [IMAGES, JOINTS, FIELDS], ids=["images", "double", "dict"])
-@pytest.mark.parametrize("changes", [{}, *MEMORIES[1:2]], ids=["apart", "gru"])
-def test_observations_of_any_kind_and_several_choices_are_learned_from(
-    observation: BoxSpec | PackedSpec, changes: dict[str, Any]
-) -> None:
-    agent = agent_for(spec=EnvSpec(observation, CHOICES), normalize_obs=True, **changes)
-    random = np.random.default_rng(0)
-
-    def rows(spec: BoxSpec) -> Array:
-        return random.integers(0, 256, (3, 5, *spec.shape)).astype(spec.dtype)
-
-    if isinstance(observation, PackedSpec):
-        obs = observation.pack({name: rows(field) for name, field in observation.fields})
-    else:
-        obs = rows(observation)
-    acts = [agent.act(obs[:, t]) for t in range(4)]
-    extras = {n: np.stack([a.extras[n] for a in acts], axis=1) for n in acts[0].extras}
-    before = weights(agent)
-    agent.opt(
-        {
-            "obs": obs,
-            "action": np.stack([act.action for act in acts], axis=1),
-            "reward": random.normal(size=(3, 4)).astype(np.float32),
-            "discount": np.full((3, 4), 0.9, np.float32),
-            "mask": np.ones((3, 4), bool),
-            "log_prob": extras["log_prob"],
-            **{name: column[:, 0] for name, column in extras.items() if name == "memory"},
-        }
-    )
-    after = weights(agent)
-    assert np.isfinite(after).all()
-    assert not np.array_equal(before, after)
-
-
 class Doubled(nn.Module):
     """Features of a user's own."""
 
@@ -537,19 +495,6 @@ def flat_answer(_: EnvSpec) -> nn.Module:
 def test_torso_with_another_answer_than_features_is_refused() -> None:
     with pytest.raises(ConfigError, match="network must answer 2 observations"):
         agent_for(network=flat_answer)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"accelerate": "graphs"}, "set it to off"),
-        ({"accelerate": "compile"}, "set it to off"),
-        ({"clip": Schedule.linear(0.2, 0.0, 100)}, "clip at 100"),
-    ],
-)
-def test_setting_that_cannot_work_is_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        PPOConfig(**settings)
 
 
 def test_batches_of_another_replay_are_refused_with_advice() -> None:

@@ -406,26 +406,6 @@ def test_own_encoder_of_a_wrong_shape_is_refused() -> None:
         small(network=make_wrong).build_policy(SPEC, CONTEXT)
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((), "int64"), ((2, 3), "uint8"), ((1, 40, 40), "uint8")]
-)
-@pytest.mark.parametrize("more", [{}, {"encoder_hidden": ()}, {"precision": "bfloat16"}])
-def test_observations_of_any_shape_are_learnt_from(
-    shape: tuple[int, ...], dtype: str, more: dict[str, Any]
-) -> None:
-    config = small(burn_in=2, **more)
-    agent = config.build(spec_with(shape, dtype), CONTEXT)
-    batch = sequences(config, n=4, length=3)
-    lead = batch["obs"].shape[:2]
-    # A number goes to the network as it is, where a large one saturates all units.
-    most = 255 if dtype == "uint8" else 5
-    batch["obs"] = np.random.default_rng(0).integers(0, most, (*lead, *shape)).astype(dtype)
-    assert agent.act(batch["obs"][:, 0]).action.shape == (4,)
-    agent.opt(batch)
-    assert gradient_of(agent).isfinite().all()
-    assert all(p.grad is not None and p.grad.any() for p in agent.net.core.parameters())
-
-
 def test_noisy_heads_and_no_duel() -> None:
     config = small(noisy=True, exploration=None, dueling=False, burn_in=1)
     agent = config.build(SPEC, CONTEXT)
@@ -447,18 +427,6 @@ def test_target_is_copied_at_intervals_if_asked_for() -> None:
 
 
 # --- what cannot work ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["compile", "graphs"])
-def test_acceleration_is_refused(how: Any) -> None:
-    with pytest.raises(ConfigError, match=f"agent.accelerate='{how}' .*set it to off"):
-        R2D2Config(accelerate=how)
-
-
-def test_continuous_actions_are_refused() -> None:
-    box = BoxSpec((1,), "float32", np.zeros(1), np.ones(1))
-    with pytest.raises(ConfigError, match=r"R2D2 chooses among .*use SAC"):
-        small().build_policy(EnvSpec(SPEC.observation, box), CONTEXT)
 
 
 def test_batches_of_other_replays_are_refused() -> None:

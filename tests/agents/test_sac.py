@@ -20,7 +20,7 @@ from asyncrl.agents.parts.torch_config import pick_matmul
 from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy, sample_action
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
@@ -175,14 +175,6 @@ def test_rounding_never_leads_out_of_odd_bounds() -> None:
         assert ((action >= odd.low) & (action <= odd.high)).all()
 
 
-def test_actions_have_the_shape_and_dtype_of_the_space() -> None:
-    action = BoxSpec((2, 3), "float16", np.full((2, 3), -2, "float16"), np.ones((2, 3), "float16"))
-    agent = SMALL.build(spec_with(action), CONTEXT)
-    acted = agent.act(observations(5)).action
-    assert (acted.shape, acted.dtype) == ((5, 2, 3), np.float16)
-    assert torch.isfinite(agent.opt(batch_of(5, action=acted))["critic_loss"])
-
-
 def test_sampled_actions_spread_as_the_actor_says() -> None:
     policy = policy_that_outputs(0.3, 0.0, math.log(0.5), -5.0)
     action = policy.act(observations(20_000)).action
@@ -217,47 +209,6 @@ def test_steps_of_the_whole_run_count_and_evaluation_does_not() -> None:
     params = policy.model_info().params
     policy.sync_model(ModelInfo(version=ModelVersion(1), params=params, env_steps=10))
     assert (policy.act(observations(4)).action == LOW).all()
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((), "int64"), ((3,), "float32"), ((2, 3), "uint8"), ((3,), "float64")]
-)
-def test_observations_of_any_shape_are_learnt_from(shape: tuple[int, ...], dtype: str) -> None:
-    agent = SMALL.build(spec_with(box(LOW, HIGH), shape, dtype), CONTEXT)
-    obs = np.random.default_rng(0).integers(0, 255, (8, *shape)).astype(dtype)
-    assert agent.act(obs).action.shape == (8, 2)
-    assert torch.isfinite(agent.opt(batch_of(8, obs=obs, next_obs=obs))["critic_loss"])
-
-
-CAMERA = BoxSpec((3, 40, 40), "uint8", np.zeros((3, 40, 40)), np.full((3, 40, 40), 255))
-JOINTS = BoxSpec((4,), "float64", np.full(4, -np.inf), np.full(4, np.inf))
-
-
-@pytest.mark.parametrize("shape", [(), (2, 3)])
-@pytest.mark.parametrize(
-    "observation",
-    [CAMERA, PackedSpec((("camera", CAMERA), ("joints", JOINTS)))],
-    ids=["images", "dict"],
-)
-def test_images_and_fields_are_learnt_from(
-    observation: BoxSpec | PackedSpec, shape: tuple[int, ...]
-) -> None:
-    action = BoxSpec(shape, "float64", np.full(shape, -0.1), np.full(shape, 0.7))
-    agent = SMALL.build(EnvSpec(observation, action), CONTEXT)
-    random = np.random.default_rng(0)
-
-    def rows(spec: BoxSpec) -> Array:
-        return random.integers(0, 255, (8, *spec.shape)).astype(spec.dtype)
-
-    if isinstance(observation, PackedSpec):
-        obs = observation.pack({name: rows(field) for name, field in observation.fields})
-    else:
-        obs = rows(observation)
-    acted = agent.act(obs).action
-    assert (acted.shape, acted.dtype) == ((8, *shape), np.float64)
-    assert ((acted >= action.low) & (acted <= action.high)).all()
-    record = agent.opt(batch_of(8, obs=obs, next_obs=obs, action=acted))
-    assert all(math.isfinite(value) for value in record.values())
 
 
 # --- learning ------------------------------------------------------------------------------------
@@ -425,29 +376,6 @@ def test_fixed_alpha_stays() -> None:
     assert [agent.opt(batch_of())["alpha"].item() for _ in range(3)] == pytest.approx([0.2] * 3)
 
 
-def test_slow_critics_follow_by_tau() -> None:
-    agent = small(tau=0.25).build(SPEC, CONTEXT)
-    before = [p.clone() for p in agent.targets.parameters()]
-    agent.opt(batch_of())
-    moved = zip(before, agent.targets.parameters(), agent.critics.parameters(), strict=True)
-    for old, slow, fast in moved:
-        torch.testing.assert_close(slow, old + 0.25 * (fast - old))
-        assert not torch.equal(slow, old)
-
-
-def test_gradients_are_cut_to_their_largest_norm() -> None:
-    def norms(max_grad_norm: float) -> list[float]:
-        agent = small(max_grad_norm=max_grad_norm).build(SPEC, CONTEXT)
-        agent.opt(batch_of())
-        of = [[p.grad for p in module.parameters()] for module in (agent.model, agent.critics)]
-        return [float(nn.utils.get_total_norm(grads)) for grads in of]
-
-    free = norms(0.0)
-    limit = min(free) / 2
-    assert norms(limit) == pytest.approx([limit, limit], rel=1e-3)
-    assert norms(2 * max(free)) == pytest.approx(free)
-
-
 def test_slow_critics_take_buffers_too() -> None:
     agent = small(critic_network=NormalizingCritic).build(SPEC, CONTEXT)
     agent.opt(batch_of())
@@ -598,22 +526,6 @@ def test_own_networks_learn_nothing_from_being_checked() -> None:
     assert len(norms) == 3
     for norm in norms:
         assert norm.num_batches_tracked == 0
-
-
-def make_wrong_actor(spec: EnvSpec) -> nn.Module:
-    return MLP(spec.observation.shape[0], (4,), 3)
-
-
-class WrongCritic(OwnCritic):
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        return super().forward(obs, action).expand(-1, 2)
-
-
-def test_own_networks_of_a_wrong_shape_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"agent.actor_network .*\(2, 4\), got \(2, 3\)"):
-        small(actor_network=make_wrong_actor).build_policy(SPEC, CONTEXT)
-    with pytest.raises(ConfigError, match=r"critic_network .*\(2, 1\) or \(2,\), got \(2, 2\)"):
-        small(critic_network=WrongCritic).build(SPEC, CONTEXT)
 
 
 def test_only_the_actor_network_is_published() -> None:

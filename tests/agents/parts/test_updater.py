@@ -98,39 +98,6 @@ def test_priorities_are_the_errors_of_the_newest_batch(config: Config) -> None:
         assert agent.priorities().dtype == np.float32
 
 
-@both
-def test_weights_of_one_change_nothing(config: Config) -> None:
-    plain, weighted = build(config), build(config)
-    for seed in range(3):
-        batch = batch_for(config, seed)
-        plain.opt(batch)
-        weighted.opt(batch | {"weight": np.ones(ROWS, np.float32)})
-    assert parameters(weighted) == pytest.approx(parameters(plain), abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [(DQN, "loss"), (dataclasses.replace(SAC, n_critics=1), "critic_loss")],
-    ids=["dqn", "sac"],
-)
-def test_loss_is_weighted_row_by_row(config: Config, name: str) -> None:
-    batch = batch_for(config)
-    weight = np.random.default_rng(1).random(ROWS).astype(np.float32)
-    agent = build(config)
-    loss = float(agent.opt(batch | {"weight": weight})[name])
-    assert loss == pytest.approx(float((weight * agent.priorities() ** 2).mean()), rel=1e-4)
-
-
-@both
-@pytest.mark.parametrize("normalize_obs", [False, True])
-def test_bfloat16_stays_close_to_float32(config: Config, normalize_obs: bool) -> None:
-    exact, told = learned(config, normalize_obs=normalize_obs)
-    rounded, told_rounded = learned(config, normalize_obs=normalize_obs, precision="bfloat16")
-    assert not np.array_equal(rounded, exact)
-    assert rounded == pytest.approx(exact, abs=0.02)
-    assert told_rounded == pytest.approx(told, rel=0.1, abs=0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @both

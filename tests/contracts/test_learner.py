@@ -1,0 +1,302 @@
+"""What every algorithm does with batches, gradients, rates and networks of a user's own.
+
+The cases are those of `test_agent`, whose contract they keep; an algorithm's own file has its
+equations.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
+from asyncrl.core.errors import ConfigError
+from asyncrl.core.types import Columns
+from tests.contracts.test_agent import CASES, WITH_NETWORKS, Case, batch_for, observations
+
+KINDS = {type(case.config): name for name, case in reversed(WITH_NETWORKS.items())}
+"""Each algorithm by its first case, which has the fewest settings."""
+
+FIRST = {name: WITH_NETWORKS[name] for name in reversed(KINDS.values())}
+VALUED = {name: case for name, case in FIRST.items() if name not in {"ppo", "impala", "bc"}}
+FOLLOWED = {name: case for name, case in FIRST.items() if hasattr(case.config, "tau")}
+
+MORE = FIRST | {n: CASES[n] for n in ("dqn-noisy", "iqn-noisy", "ppo-lstm", "impala-gru")}
+
+every_algorithm = pytest.mark.parametrize("case", FIRST.values(), ids=FIRST)
+every_valued = pytest.mark.parametrize("case", VALUED.values(), ids=VALUED)
+
+
+def changed(case: Case, **settings: Any) -> Case:
+    """Return the same case with other settings, and a policy that moves in every step."""
+    if hasattr(case.config, "policy_interval_opt_steps"):
+        settings["policy_interval_opt_steps"] = 1
+    return Case(replace(case.config, **settings), case.spec)  # type: ignore[type-var]
+
+
+def networks(agent: Any, *, slow: bool = False) -> dict[str, nn.Module]:
+    """Return what learns, by its name in the agent's state, or the slow copies."""
+    found = {name: part for name, part in agent.parts.items() if isinstance(part, nn.Module)}
+    kind = ("target", "slow")
+    return {n: m for n, m in found.items() if n.startswith(kind) is slow and n != "value_norm"}
+
+
+def parameters(agent: Any) -> torch.Tensor:
+    """Return a copy of all that learns, in one row."""
+    modules = networks(agent).values()
+    return torch.cat([p.detach().flatten() for m in modules for p in m.parameters()]).clone()
+
+
+def told(agent: Any, batch: Columns) -> dict[str, float]:
+    return {name: float(value) for name, value in agent.opt(batch).items()}
+
+
+def losses(case: Case, batch: Columns) -> np.ndarray:
+    """Return what a new agent loses on a batch, of values: all that weights of rows weigh."""
+    numbers = told(case.build(), {name: column.copy() for name, column in batch.items()})
+    of_values = numbers.keys() & {"loss", "critic_loss", "value_loss"}
+    return np.array([numbers[name] for name in sorted(of_values)])
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+ROUNDED = {name: case for name, case in MORE.items() if name != "crossq"}
+"""What normalises by batches goes astray sooner: its own file has a test of its critics."""
+
+
+@pytest.mark.parametrize("case", ROUNDED.values(), ids=ROUNDED)
+def test_bfloat16_learns_much_the_same(case: Case) -> None:
+    exact, rounded = case.build(), changed(case, precision="bfloat16").build()
+    for number in range(6):
+        right, found = (told(agent, batch_for(case, number)) for agent in (exact, rounded))
+        assert found == pytest.approx(right, rel=0.1, abs=0.05)
+    assert not torch.equal(parameters(exact), parameters(rounded))
+    torch.testing.assert_close(parameters(exact), parameters(rounded), rtol=0, atol=0.02)
+
+
+@every_valued
+def test_weights_weigh_the_errors_of_their_rows(case: Case) -> None:
+    batch = batch_for(case, 0)
+    rows = len(batch["reward"])
+    some = np.random.default_rng(1).random(rows).astype(np.float32)
+    some[3] = 0.0
+    weighted = {**batch, "weight": some}
+    whole = losses(case, batch)
+    np.testing.assert_allclose(
+        losses(case, {**batch, "weight": np.ones(rows, np.float32)}), whole, rtol=1e-5
+    )
+    the_others = {**batch, "weight": 1.0 - some}
+    both = losses(case, weighted) + losses(case, the_others)
+    np.testing.assert_allclose(both, whole, rtol=1e-4)
+    reward = batch["reward"].copy()
+    reward[3] += 10.0
+    np.testing.assert_allclose(
+        losses(case, {**weighted, "reward": reward}), losses(case, weighted), rtol=1e-5
+    )
+    assert (losses(case, {**the_others, "reward": reward}) != losses(case, the_others)).any()
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", FOLLOWED.values(), ids=FOLLOWED)
+def test_slow_copies_follow_by_tau(case: Case) -> None:
+    agent: Any = changed(case, tau=0.25).build()
+    slow, fast = networks(agent, slow=True), networks(agent)
+    of = {"target": "model", "slow_actor": "model", "targets": "critics", "slow_critics": "critics"}
+    assert slow
+    for number in range(2):
+        before = {name: [p.clone() for p in part.parameters()] for name, part in slow.items()}
+        agent.opt(batch_for(case, number))
+        for name, part in slow.items():
+            moved = zip(before[name], part.parameters(), fast[of[name]].parameters(), strict=True)
+            for old, new, ahead in moved:
+                torch.testing.assert_close(new, old + 0.25 * (ahead - old))
+        assert any(
+            not torch.equal(p, q)
+            for name, part in slow.items()
+            for p, q in zip(before[name], part.parameters(), strict=True)
+        )
+
+
+CUT = {name: case for name, case in FIRST.items() if hasattr(case.config, "max_grad_norm")}
+
+
+@pytest.mark.parametrize("case", CUT.values(), ids=CUT)
+def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> None:
+    once = {"epochs": 1, "minibatches": 1} if hasattr(case.config, "epochs") else {}
+
+    def norms(max_grad_norm: float) -> list[float]:
+        agent = changed(case, max_grad_norm=max_grad_norm, **once).build()
+        agent.opt(batch_for(case, 0))
+        of = [[p.grad for p in module.parameters()] for module in networks(agent).values()]
+        return [float(nn.utils.get_total_norm([g for g in some if g is not None])) for some in of]
+
+    free = norms(0.0)
+    limit = min(free) / 2
+    assert norms(limit) == pytest.approx([limit] * len(free), rel=1e-3)
+    assert norms(2 * max(free)) == pytest.approx(free)
+
+
+@every_algorithm
+def test_learning_rates_follow_the_env_steps_of_the_run(case: Case) -> None:
+    names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
+    rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
+    agent: Any = changed(case, **rates).build()
+    for env_steps, moves in ((0, True), (100, False), (50, True)):
+        agent.env_steps = env_steps
+        before = {name: [p.clone() for p in m.parameters()] for name, m in networks(agent).items()}
+        agent.opt(batch_for(case, 0))
+        for name, module in networks(agent).items():
+            pairs = zip(before[name], module.parameters(), strict=True)
+            assert any(not torch.equal(p, q) for p, q in pairs) is moves
+
+
+# --- spaces -------------------------------------------------------------------------------------
+
+
+def box(shape: tuple[int, ...], dtype: str, low: float, high: float) -> BoxSpec:
+    return BoxSpec(shape, dtype, np.full(shape, low, dtype), np.full(shape, high, dtype))
+
+
+CAMERA = box((3, 40, 40), "uint8", 0, 255)
+JOINTS = box((4,), "float64", -np.inf, np.inf)
+OBSERVATIONS: dict[str, BoxSpec | PackedSpec] = {
+    "one whole number": box((), "int64", 0, 255),
+    "bytes": box((2, 3), "uint8", 0, 255),
+    "doubles": JOINTS,
+    "planes": box((4, 10, 10), "bool", 0, 1),
+    "images": CAMERA,
+    "fields": PackedSpec((("camera", CAMERA), ("joints", JOINTS))),
+}
+ACTIONS: dict[str, BoxSpec | DiscreteSpec] = {
+    "one choice": DiscreteSpec(3),
+    "choices": BoxSpec((2,), "int64", np.array([0, 1]), np.array([1, 3]), categorical=True),
+    "one quantity": box((), "float64", -0.1, 0.7),
+    "quantities": box((2, 3), "float16", -0.1, 0.7),
+    "without bounds": BoxSpec(
+        (2,), "float32", np.array([0, -np.inf], "float32"), np.array([1, np.inf], "float32")
+    ),
+}
+
+
+@pytest.mark.parametrize("of", OBSERVATIONS.values(), ids=OBSERVATIONS)
+@pytest.mark.parametrize("case", MORE.values(), ids=MORE)
+def test_observations_of_any_kind_are_learned_from(case: Case, of: BoxSpec | PackedSpec) -> None:
+    elsewhere = changed(Case(case.config, EnvSpec(of, case.spec.action)))
+    agent: Any = elsewhere.build()
+    before = {name: copy.deepcopy(module.state_dict()) for name, module in networks(agent).items()}
+    for number in range(3):
+        assert np.isfinite(list(told(agent, batch_for(elsewhere, number)).values())).all()
+    assert parameters(agent).isfinite().all()
+    for name, module in networks(agent).items():
+        still = [k for k, p in module.named_parameters() if torch.equal(p, before[name][k])]
+        assert not still
+
+
+_CHOOSES = dict.fromkeys(("one quantity", "quantities", "without bounds"), "continuous.*use SAC")
+_CHOOSES["choices"] = "several choices at once.*use PPO"
+_SCALES = {
+    "one choice": "3 discrete ones; use DQN",
+    "choices": "float dtype.*several choices at once; use PPO",
+    "without bounds": "must be finite and apart.*give the environment's action space bounds",
+}
+_VALUES = {"choices": "values one choice.*BC"}
+REFUSALS = {
+    **dict.fromkeys(("dqn", "c51", "rainbow", "iqn", "r2d2", "discrete-sac"), _CHOOSES),
+    **dict.fromkeys(("sac", "crossq", "td3"), _SCALES),
+    **dict.fromkeys(("awac", "iql"), _VALUES),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_actions_of_any_kind_are_chosen_or_refused_with_advice(name: str, kind: str) -> None:
+    action = ACTIONS[kind]
+    case = Case(FIRST[name].config, EnvSpec(FIRST[name].spec.observation, action))
+    if words := REFUSALS.get(name, {}).get(kind):
+        with pytest.raises(ConfigError, match=words):
+            case.build()
+        if name not in {"awac", "iql"}:  # what acts values nothing
+            with pytest.raises(ConfigError, match=words):
+                case.build_policy()
+        return
+    agent = case.build()
+    assert agent.act(observations()).action.dtype == action.dtype
+    # Actions were held against their bounds where the batches come from.
+    assert np.isfinite(list(told(agent, batch_for(case, 0)).values())).all()
+
+
+# --- networks of a user's own -------------------------------------------------------------------
+
+
+class Sevenfold(nn.Module):
+    """Answers with seven numbers, whatever it is asked."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        super().__init__()
+        self.linear = nn.Linear(spec.observation.shape[0], 7)
+
+    def forward(self, obs: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(obs)
+        return out
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "wanted"),
+    [
+        ("dqn", "network", "(2, 4)"),
+        ("sac", "actor_network", "(2, 4)"),
+        ("sac", "critic_network", "(2, 1) or (2,)"),
+        ("td3", "actor_network", "(2, 2)"),
+        ("crossq", "actor_network", "(2, 4)"),
+        ("discrete-sac", "actor_network", "(2, 4)"),
+        ("discrete-sac", "critic_network", "(2, 4)"),
+        ("bc", "actor_network", "(2, 4)"),
+        ("awac", "critic_network", "(2, 4)"),
+        ("iql", "critic_network", "(2, 1) or (2,)"),
+        ("iql", "value_network", "(2, 1)"),
+    ],
+)
+def test_networks_of_a_wrong_shape_are_refused(name: str, network: str, wanted: str) -> None:
+    case = changed(FIRST[name], **{network: Sevenfold})
+    said = rf"agent\.{network} must .*{re.escape(wanted)}, got \(2, 7\)"
+    for build in (case.build, case.build_policy) if network == "actor_network" else (case.build,):
+        with pytest.raises(ConfigError, match=said):
+            build()
+
+
+# --- acceleration -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["compile", "graphs"])
+@pytest.mark.parametrize("name", ["ppo", "impala", "r2d2"])
+def test_those_whose_batches_differ_refuse_to_be_accelerated(name: str, how: str) -> None:
+    with pytest.raises(ConfigError, match=rf"agent\.accelerate='?{how}'? .*(to|it) off"):
+        changed(FIRST[name], accelerate=how)
+
+
+RECORDED = ("td3", "crossq", "bc", "bc-normalized", "awac", "awac-normalized", "iql")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_updates_are_those_of_eager_ones(name: str) -> None:
+    case = CASES[name]
+    plain, recorded = (
+        Case(replace(case.config, device="cuda", accelerate=how), case.spec).build()  # type: ignore[type-var]
+        for how in ("off", "graphs")
+    )
+    for number in range(8):
+        right, found = (told(agent, batch_for(case, number)) for agent in (plain, recorded))
+        assert found == pytest.approx(right, rel=1e-3, abs=1e-5)
