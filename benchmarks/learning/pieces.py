@@ -16,6 +16,7 @@ from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
 from benchmarks.learning.tasks import CASES, DUELS, OURS, PEERS, TASKS, Case, Duel, absent, missing
 from benchmarks.learning.training import settings_of
+from benchmarks.peers.apart import python_of
 
 _SLACK_S = 600.0
 """For imports, for building, and for evaluating in the end."""
@@ -143,9 +144,8 @@ def _of_duel(duel: Duel, side: str, seed: int) -> Piece:
         )
     else:
         settings = partial(dict, env=task.env, env_steps=duel.env_steps)
-        python = str(ROOT / ".peers" / side / "bin" / "python")
         arguments = [f"score-{duel.algorithm}", "--env", task.env, "--env-steps", duel.env_steps]
-        command = _command(python, f"peers.{side}", [*arguments, "--seed", seed])
+        command = _command(str(python_of(side)), f"peers.{side}", [*arguments, "--seed", seed])
     return Piece(
         name=duel.name,
         mode=side,

@@ -15,8 +15,8 @@ from asyncrl.agents.parts.exploration import EpsilonLadder
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig
-from benchmarks.common import ROOT
 from benchmarks.learning.networks import shallow
+from benchmarks.peers.apart import python_of
 
 _ENVIRONMENTS = "benchmarks.learning.environments"
 
@@ -326,7 +326,7 @@ def absent(duel: Duel, side: str) -> str:
     """Say why a side cannot take part here; nothing if it can."""
     if side == OURS:
         return missing(duel)
-    return "" if (ROOT / ".peers" / side / "bin" / "python").exists() else f"no .peers/{side}"
+    return "" if python_of(side).exists() else f"no .peers/{side}"
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:

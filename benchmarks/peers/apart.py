@@ -31,6 +31,11 @@ _TIDY_S = 3.0
 _LOOK_S = 0.02
 
 
+def python_of(venv: str = "") -> Path:
+    """Return the interpreter of an environment below .peers, be it there or not; else our own."""
+    return ROOT / ".peers" / venv / "bin" / "python" if venv else Path(sys.executable)
+
+
 @contextlib.contextmanager
 def started(
     command: Sequence[str], directory: Path, out: IO[bytes], err: IO[bytes]

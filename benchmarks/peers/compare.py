@@ -16,7 +16,6 @@ import argparse
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from typing import Any
 
 from asyncrl.bench.result import machine
 from benchmarks.common import PAGE, RESULTS, ROOT, commit, fingerprint, note, positive, publish
-from benchmarks.peers.apart import end_in_order, run_apart
+from benchmarks.peers.apart import end_in_order, python_of, run_apart
 from benchmarks.peers.interface import STAGES
 from benchmarks.peers.results import (
     MARKS,
@@ -61,11 +60,6 @@ class Side:
 
     files: str = ""
     """Its scripts, as a pattern; all that begin as the one above by default."""
-
-    @property
-    def python(self) -> Path:
-        """Return its interpreter, whether it is there or not."""
-        return ROOT / ".peers" / self.venv / "bin" / "python" if self.venv else Path(sys.executable)
 
     def sources(self) -> list[Path]:
         """Return its scripts."""
@@ -155,7 +149,7 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
     """Run the side's script once."""
     seconds = plan.limit_s(quantity)
     script = f"benchmarks.peers.{SIDES[side].script}"
-    command = [str(SIDES[side].python), "-m", script, quantity.stage]
+    command = [str(python_of(SIDES[side].venv)), "-m", script, quantity.stage]
     command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(number)]
     command += ["--settings", plan.settings(side, quantity)]
     load, began = os.getloadavg()[0], time.monotonic()
@@ -201,7 +195,7 @@ def arguments() -> argparse.Namespace:
 def make_plan(args: argparse.Namespace) -> Plan:
     """Return the plan for the sides whose virtual environments are there."""
     wanted = SIDES if args.peers is None else (OURS, *args.peers)
-    there = tuple(side for side in SIDES if side in wanted and SIDES[side].python.exists())
+    there = tuple(side for side in SIDES if side in wanted and python_of(SIDES[side].venv).exists())
     for side in wanted:
         if side not in there:
             note(f"without {side}: benchmarks/peers/make_venv.sh {SIDES[side].venv} installs it")

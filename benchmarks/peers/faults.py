@@ -13,7 +13,6 @@ import contextlib
 import fnmatch
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PAGE, RESULTS, ROOT, note, provenance, publish, write_json
-from benchmarks.peers.apart import end_in_order, started
+from benchmarks.common import PAGE, RESULTS, note, provenance, publish, write_json
+from benchmarks.peers.apart import end_in_order, python_of, started
 from benchmarks.peers.faults_verdict import ACTORS, Seen, Strength, judge
 from benchmarks.peers.faulty import Run
 
@@ -68,11 +67,6 @@ class Side:
 
     hang_patience_s: float = PATIENCE_S
     """How long to wait for an end of a hang under its defaults."""
-
-    @property
-    def python(self) -> Path:
-        """Return its interpreter, whether it is there or not."""
-        return ROOT / ".peers" / self.venv / "bin" / "python" if self.venv else Path(sys.executable)
 
     @property
     def framework(self) -> str:
@@ -144,7 +138,14 @@ class Cell:
         """Return what runs it."""
         side = SIDES[self.side]
         module = f"{__spec__.parent}.{side.script}"
-        command = [str(side.python), "-m", module, str(directory), self.fault, *side.arguments]
+        command = [
+            str(python_of(side.venv)),
+            "-m",
+            module,
+            str(directory),
+            self.fault,
+            *side.arguments,
+        ]
         return [*command, "--careful"] if self.careful else command
 
 
@@ -363,7 +364,7 @@ def main() -> None:
     end_in_order()
     path = given.results / "peers.json"
     for cell in [] if given.table else chosen(given.only):
-        if not SIDES[cell.side].python.exists():
+        if not python_of(SIDES[cell.side].venv).exists():
             note(f"{cell.name}: benchmarks/peers/make_venv.sh {SIDES[cell.side].venv} is missing")
         elif given.again or cell.name not in load(path):
             measure(cell, path)
