@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.common import RESULTS, ROOT, insert
 from benchmarks.deeds import CAUSE
 from benchmarks.peers import faults
-from benchmarks.peers.faults import MARKS, SIDES, Cell, Side, cells, chosen, load, render, run_cell
+from benchmarks.peers.faults import SIDES, Cell, Side, cells, chosen, run_cell
 from benchmarks.peers.faults_verdict import Seen, Strength, judge
 from benchmarks.peers.faulty import Beat, Run
 
@@ -115,11 +114,6 @@ def test_the_cause_may_be_in_the_error_or_on_the_screen(
 ) -> None:
     notes = [{**ERROR, "message": message}]
     assert judge(replace(CALM, ended=True, notes=notes, said=said))["cause"] == cause
-
-
-def test_what_was_kept_makes_the_page_as_it_is() -> None:
-    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert insert(page, render(load(RESULTS / "chaos" / "peers.json")), MARKS) == page
 
 
 def test_cells_are_chosen_by_name_or_by_what_they_are_below() -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common import ROOT, insert
+from benchmarks.common import ROOT
 from benchmarks.peers.apart import run_apart
 from benchmarks.peers.compare import SIDES, Plan, settled, still_valid
 from benchmarks.peers.interface import STAGES
 from benchmarks.peers.plot import draw
 from benchmarks.peers.results import (
     LABELS,
-    MARKS,
     OURS,
     Measurement,
     Quantity,
@@ -168,11 +167,6 @@ def test_every_side_has_its_script_and_a_label():
         assert set(side.stages) <= set(STAGES)
         if side.venv:
             assert (ROOT / "benchmarks/peers/requirements" / f"{side.venv}.txt").exists()
-
-
-def test_the_readme_has_a_place_for_the_table():
-    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert "a table" in insert(page, "a table", MARKS)
 
 
 def test_the_picture_has_a_bar_for_each_side():

@@ -11,15 +11,12 @@ import pytest
 import torch
 
 from benchmarks.common import (
-    PAGE,
     PEER_VENV,
-    RESULTS,
     ROOT,
     Comparison,
     compare,
     in_turns,
     insert,
-    publish,
     run_peer,
 )
 from benchmarks.make_table import MARKS, render
@@ -109,19 +106,6 @@ def test_the_table_replaces_the_one_before():
     assert page.startswith("above")
     assert page.endswith("below")
     assert insert(page, render([result]), MARKS) == page
-
-
-def test_a_page_without_marks_is_refused():
-    with pytest.raises(ValueError, match="needs the two lines"):
-        insert(f"{MARKS[1]} {MARKS[0]}", "table", MARKS)
-
-
-def test_kept_results_make_the_page_as_it_is(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(PAGE.read_text())
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    publish(page, render([result for result in results if "comparisons" in result]), MARKS)
-    assert page.read_text() == PAGE.read_text()
 
 
 def test_a_peer_that_fails_is_named_with_its_error():

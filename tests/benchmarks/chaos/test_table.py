@@ -13,7 +13,6 @@ from asyncrl.bench.result import machine
 from benchmarks.chaos.finding import Finding, not_run
 from benchmarks.chaos.table import MARKS, newest, render, write_table
 from benchmarks.chaos.targets import TARGETS
-from benchmarks.common import ROOT
 
 
 def result(entry: str, size: str, date: str, *findings: Finding) -> dict[str, Any]:
@@ -90,8 +89,3 @@ def test_table_goes_between_its_marks(tmp_path: Path) -> None:
     assert written.endswith(f"{MARKS[1]}\nafter")
     assert "| 7 |" in written
     assert "of before" not in written
-
-
-def test_the_page_has_the_marks() -> None:
-    page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert page.index(MARKS[0]) < page.index(MARKS[1])
