@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import re
 from pathlib import Path
 
@@ -65,3 +67,16 @@ def test_links_within_the_page_lead_somewhere() -> None:
     )
     anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
     assert set(re.findall(r"\]\(#([^)]*)\)", README)) <= anchors
+
+
+def test_stations_of_a_transition_are_where_they_are_said_to_be() -> None:
+    walk = README.partition("## Follow one transition")[2].partition("\n## ")[0]
+    stations = re.findall(r"`([\w/]+)\.py`\s+`([\w.]+)`", walk)
+    assert len(stations) > 8
+    for path, name in stations:
+        module = importlib.import_module("asyncrl." + path.replace("/", "."))
+        names = [name] if hasattr(module, name.partition(".")[0]) else []
+        methods = {m for cls in vars(module).values() if isinstance(cls, type) for m in vars(cls)}
+        assert names or name in methods, f"{path}.py has no {name}"
+        if names:
+            assert operator.attrgetter(name)(module)

@@ -19,7 +19,8 @@ and H the entropy of a policy:
     J   = mean of min(r * A, clip(r, 1 - eps, 1 + eps) * A), no less than c * A where A < 0
     L   = - J + value_weight * mean of (V(s) - y)^2 - entropy_weight * mean of H(pi(.|s))
 
-eps is `clip`, c is `dual_clip`. A and y are computed in `parts/policy_gradient.py`.
+eps is `clip`, c is `dual_clip`. A and y are put together below, of `gae` and `vtrace` in
+`parts/policy_gradient.py`.
 
 What differs on purpose:
     Values are computed by the learner, when a batch arrives, and not by the actors. With V-trace,

@@ -1,4 +1,4 @@
-"""x."""
+"""What scores a policy: the contract, and the score with its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is this machine, is this environment fit for training?
+"""Is this machine, this environment, this agent fit for training?
 
 Must not know: the command line, bench. Open first: `environment.py`.
 """

@@ -1,4 +1,4 @@
-"""Learning from what actors send: sample, learn, publish. Knows no sockets and no processes.
+"""Learning from what actors send: sample, learn, publish. Starts and stops actors.
 
 actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a thread of its own)
                                               │ sample

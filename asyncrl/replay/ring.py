@@ -1,4 +1,4 @@
-"""What all replays share: a ring of whole segments, and a list of the rows that may be sampled.
+"""A ring of whole segments, and a list of its rows that may be sampled, more than once each.
 
 Stores each observation once, and of stacks of frames each frame. Draws nothing.
 """

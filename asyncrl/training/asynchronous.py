@@ -1,4 +1,6 @@
-"""Wires the parts of an asynchronous run together: the one place that knows them all.
+"""Wires the learner's side of an asynchronous run: transport, replay, trainer, actors' processes.
+
+`plan.py` has checked that all of it fits together; `actor/process.py` wires an actor.
 
 `train_async` is the one-call form. `build_async_trainer` does the same and leaves the call of
 `train` to the caller, who may look at the parts or replace some.

@@ -22,7 +22,7 @@ from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from tests.support.helpers import wait_until
 
-DEADLINE_S = 5.0
+DEADLINE_S = 30.0
 KILLED, TERMINATED, RAISED = -9, -15, 1
 
 

@@ -1,4 +1,6 @@
-"""A network that tells, of each observation, what to draw an action from and what will come of it.
+"""What PPO and IMPALA share: network, policy, trajectories, estimates of advantages, minibatches.
+
+The network tells, of each observation, what to draw an action from, and its value:
 
 observations ── torso ──┬── [memory] ──┬── outputs of an action head
               (or two)  │              └── value

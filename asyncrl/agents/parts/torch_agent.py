@@ -218,13 +218,13 @@ class TorchPolicy:
         model: What acts. Its parameters and buffers are what the learner sends to actors.
         device: Where it computes: an actor's policy on a CPU.
         version: The newest model's number, which the run gives it. A subclass that learns may count
-            its `opt` here, for what it does in every n-th one; nothing else reads it.
+            its `opt` here, for what it does in every n-th one; it is saved with its state.
         env_steps: Environment steps of the whole run, as far as is known here: those that the
             newest model came with, or its own if these are more. Schedules count in them.
 
-    The model is always in evaluation mode, whether `act` explores or not: what layers such as
-    batch normalisation or dropout make of an observation depends on nothing else then, changes
-    nothing, and is the same wherever it is computed.
+    Outside of `learning_mode` the model is in evaluation mode, whether `act` explores or not: what
+    layers such as batch normalisation or dropout make of an observation depends on nothing else
+    then, changes nothing, and is the same wherever it is computed.
 
     A subclass's `act` computes with `self.model` on `self.device`, and adds the rows that it has
     acted on to `self.env_steps` while `self.training`, if it has schedules.
