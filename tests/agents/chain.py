@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
+import torch
 
 from asyncrl.actor.step_processor import OneStep
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -62,3 +66,11 @@ def chain_replay(
     replay = config.build(schema, seed=1)
     assert replay.push(columns, np.full(10, 2)) == 10
     return replay
+
+
+def check_chain(agent: Any, abs: float) -> None:  # noqa: A002  # as `approx` calls it
+    """Check that an agent knows the values of the chain, and goes right wherever it is."""
+    with torch.no_grad():
+        q = agent.model(torch.eye(5)).numpy()
+    assert q == pytest.approx(CHAIN_Q, abs=abs)
+    assert agent.train(False).act(np.eye(5, dtype=np.float32)).action.tolist() == [1] * 5

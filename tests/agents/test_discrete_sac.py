@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from asyncrl.agents.discrete_sac import DiscreteSACAgent, DiscreteSACConfig, DiscreteSACPolicy
-from asyncrl.agents.parts.networks import MLP
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import ModelInfo
 from asyncrl.core.types import Array, Columns, ModelVersion
 from asyncrl.envs.gym import EnvConfig
@@ -344,14 +342,3 @@ def test_own_networks_learn_and_travel() -> None:
     assert set(policy.model_info().params) == set(Own(SPEC).state_dict())
     for slow, fast in zip(agent.targets.buffers(), agent.critics.buffers(), strict=True):
         assert torch.equal(slow, fast)
-
-
-def test_critics_that_are_one_and_the_same_are_refused() -> None:
-    one = Own(SPEC)
-    with pytest.raises(ConfigError, match=r"agent\.critic_network is called 2 times and must make"):
-        small(critic_network=lambda _: one).build(SPEC, CONTEXT)
-
-
-def test_only_the_actor_network_is_published() -> None:
-    info = small().build(SPEC, CONTEXT).model_info()
-    assert set(info.params) == set(MLP(2, (16,), 3).state_dict())

@@ -425,12 +425,9 @@ def test_network_of_another_shape_is_refused() -> None:
         config.build(CHOICES, CONTEXT)
 
 
-def test_batches_of_other_replays_are_refused() -> None:
-    agent, batch = linear_agent(), batch_of()
-    with pytest.raises(ConfigError, match=r"no \['log_prob', 'mask'\]; use TrajectoryQueueConfig"):
-        agent.opt({name: c for name, c in batch.items() if name not in {"log_prob", "mask"}})
+def test_batches_with_memories_of_all_rows_are_refused() -> None:
     config = IMPALAConfig(hidden=(8,), memory="gru", device="cpu")
-    rows = with_memory(config, batch)
+    rows = with_memory(config, batch_of())
     rows["memory"] = np.repeat(rows["memory"][:, None], 6, axis=1)
     with pytest.raises(ConfigError, match=r"set replay\.start_columns"):
         config.build(CHOICES, CONTEXT).opt(rows)

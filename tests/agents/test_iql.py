@@ -12,7 +12,6 @@ import pytest
 from asyncrl.agents.iql import IQLAgent, IQLConfig
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.types import Array, Columns
-from tests.agents.bandit import mixed_data, value_of
 from tests.agents.cloning import (
     CHOICES,
     CONTEXT,
@@ -134,18 +133,3 @@ def test_value_of_a_state_is_the_expectile_of_its_actions() -> None:
         agent.opt(batch)
     # 0.9 * (1 - V) = 0.1 * V
     assert weight_of(agent.value)[0, 0] == pytest.approx(0.9, abs=0.01)
-
-
-@every_spec
-@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
-def test_beats_who_it_learns_from(spec: EnvSpec, settings: dict[str, Any]) -> None:
-    agent = IQLConfig(
-        hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
-    ).build(spec, CONTEXT)
-    data = mixed_data(spec)
-    for batch in data:
-        agent.opt(batch)
-    behaviour = np.mean([np.mean(batch["reward"]) for batch in data])
-    learned = value_of(agent, spec)
-    assert behaviour < 0.55
-    assert learned > 0.85, "the best action is worth 1"

@@ -497,11 +497,7 @@ def test_torso_with_another_answer_than_features_is_refused() -> None:
         agent_for(network=flat_answer)
 
 
-def test_batches_of_another_replay_are_refused_with_advice() -> None:
-    agent = agent_for()
-    batch = batch_for(agent)
-    with pytest.raises(ConfigError, match="TrajectoryQueueConfig"):
-        agent.opt({name: column for name, column in batch.items() if name != "mask"})
+def test_batches_with_memories_of_all_rows_are_refused() -> None:
     agent = agent_for(memory="gru")
     batch = batch_for(agent)
     with pytest.raises(ConfigError, match="start_columns"):

@@ -394,31 +394,6 @@ def test_loss_of_the_actor_leaves_no_gradient_in_the_critics() -> None:
     assert all(not torch.equal(p, q) for p, q in zip(before, agent.model.parameters(), strict=True))
 
 
-def test_learns_a_bandit_between_asymmetric_bounds() -> None:
-    spec = spec_with(box([-1.0], [5.0]), (1,))
-    rate = 3e-3
-    config = SACConfig(
-        hidden=(32, 32),
-        alpha=0.01,
-        actor_learning_rate=rate,
-        critic_learning_rate=rate,
-        device="cpu",
-    )
-    agent = config.build(spec, CONTEXT)
-    random = np.random.default_rng(0)
-    for _ in range(600):
-        obs = random.choice([-1.0, 1.0], (128, 1)).astype(np.float32)
-        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
-        best = 3.0 + obs[:, 0]  # 2 or 4
-        reward = -((action[:, 0] - best) ** 2)
-        nothing = np.zeros(128, np.float32)
-        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
-        agent.opt({**columns, "discount": nothing})
-    with evaluation_mode(agent):
-        action = agent.act(np.array([[-1.0], [1.0]], np.float32)).action
-    np.testing.assert_allclose(action, [[2.0], [4.0]], atol=0.25)
-
-
 # --- networks ------------------------------------------------------------------------------------
 
 
@@ -509,12 +484,6 @@ def test_critics_may_find_out_how_many_inputs_they_have() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_critics_that_are_one_and_the_same_are_refused() -> None:
-    one = OwnCritic(SPEC)
-    with pytest.raises(ConfigError, match=r"agent\.critic_network is called 2 times and must make"):
-        small(critic_network=lambda _: one).build(SPEC, CONTEXT)
-
-
 def make_normalizing_actor(_: EnvSpec) -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4))
 
@@ -526,11 +495,6 @@ def test_own_networks_learn_nothing_from_being_checked() -> None:
     assert len(norms) == 3
     for norm in norms:
         assert norm.num_batches_tracked == 0
-
-
-def test_only_the_actor_network_is_published() -> None:
-    info = SMALL.build(SPEC, CONTEXT).model_info()
-    assert set(info.params) == set(MLP(3, (16, 16), 4).state_dict())
 
 
 @pytest.mark.parametrize("width", [16, 256])

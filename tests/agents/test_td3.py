@@ -307,25 +307,6 @@ def test_loss_of_the_policy_is_told_in_each_step() -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_learns_a_bandit_between_asymmetric_bounds() -> None:
-    spec = spec_with(box([-1.0], [5.0]), (1,))
-    rate = 3e-3
-    config = small(hidden=(32, 32), actor_learning_rate=rate, critic_learning_rate=rate)
-    agent = config.build(spec, CONTEXT)
-    random = np.random.default_rng(0)
-    for _ in range(600):
-        obs = random.choice([-1.0, 1.0], (128, 1)).astype(np.float32)
-        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
-        best = 3.0 + obs[:, 0]  # 2 or 4
-        reward = -((action[:, 0] - best) ** 2)
-        nothing = np.zeros(128, np.float32)
-        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
-        agent.opt({**columns, "discount": nothing})
-    with evaluation_mode(agent):
-        acted = agent.act(np.array([[-1.0], [1.0]], np.float32)).action
-    np.testing.assert_allclose(acted, [[2.0], [4.0]], atol=0.25)
-
-
 def learns_pendulum(agent: AgentConfig) -> Any:
     """Train a few thousand steps with two actors until an evaluation is far above chance."""
     config = AsyncConfig(

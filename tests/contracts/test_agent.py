@@ -43,6 +43,7 @@ from asyncrl.core.agent import (
     Policy,
     PolicyContext,
     ReusesMemory,
+    TellsPriorities,
     evaluation_mode,
     forget,
 )
@@ -54,6 +55,7 @@ from asyncrl.doctor.agent import Subject, examine_agent
 from tests.support.fakes import ConstantConfig
 
 OBSERVATION = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
+IMAGES = BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255))
 CHOICES = EnvSpec(OBSERVATION, DiscreteSpec(4))
 CONTINUOUS = EnvSpec(
     OBSERVATION,
@@ -162,7 +164,7 @@ IN_PARTS = {
     name: case
     for name, case in CASES.items()
     if isinstance(case.config, TorchConfig) and case.config.can_accumulate
-}
+} | {"dqn-images": Case(_DQN, EnvSpec(IMAGES, CHOICES.action))}
 
 every_agent = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_exploring_agent = pytest.mark.parametrize("case", EXPLORING.values(), ids=EXPLORING)
@@ -301,9 +303,14 @@ def test_batches_in_parts_teach_what_whole_ones_do(
     whole, parts = case.build(), replace(case, config=config).build()
     for seed in range(3):
         batch = batch_for(case, seed)
+        if isinstance(whole, TellsPriorities):
+            weight = np.random.default_rng(seed).random(len(batch["reward"]), np.float32)
+            batch = {**batch, "weight": weight}
         expected = {name: float(value) for name, value in whole.opt(batch).items()}
         told = {name: float(value) for name, value in parts.opt(batch).items()}
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-5)
+        if isinstance(whole, TellsPriorities) and isinstance(parts, TellsPriorities):
+            assert parts.priorities() == pytest.approx(whole.priorities(), rel=1e-4, abs=1e-5)
     expected_state = whole.state()
     for name, value in parts.state().items():
         np.testing.assert_allclose(value, expected_state[name], rtol=2e-3, atol=2e-5, err_msg=name)

@@ -16,10 +16,17 @@ import pytest
 import torch
 from torch import nn
 
+from asyncrl.agents.awac import AWACConfig
+from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.sac import SACConfig
+from asyncrl.agents.td3 import TD3Config
+from asyncrl.core.agent import LearnsFrom, PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
+from tests.agents import cloning
+from tests.agents.bandit import mixed_data, value_of
 from tests.contracts.test_agent import CASES, WITH_NETWORKS, Case, batch_for, observations
 
 KINDS = {type(case.config): name for name, case in reversed(WITH_NETWORKS.items())}
@@ -239,12 +246,12 @@ def test_actions_of_any_kind_are_chosen_or_refused_with_advice(name: str, kind: 
 # --- networks of a user's own -------------------------------------------------------------------
 
 
-class Sevenfold(nn.Module):
-    """Answers with seven numbers, whatever it is asked."""
+class Answers(nn.Module):
+    """Answers with so many numbers, whatever it is asked."""
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, count: int = 7) -> None:
         super().__init__()
-        self.linear = nn.Linear(spec.observation.shape[0], 7)
+        self.linear = nn.Linear(spec.observation.shape[0], count)
 
     def forward(self, obs: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.linear(obs)
@@ -268,11 +275,86 @@ class Sevenfold(nn.Module):
     ],
 )
 def test_networks_of_a_wrong_shape_are_refused(name: str, network: str, wanted: str) -> None:
-    case = changed(FIRST[name], **{network: Sevenfold})
+    case = changed(FIRST[name], **{network: Answers})
     said = rf"agent\.{network} must .*{re.escape(wanted)}, got \(2, 7\)"
     for build in (case.build, case.build_policy) if network == "actor_network" else (case.build,):
         with pytest.raises(ConfigError, match=said):
             build()
+
+
+@pytest.mark.parametrize(("name", "count"), [("sac", 1), ("discrete-sac", 4), ("awac", 4)])
+def test_critics_that_are_one_and_the_same_are_refused(name: str, count: int) -> None:
+    one = Answers(FIRST[name].spec, count)
+    said = r"agent\.critic_network is called 2 times and must make another network each time"
+    with pytest.raises(ConfigError, match=said):
+        changed(FIRST[name], critic_network=lambda _: one).build()
+
+
+# --- what is learned ----------------------------------------------------------------------------
+
+
+OF_EACH_KIND = {"transitions": "dqn", "sequences": "r2d2", "trajectories": "ppo"}
+REPLAYS = {"transitions": "Uniform", "sequences": "Sequence", "trajectories": "TrajectoryQueue"}
+
+
+@every_algorithm
+def test_batches_of_other_replays_are_refused_and_change_nothing(case: Case) -> None:
+    wanted = case.config.learns_from if isinstance(case.config, LearnsFrom) else "transitions"
+    agent = case.build()
+    before = parameters(agent)
+    for kind in OF_EACH_KIND.keys() - {wanted}:
+        with pytest.raises(ConfigError, match=rf"use {REPLAYS[wanted]}\w*Config"):
+            agent.opt(batch_for(FIRST[OF_EACH_KIND[kind]], 0))
+    assert torch.equal(parameters(agent), before)
+
+
+_FAST: dict[str, Any] = {
+    "hidden": (32, 32),
+    "actor_learning_rate": 3e-3,
+    "critic_learning_rate": 3e-3,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SACConfig(**_FAST, alpha=0.01, device="cpu"),
+        TD3Config(**_FAST, random_env_steps=0, device="cpu"),
+    ],
+    ids=["sac", "td3"],
+)
+def test_a_bandit_between_asymmetric_bounds_is_solved(config: SACConfig | TD3Config) -> None:
+    spec = EnvSpec(box((1,), "float32", 0, 1), box((1,), "float32", -1, 5))
+    agent = config.build(spec, PolicyContext(seed=3))
+    random = np.random.default_rng(0)
+    for _ in range(600):
+        obs = random.choice([-1.0, 1.0], (128, 1)).astype(np.float32)
+        action = random.uniform(-1.0, 5.0, (128, 1)).astype(np.float32)
+        best = 3.0 + obs[:, 0]  # 2 or 4
+        reward = -((action[:, 0] - best) ** 2)
+        nothing = np.zeros(128, np.float32)
+        columns = {"obs": obs, "next_obs": obs, "action": action, "reward": reward}
+        agent.opt({**columns, "discount": nothing})
+    with evaluation_mode(agent):
+        action = agent.act(np.array([[-1.0], [1.0]], np.float32)).action
+    np.testing.assert_allclose(action, [[2.0], [4.0]], atol=0.25)
+
+
+@pytest.mark.parametrize("spec", [cloning.CHOICES, cloning.CONTINUOUS], ids=["choices", "box"])
+@pytest.mark.parametrize("settings", [{}, {"normalize_obs": True, "normalize_reward": True}])
+@pytest.mark.parametrize(("make", "enough"), [(AWACConfig, 0.7), (IQLConfig, 0.85)])
+def test_who_learns_from_data_beats_whoever_made_it(
+    make: type[AWACConfig | IQLConfig], enough: float, settings: dict[str, Any], spec: EnvSpec
+) -> None:
+    agent = make(
+        hidden=(32,), device="cpu", learning_rate=3e-3, temperature=0.1, tau=0.05, **settings
+    ).build(spec, cloning.CONTEXT)
+    data = mixed_data(spec)
+    for batch in data:
+        agent.opt(batch)
+    behaviour = np.mean([np.mean(batch["reward"]) for batch in data])
+    assert behaviour < 0.55
+    assert value_of(agent, spec) > enough, "the best action is worth 1"
 
 
 # --- acceleration -------------------------------------------------------------------------------

@@ -233,20 +233,6 @@ def test_actors_that_die_together_are_all_started_again() -> None:
 
 
 @pytest.mark.fault("F7")
-def test_second_death_of_a_slot_waits_longer() -> None:
-    with started() as stage:
-        stage.all_work()
-        for death, wait_s in enumerate([1.0, 2.0]):
-            stage.launcher.end(peer(0, death), KILLED)
-            stage.launcher.wait_rounds()
-            stage.clock.now += wait_s - 0.1
-            stage.launcher.wait_rounds()
-            assert peer(0, death + 1) not in stage.launcher.alive
-            stage.clock.now += 0.1
-            stage.wait_for(peer(0, death + 1))
-
-
-@pytest.mark.fault("F7")
 def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
     with started(max_restarts=2) as stage:
         stage.all_work()
@@ -266,19 +252,6 @@ def test_run_fails_when_the_budget_of_restarts_is_spent() -> None:
         )
         stage.launcher.wait_rounds()
         assert peer(0, 3) not in stage.launcher.launched
-
-
-@pytest.mark.fault("F7")
-def test_deaths_of_long_ago_do_not_count() -> None:
-    with started(max_restarts=1, window_s=100.0) as stage:
-        stage.all_work()
-        for death in range(4):
-            stage.wait_for(peer(0, death))
-            stage.launcher.end(peer(0, death), KILLED)
-            stage.launcher.wait_rounds()
-            stage.clock.now += 101.0
-        stage.wait_for(peer(0, 4))
-        assert stage.interrupter.error is None
 
 
 @pytest.mark.fault("F4")

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.updater import InParts
-from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.types import Array, Columns
 
 ROWS = 37
 
@@ -114,57 +105,3 @@ def test_nothing_is_recomputed_where_there_is_no_gradient() -> None:
     assert calls == [10, 9, 9, 9]
     InParts(4)(counting, rows().requires_grad_()).sum().backward()  # type: ignore[no-untyped-call]
     assert sorted(calls[4:]) == sorted(2 * [10, 9, 9, 9])
-
-
-# --- agents --------------------------------------------------------------------------------------
-
-IMAGES = EnvSpec(
-    BoxSpec((1, 36, 36), "uint8", np.zeros((1, 36, 36)), np.full((1, 36, 36), 255)),
-    DiscreteSpec(3),
-)
-NUMBERS = EnvSpec(
-    BoxSpec((4,), "float32", np.full(4, -np.inf), np.full(4, np.inf)), DiscreteSpec(3)
-)
-BOX = BoxSpec((2,), "float32", np.full(2, -1, np.float32), np.full(2, 1, np.float32))
-QUANTITIES = EnvSpec(NUMBERS.observation, BOX)
-CASES: dict[str, tuple[Any, EnvSpec]] = {
-    "dqn": (DQNConfig(device="cpu", hidden=(16,), dueling=True, noisy=True), NUMBERS),
-    "dqn, normalised": (DQNConfig(device="cpu", normalize_obs=True, loss="huber"), NUMBERS),
-    "sac": (SACConfig(device="cpu", hidden=(32, 32), max_grad_norm=1.0), QUANTITIES),
-    "sac, normalised": (SACConfig(device="cpu", hidden=(32,), normalize_obs=True), QUANTITIES),
-    "td3": (TD3Config(device="cpu", hidden=(32, 32)), QUANTITIES),
-    "dqn, images": (DQNConfig(device="cpu", hidden=(16,)), IMAGES),
-}
-
-
-def random_batch(spec: EnvSpec, seed: int) -> Columns:
-    random = np.random.default_rng(seed)
-    obs = random.integers(0, 255, (2, ROWS, *spec.observation.shape)).astype(spec.observation.dtype)
-    if isinstance(spec.action, DiscreteSpec):
-        action: Array = random.integers(0, spec.action.n, ROWS)
-    else:
-        action = random.uniform(-1, 1, (ROWS, *spec.action.shape)).astype(np.float32)
-    return {
-        "obs": obs[0] if obs.dtype == np.uint8 else obs[0] / 255,
-        "next_obs": obs[1] if obs.dtype == np.uint8 else obs[1] / 255,
-        "action": action,
-        "reward": random.standard_normal(ROWS, np.float32),
-        "discount": random.choice(np.array([0.0, 0.99], np.float32), ROWS),
-        "weight": random.random(ROWS, np.float32),
-    }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_optimisation_steps_are_those_of_whole_batches(case: str) -> None:
-    config, spec = CASES[case]
-    in_parts = dataclasses.replace(config, accumulate=5)
-    agents = [one.build(spec, PolicyContext(seed=3)) for one in (config, in_parts)]
-    for seed in range(3):
-        batch = random_batch(spec, seed)
-        expected, told = ({k: float(v) for k, v in a.opt(batch).items()} for a in agents)
-        assert told == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        assert agents[1].priorities() == pytest.approx(agents[0].priorities(), rel=1e-4, abs=1e-5)
-    expected_state = agents[0].state()
-    for name, value in agents[1].state().items():
-        if value.dtype.kind == "f":
-            np.testing.assert_allclose(value, expected_state[name], rtol=2e-3, atol=2e-5)

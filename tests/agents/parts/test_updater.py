@@ -52,17 +52,6 @@ def batch_for(config: Config, seed: int = 0, rows: int = ROWS) -> Columns:
     }
 
 
-@both
-def test_batch_of_another_kind_of_replay_is_refused(config: Config) -> None:
-    batch = {name: column for name, column in batch_for(config).items() if name != "next_obs"}
-    batch["mask"] = np.ones(ROWS, bool)
-    agent = build(config)
-    before = parameters(agent)
-    with pytest.raises(ConfigError, match="no next_obs; use UniformReplayConfig or Prio"):
-        agent.opt(batch)
-    np.testing.assert_array_equal(parameters(agent), before)
-
-
 def parameters(agent: DQNAgent | SACAgent) -> Array:
     params = agent.model_info().params
     return np.concatenate([params[name].ravel() for name in sorted(params)])
