@@ -24,6 +24,10 @@ class Callbacks:
         self._callbacks = tuple(callbacks)
         self._trainer = trainer
 
+    def __bool__(self) -> bool:
+        """Tell whether there are any."""
+        return bool(self._callbacks)
+
     def begin(self) -> None:
         """Let each begin."""
         for callback in self._callbacks:

@@ -239,7 +239,9 @@ class BaseTrainer(ABC):
     def keep_books(self) -> None:
         """Call callbacks; evaluate, record, save and stop, whatever of it is due."""
         self.books.counts.env_steps = self.env_steps
-        self._callbacks.step()
+        if self._callbacks:
+            self._callbacks.step()
+            self.books.watch.lap("callback")
         self.books.turn(self._numbers)
         self.books.watch.lap("other")
 

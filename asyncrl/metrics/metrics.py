@@ -79,6 +79,7 @@ METRICS: dict[str, Metric] = {
     "share/learner_publish": Metric("1", "taking and handing out model snapshots"),
     "share/learner_record": Metric("1", "making records"),
     "share/learner_eval": Metric("1", "evaluating, where that stops the learner"),
+    "share/learner_callback": Metric("1", "calling callbacks"),
     "share/learner_save": Metric("1", "saving checkpoints"),
     "share/learner_other": Metric("1", "the rest of the loop"),
     # Where the actors' time went, mean over actors; they add up to 1.
@@ -97,6 +98,7 @@ METRICS: dict[str, Metric] = {
     "ms/publish": Metric("ms", "publishing a model (sync)"),
     "ms/eval": Metric("ms", "an evaluation that stopped the learner"),
     "ms/record": Metric("ms", "making a record"),
+    "ms/callback": Metric("ms", "calling all callbacks after a turn"),
     "ms/save": Metric("ms", "copying what a checkpoint holds, which stops the learner"),
     # Checkpoints, written in the background; absent until there was one.
     "checkpoint/write_s": Metric("s", "writing the newest checkpoint to disk"),

@@ -132,6 +132,7 @@ _BOOK_INTERVALS = {
     ),
     "record": ("making records", "raise record.interval_s"),
     "save": ("saving checkpoints", "raise save.interval_opt_steps"),
+    "callback": ("calling callbacks", "have them act at larger intervals"),
     "publish": ("publishing models", "raise trainer.sync_interval_opt_steps"),
 }
 _LEARNER_VERBS = {"opt": "optimises", "sample": "samples batches"}

@@ -400,6 +400,15 @@ def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_bes
     assert recorder.last("mine/steps") == 6.0
 
 
+@pytest.mark.parametrize("some", [True, False])
+def test_time_of_callbacks_is_told(make: Make, some: bool) -> None:
+    recorder = MemoryRecorder()
+    callbacks = [Noting([], "a")] if some else []
+    result = make(recorder=recorder, callbacks=callbacks, stop=MaxOptSteps(5)).train()
+    assert ("callback" in result.learner_shares) is some
+    assert any("ms/callback" in record for record in recorder.records) is some
+
+
 METHODS = ["begin", "step", "record", "end", "close"]
 
 

@@ -90,6 +90,11 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "bookkeeping-bound",
         ("saving checkpoints takes 50 %", "save.interval_opt_steps"),
     ),
+    "slow callbacks": (
+        facts(learner={"callback": 0.5, "opt": 0.5}),
+        "bookkeeping-bound",
+        ("calling callbacks takes 50 %", "have them act at larger intervals, to 19 times"),
+    ),
     "many models": (
         facts(learner={"publish": 0.3, "opt": 0.7}),
         "bookkeeping-bound",
