@@ -216,9 +216,3 @@ def test_steps_that_leave_a_column_out_are_refused() -> None:
     left = {name: column for name, column in columns.items() if name != "reward"}
     with pytest.raises(ConfigError, match=r"leaves \['reward'\] out"):
         outbox.push(Rows(ids, left))
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_segment_length_is_checked(value: int) -> None:
-    with pytest.raises(ValueError, match="length"):
-        SegmentConfig(length=value)

@@ -16,17 +16,25 @@ from typing import Any
 import pytest
 
 import asyncrl
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.actor.trajectory_processor import TrajectoryConfig
+from asyncrl.agents.parts.exploration import Exploration
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.cli.eval import EvalArguments
 from asyncrl.core.declared import Member, declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.async_trainer import CollectThenTrain
+from asyncrl.learner.async_trainer import AsyncTrainerConfig, CollectThenTrain
+from asyncrl.learner.bookkeeper import EvaluateConfig, RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.ring_config import RingConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import TrainerConfig
+from asyncrl.transport.zeromq import ZmqTransportConfig
 
 _OPTIONAL = {"envpool", "mlflow", "minari"}
 _GIVEN: dict[type, Any] = {  # what cannot be made without being told something
@@ -35,12 +43,25 @@ _GIVEN: dict[type, Any] = {  # what cannot be made without being told something
     EvalArguments: EvalArguments(run_dir=Path()),
     RunConfig: RunConfig(env="CartPole-v1"),
 }
-_GROUPS: dict[type, str] = {
+_GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting
     TorchConfig: "agent",
+    Exploration: "agent.exploration",
+    RecordConfig: "record",
+    SaveConfig: "save",
+    EvaluateConfig: "evaluate",
+    EpisodeEvaluatorConfig: "evaluate.play",
     RateLimiterConfig: "limiter",
-    RestartPolicyConfig: "restart",
+    RestartPolicyConfig: "supervision.restart",
+    ActorManagerConfig: "supervision",
     RingConfig: "replay",
+    TrajectoryQueueConfig: "replay",
     SegmentConfig: "segment",
+    CollectThenTrain: "strategy",
+    AsyncTrainerConfig: "trainer",
+    TrainerConfig: "trainer",
+    TrajectoryConfig: "trajectory",
+    ZmqTransportConfig: "transport",
+    EnvConfig: "env",
 }
 
 
@@ -60,8 +81,8 @@ def settings_classes() -> Iterator[type]:
 
 
 def group_of(cls: type) -> str:
-    """Return what a sentence puts before the name of a setting."""
-    return next((rf"{group}\." for base, group in _GROUPS.items() if issubclass(cls, base)), "")
+    groups = (group for base, group in _GROUPS.items() if issubclass(cls, base))
+    return next((re.escape(group) + r"\." for group in groups), "")
 
 
 def made(cls: type) -> Any:

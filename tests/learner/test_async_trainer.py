@@ -771,12 +771,3 @@ def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None
     assert stage.manager.waited_s == 0.0
     assert disk.waited is False
     assert "close link" in stage.log
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("batch_size", "at least 1, got 0"), ("sync_interval_opt_steps", "never get a new model")],
-)
-def test_settings_are_checked(name: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.{name} must be .*{words}"):
-        AsyncTrainerConfig(**{name: 0})

@@ -17,13 +17,6 @@ from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 
 
-def test_settings_of_every_run_are_checked_here_too() -> None:
-    with pytest.raises(ConfigError, match="actors must be at least 1, got 0"):
-        RunConfig(actors=0)
-    with pytest.raises(ConfigError, match="envs_per_actor must be at least 1, got 0"):
-        RunConfig(envs_per_actor=0)
-
-
 @pytest.mark.parametrize("how", ["batch", "native"])
 def test_environments_step_as_told(how: Literal["batch", "native"]) -> None:
     assert RunConfig(vectorization=how).env_config().vectorization == how

@@ -146,11 +146,6 @@ def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
         )
 
 
-def test_settings_are_checked() -> None:
-    with pytest.raises(ConfigError, match="seed must be 0 or more, got -1"):
-        SyncConfig(seed=-1)
-
-
 def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
     seeds = []
 

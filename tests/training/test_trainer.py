@@ -148,20 +148,6 @@ def test_what_does_not_fit_the_buffer_is_refused(settings: dict[str, int], words
         build(settings=settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("batch_size", 0),
-        ("opt_interval_env_steps", 0),
-        ("opt_steps_per_interval", -1),
-        ("warmup_env_steps", -1),
-    ],
-)
-def test_settings_are_checked(name: str, value: int) -> None:
-    with pytest.raises(ConfigError, match=rf"trainer\.{name}.*{value}"):
-        TrainerConfig(**{name: value})  # type: ignore[arg-type]
-
-
 def filled_buffer() -> UniformReplay:
     buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
