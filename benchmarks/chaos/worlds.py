@@ -28,7 +28,6 @@ SCALE = 2.0**-20
 
 _CELLS = 4
 _MOST_LIVES = 1 << 16
-_SPEC = EnvSpec(BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf)), DiscreteSpec(2))
 
 
 class Order(IntEnum):

@@ -108,6 +108,7 @@ def test_the_table_replaces_the_one_before():
     assert insert(page, render([result]), MARKS) == page
 
 
+@pytest.mark.processes
 def test_a_peer_that_fails_is_named_with_its_error():
     with pytest.raises(
         RuntimeError, match=r"(?s)peers.no_such_peer ended with 1, saying:.*No module named"
@@ -115,6 +116,7 @@ def test_a_peer_that_fails_is_named_with_its_error():
         run_peer(Path(sys.executable), "no_such_peer")
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not PEER_VENV.exists(), reason="benchmarks/peers/make_venv.sh was not run")
 def test_the_peer_reports_its_speed():
     printed = run_peer(PEER_VENV / "bin" / "python", "sb3", ["sampling", "--seconds", 0.05])
@@ -171,6 +173,7 @@ def test_trainings_that_are_done_are_not_done_again(
     assert rates == {"s": 1.0, "env steps/s": 2.0, "opt steps/s": 2.0}
 
 
+@pytest.mark.processes
 def test_replay_is_compared_with_bare_selection(tmp_path: Path) -> None:
     small = ["--rows", 512, "--frames", 64, "--batch-size", 8, "--seconds", 0.01, "--repeats", 2]
     result = run("replay", tmp_path, *small, "--peers", tmp_path)
@@ -183,6 +186,7 @@ def test_replay_is_compared_with_bare_selection(tmp_path: Path) -> None:
     assert all(len(c["ratios"]) == 2 and c["ratio"] > 0 for c in result["comparisons"])
 
 
+@pytest.mark.processes
 def test_learner_is_compared_with_its_limit_and_its_variants(tmp_path: Path) -> None:
     small = ["--cases", "dqn", "--variants", "bfloat16", "--seconds", 0.02, "--repeats", 1]
     result = run("learner", tmp_path, *small)
@@ -199,6 +203,7 @@ def test_parity_is_nothing_between_the_same_and_something_between_precisions() -
     assert apart["bfloat16"][0] > 0.0
 
 
+@pytest.mark.processes
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_learner_is_measured_on_a_gpu(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
 import zmq
 
@@ -29,14 +28,6 @@ OLD_GREETINGS = {
     "ZMTP 2": b"\xff" + bytes(7) + b"\x01\x7f\x01\x05\x00\x00",
 }
 """How a peer begins whose protocol knows no keys."""
-
-
-class Stranger(Protocol):
-    """Has connected and said what it could."""
-
-    def close(self) -> None:
-        """Leave."""
-        ...
 
 
 class Intruder:
