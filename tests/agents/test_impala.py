@@ -234,15 +234,6 @@ def test_episodes_of_one_trajectory_are_as_those_of_several(memory: str) -> None
     assert results[0] == pytest.approx(results[1], rel=1e-4, abs=1e-6)
 
 
-def test_batch_without_any_transition_changes_nothing() -> None:
-    agent, batch = linear_agent(), batch_of()
-    before = {name: value.copy() for name, value in agent.model_info().params.items()}
-    assert agent.opt({**batch, "mask": np.zeros_like(batch["mask"])}) == {}
-    info = agent.model_info()
-    assert info.version == 1
-    assert all(np.array_equal(value, before[name]) for name, value in info.params.items())
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("memory", ["none", "gru", "lstm"])
@@ -328,15 +319,6 @@ def test_learning_rate_and_entropy_follow_schedules() -> None:
     assert all(np.array_equal(v, before[n]) for n, v in agent.model_info().params.items())
 
 
-def test_gradients_are_scaled_down_to_the_limit() -> None:
-    limited = linear_agent(max_grad_norm=0.01)
-    told = told_of(limited, batch_of())
-    assert told["grad_norm"] > 0.01
-    assert limited.net.policy.weight.grad is not None
-    grads = [param.grad for param in limited.net.parameters() if param.grad is not None]
-    assert float(torch.cat([g.flatten() for g in grads]).norm()) == pytest.approx(0.01, rel=1e-3)
-
-
 def test_advantages_are_normalised_over_transitions() -> None:
     batch, config = batch_of(), linear_agent().config
     naive = Naive(linear_agent(), batch)
@@ -412,25 +394,6 @@ def test_heads_answer_in_full_precision_beside_bfloat16(settings: dict[str, Any]
     for answer in answers:
         assert answer.dtype == torch.float32
         assert not answer.bfloat16().float().equal(answer), "told apart no better than bfloat16 can"
-
-
-def flat(of: EnvSpec) -> nn.Module:
-    """Forget which observation a number is of."""
-    return nn.Flatten(0, len(of.observation.shape))
-
-
-def test_network_of_another_shape_is_refused() -> None:
-    config = IMPALAConfig(network=flat, device="cpu")
-    with pytest.raises(ConfigError, match=r"agent\.network must answer 2 observations"):
-        config.build(CHOICES, CONTEXT)
-
-
-def test_batches_with_memories_of_all_rows_are_refused() -> None:
-    config = IMPALAConfig(hidden=(8,), memory="gru", device="cpu")
-    rows = with_memory(config, batch_of())
-    rows["memory"] = np.repeat(rows["memory"][:, None], 6, axis=1)
-    with pytest.raises(ConfigError, match=r"set replay\.start_columns"):
-        config.build(CHOICES, CONTEXT).opt(rows)
 
 
 class Recall:

@@ -18,7 +18,6 @@ from asyncrl.agents.iqn import IQNAgent, IQNConfig, IQNNetwork, quantile_huber
 from asyncrl.agents.parts.networks import DuelingHead, NoisyLinear
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from tests.agents.chain import (
     CHAIN,
@@ -199,13 +198,6 @@ def test_encoder_of_ones_own_comes_before_all_hidden_layers() -> None:
     assert agent.net.embedding.out_features == 5
     assert [m.out_features for m in agent.net.head if isinstance(m, nn.Linear)] == [8, 8, 2]  # type: ignore[union-attr]
     assert np.isfinite(float(agent.opt(random_batch())["loss"]))
-
-
-def test_what_does_not_fit_is_refused_when_it_is_built() -> None:
-    with pytest.raises(ConfigError, match=r"features of shape \(2, any number\), got \(2, 1, 2\)"):
-        IQNConfig(network=lambda _: nn.Unflatten(1, (1, 2)), device="cpu").build(
-            TWO_STATES, CONTEXT
-        )
 
 
 def test_quantiles_are_learned_and_not_just_their_mean() -> None:

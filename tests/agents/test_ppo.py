@@ -32,7 +32,6 @@ from asyncrl.agents.ppo import (
 )
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
@@ -344,31 +343,11 @@ def weights(agent: PPOAgent) -> Array:
     return np.concatenate([p.detach().numpy().ravel() for p in agent.model.parameters()])
 
 
-def test_batch_without_any_transition_changes_nothing() -> None:
-    agent = agent_for()
-    batch = batch_for(agent)
-    before = weights(agent)
-    agent.opt({**batch, "mask": np.zeros_like(batch["mask"])})
-    assert np.array_equal(before, weights(agent))
-    assert agent.version == 1
-
-
 def test_gradient_steps_are_epochs_times_parts_unless_the_policy_has_gone_far() -> None:
     settings: dict[str, Any] = {"epochs": 5, "minibatches": 3, "learning_rate": 0.05}
     for target_kl, steps in [(0.0, 15), (1e9, 15), (1e-9, 3)]:
         agent = agent_for(**settings, target_kl=target_kl)
         assert float(agent.opt(batch_for(agent))["grad_steps"]) == steps
-
-
-def test_learning_rate_and_entropy_follow_the_env_steps_of_the_run() -> None:
-    agent = agent_for(learning_rate=Schedule.linear(1e-2, 0.0, 1000))
-    before = weights(agent)
-    agent.opt(batch_for(agent))
-    after = weights(agent)
-    assert not np.array_equal(before, after)
-    agent.env_steps = 1000
-    agent.opt(batch_for(agent))
-    assert np.array_equal(weights(agent), after)
 
 
 @pytest.mark.parametrize(("weight", "sign"), [(10.0, 1), (0.0, -1)])
@@ -486,22 +465,6 @@ def test_torso_of_ones_own(memory: dict[str, Any]) -> None:
     before = weights(agent)
     agent.opt(batch_for(agent))
     assert not np.array_equal(before, weights(agent))
-
-
-def flat_answer(_: EnvSpec) -> nn.Module:
-    return nn.Flatten(0)
-
-
-def test_torso_with_another_answer_than_features_is_refused() -> None:
-    with pytest.raises(ConfigError, match="network must answer 2 observations"):
-        agent_for(network=flat_answer)
-
-
-def test_batches_with_memories_of_all_rows_are_refused() -> None:
-    agent = agent_for(memory="gru")
-    batch = batch_for(agent)
-    with pytest.raises(ConfigError, match="start_columns"):
-        agent.opt({**batch, "memory": np.zeros((3, 6, 8), np.float32)})
 
 
 class Recall(gym.Env[Array, Any]):

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from asyncrl.agents.parts.exploration import EpsilonGreedy
-from asyncrl.agents.parts.networks import MLP
 from asyncrl.agents.r2d2 import R2D2Agent, R2D2Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
@@ -386,10 +385,6 @@ class OwnEncoder(nn.Module):
         return torch.tanh(self.net(obs))
 
 
-def make_wrong(spec: EnvSpec) -> nn.Module:
-    return nn.Sequential(MLP(spec.observation.shape[0], (4,), 6), nn.Unflatten(1, (2, 3)))
-
-
 def test_own_encoder_learns_and_travels() -> None:
     config = small(network=OwnEncoder, burn_in=1, learning_rate=0.01)
     agent, policy = config.build(SPEC, CONTEXT), config.build_policy(SPEC, CONTEXT)
@@ -399,11 +394,6 @@ def test_own_encoder_learns_and_travels() -> None:
     assert losses[-1] < 0.5 * losses[0]
     policy.sync_model(agent.model_info())
     assert any(name.startswith("encoder.net") for name in policy.model_info().params)
-
-
-def test_own_encoder_of_a_wrong_shape_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"agent.network .*got \(2, 2, 3\)"):
-        small(network=make_wrong).build_policy(SPEC, CONTEXT)
 
 
 def test_noisy_heads_and_no_duel() -> None:
@@ -429,12 +419,10 @@ def test_target_is_copied_at_intervals_if_asked_for() -> None:
 # --- what cannot work ----------------------------------------------------------------------------
 
 
-def test_batches_of_a_replay_with_other_settings_are_refused() -> None:
+def test_batches_of_another_burn_in_are_refused() -> None:
     config = small(burn_in=2)
-    agent, batch = config.build(SPEC, CONTEXT), sequences(config)
+    batch = sequences(config)
     batch["mask"][0, :2] = False
-    with pytest.raises(ConfigError, match=r"has \(6, 7, 8\); set replay.start_columns"):
-        agent.opt({**batch, "memory": np.zeros((6, 7, 8), np.float32)})
     for burn_in in (0, 1, 3, 7):
         other = small(burn_in=burn_in).build(SPEC, CONTEXT)
         with pytest.raises(ConfigError, match=f"burn_in={burn_in} and replay.burn_in differ"):

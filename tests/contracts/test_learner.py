@@ -27,7 +27,14 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
 from tests.agents import cloning
 from tests.agents.bandit import mixed_data, value_of
-from tests.contracts.test_agent import CASES, WITH_NETWORKS, Case, batch_for, observations
+from tests.contracts.test_agent import (
+    CASES,
+    REMEMBERING,
+    WITH_NETWORKS,
+    Case,
+    batch_for,
+    observations,
+)
 
 KINDS = {type(case.config): name for name, case in reversed(WITH_NETWORKS.items())}
 """Each algorithm by its first case, which has the fewest settings."""
@@ -144,14 +151,16 @@ def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> 
 
     def norms(max_grad_norm: float) -> list[float]:
         agent = changed(case, max_grad_norm=max_grad_norm, **once).build()
-        agent.opt(batch_for(case, 0))
+        uncut.append(told(agent, batch_for(case, 0)).get("grad_norm", 0.0))
         of = [[p.grad for p in module.parameters()] for module in networks(agent).values()]
         return [float(nn.utils.get_total_norm([g for g in some if g is not None])) for some in of]
 
+    uncut: list[float] = []
     free = norms(0.0)
     limit = min(free) / 2
     assert norms(limit) == pytest.approx([limit] * len(free), rel=1e-3)
     assert norms(2 * max(free)) == pytest.approx(free)
+    assert uncut == pytest.approx([uncut[0]] * 3, rel=1e-5), "what is told is what it was"
 
 
 @every_algorithm
@@ -282,6 +291,15 @@ def test_networks_of_a_wrong_shape_are_refused(name: str, network: str, wanted: 
             build()
 
 
+@pytest.mark.parametrize("name", ["ppo", "impala", "iqn", "r2d2"])
+def test_features_of_a_wrong_shape_are_refused(name: str) -> None:
+    case = changed(FIRST[name], network=lambda _: nn.Unflatten(1, (1, 3)))
+    said = r"agent\.network must .* features of shape \(2, any number\), got \(2, 1, 3\)"
+    for build in (case.build, case.build_policy):
+        with pytest.raises(ConfigError, match=said):
+            build()
+
+
 @pytest.mark.parametrize(("name", "count"), [("sac", 1), ("discrete-sac", 4), ("awac", 4)])
 def test_critics_that_are_one_and_the_same_are_refused(name: str, count: int) -> None:
     one = Answers(FIRST[name].spec, count)
@@ -306,6 +324,23 @@ def test_batches_of_other_replays_are_refused_and_change_nothing(case: Case) -> 
         with pytest.raises(ConfigError, match=rf"use {REPLAYS[wanted]}\w*Config"):
             agent.opt(batch_for(FIRST[OF_EACH_KIND[kind]], 0))
     assert torch.equal(parameters(agent), before)
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_batches_with_memories_of_all_rows_are_refused(name: str) -> None:
+    batch = batch_for(CASES[name], 0)
+    memories = np.repeat(batch["memory"][:, None], 6, axis=1)
+    with pytest.raises(ConfigError, match=r"set replay\.start_columns"):
+        CASES[name].build().opt({**batch, "memory": memories})
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo-lstm", "impala", "impala-gru"])
+def test_batch_without_any_transition_changes_nothing(name: str) -> None:
+    agent: Any = CASES[name].build()
+    batch, before = batch_for(CASES[name], 0), parameters(agent)
+    agent.opt({**batch, "mask": np.zeros_like(batch["mask"])})
+    assert torch.equal(parameters(agent), before)
+    assert agent.version == 1
 
 
 _FAST: dict[str, Any] = {
