@@ -323,7 +323,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
     ) -> None:
         super().__init__(config, spec, context, device)
         self.value_norm = RunningNorm(()).to(device)
-        vectors = [flatten_parameters(self.net)[0]]
+        vectors = [flatten_parameters(self.net)]
         self.adam = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
         self.order = torch.Generator(device).manual_seed(context.seed)
         self.learning = learning_mode(self.model)

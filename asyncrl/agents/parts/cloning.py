@@ -156,7 +156,7 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
     ) -> None:
         """Make what learning needs; `others` are networks that learn beside the actor, by name."""
         networks = {"actor": self.actor, **(others or {})}
-        vectors = {name: [flatten_parameters(one)[0]] for name, one in networks.items()}
+        vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
         flat = [vector for of_one in vectors.values() for vector in of_one]
         self.optimizer = FusedAdam(flat, config.learning_rate, flat=True)
         norms = vectors if others else None

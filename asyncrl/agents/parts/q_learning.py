@@ -179,7 +179,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         self, config: QConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        vectors = [flatten_parameters(self.net)[0]]
+        vectors = [flatten_parameters(self.net)]
         self.optimizer = FusedAdam(vectors, config.learning_rate, config.adam_eps, flat=True)
         self.slow = SlowCopy(self.net, config.tau, flat=vectors)
         self.target = self.slow.network

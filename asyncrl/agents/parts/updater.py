@@ -282,7 +282,7 @@ class SlowCopy:
             self.network.requires_grad_(False)
         self._fast: list[Tensor] = [*(flat or fast.parameters())]
         self._slow: list[Tensor] = (
-            [flatten_parameters(self.network)[0]] if flat else [*self.network.parameters()]
+            [flatten_parameters(self.network)] if flat else [*self.network.parameters()]
         )
         self._tau = tau
         self._copy_buffers = buffer_copier(fast, self.network)

@@ -393,7 +393,9 @@ def test_flat_parameters_are_the_network_and_learn_as_it_does() -> None:
             return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
     plain, flattened = network(), network()
-    flat, gradient = flatten_parameters(flattened)
+    flat = flatten_parameters(flattened)
+    gradient = flat.grad
+    assert gradient is not None
     assert len(flat) == sum(p.numel() for p in plain.parameters())
     optimizers = torch.optim.Adam(plain.parameters(), lr=0.1), torch.optim.Adam([flat], lr=0.1)
     for _ in range(5):
@@ -409,10 +411,27 @@ def test_flat_parameters_are_the_network_and_learn_as_it_does() -> None:
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_recurrent_layer_begins_the_vector_in_the_order_of_cudnn(make: type[nn.RNNBase]) -> None:
+    recurrent = make(3, 5)
+    network = nn.Sequential(nn.Linear(3, 3), recurrent, nn.Linear(5, 2))
+    values = {name: param.detach().clone() for name, param in network.named_parameters()}
+    flat = flatten_parameters(network)
+    end = 0
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        param = getattr(recurrent, name)
+        assert param.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
+        assert param.storage_offset() == end
+        end += param.numel()
+    assert len(flat) == sum(param.numel() for param in network.parameters())
+    for name, param in network.named_parameters():
+        assert torch.equal(param, values[name])
+
+
 def test_frozen_parameters_stay_out_of_the_flat_ones() -> None:
     network = nn.Sequential(layer(1.0), nn.Linear(1, 5))
     network[0].requires_grad_(False)
-    flat, _ = flatten_parameters(network)
+    flat = flatten_parameters(network)
     assert len(flat) == 10
     flat.detach().zero_()
     assert network[0].weight.tolist() == [[1.0, 1.0]]
@@ -441,7 +460,7 @@ def test_networks_that_share_nothing_are_a_vector_each() -> None:
 
 def test_flattened_network_takes_models_and_states() -> None:
     agent = agent_with(1.0)
-    flat, _ = flatten_parameters(agent.model)
+    flat = flatten_parameters(agent.model)
     agent.sync_model(info(5.0))
     assert flat.tolist() == [5.0] * 3
     agent.load_state(agent_with(7.0).state())
