@@ -108,9 +108,7 @@ class AWACAgent(AWACPolicy, WeightedCloning):
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(advantage, config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(outputs, action)).mean()
-        norms = self.updater.down(critic_loss + actor_loss)
-        self.updater.follow()
-        return {
+        told = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "advantage_mean": advantage.mean(),
@@ -118,8 +116,10 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             "q_mean": q.detach().mean(),
             "q": q.detach(),
             "target": target,
-            **norms,
         }
+        told |= self.updater.down(critic_loss + actor_loss)
+        self.updater.follow()
+        return told
 
     def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None

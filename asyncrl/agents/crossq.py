@@ -284,7 +284,8 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         q, next_q = both.chunk(2, dim=1)
         least = next_q.detach().amin(dim=0)
         target = reward + data["discount"] * (least - alpha * log_prob)
-        told = self.move_critics(q, target, data.get("weight")) | {"alpha": alpha}
+        loss, told = self.critic_loss(q, target, data.get("weight"))
+        told |= {"alpha": alpha} | self.updater.down(loss, "critic")
         if "improve_policy" in data:
             told |= self.improve_policy(obs, noise[1], alpha)
         return told
@@ -294,10 +295,11 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         action, log_prob = self.sample(self.learning_actor, obs, noise)
         least = self.values(self.critics, obs, action).amin(dim=0)
         loss = (alpha * log_prob - least).mean()
-        norms = self.updater.down(loss, "actor")
         entropy = -log_prob.detach().mean()
+        told = {"actor_loss": loss.detach(), "entropy": entropy}
+        told |= self.updater.down(loss, "actor")
         self.temperature.improve(entropy)
-        return norms | {"actor_loss": loss.detach(), "entropy": entropy}
+        return told
 
     def sample(self, actor: nn.Module, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return an actor's actions, made of noise, and the logarithms of their densities."""

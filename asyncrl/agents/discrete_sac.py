@@ -242,24 +242,18 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         q = _taken(all_q, data["action"])
         errors = self.errors(q, target, obs, data["action"])
         critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
-        norms = self.updater.down(critic_loss, "critic")
+        q, believed = q.detach(), self.believed(all_q.detach())
+        told = {"critic_loss": critic_loss.detach(), "q_mean": q.mean(), "q": q, "target": target}
+        told |= self.updater.down(critic_loss, "critic")
         log_pi = self.log_pi(obs)
-        pi, believed = log_pi.exp(), self.believed(all_q.detach())
+        pi = log_pi.exp()
         actor_loss = (pi * (alpha * log_pi - believed)).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
-        norms |= self.updater.down(actor_loss, "actor")
+        told |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
+        told |= self.updater.down(actor_loss, "actor")
         self.temperature.improve(entropy)
         self.updater.follow()
-        return {
-            "critic_loss": critic_loss.detach(),
-            "actor_loss": actor_loss.detach(),
-            "alpha": alpha,
-            "entropy": entropy,
-            "q_mean": q.detach().mean(),
-            "q": q.detach(),
-            "target": target,
-            **norms,
-        }
+        return told
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:

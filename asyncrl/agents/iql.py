@@ -106,9 +106,7 @@ class IQLAgent(IQLPolicy, WeightedCloning):
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(u.detach(), config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
-        norms = self.updater.down(value_loss + critic_loss + actor_loss)
-        self.updater.follow()
-        return {
+        told = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),
@@ -117,8 +115,10 @@ class IQLAgent(IQLPolicy, WeightedCloning):
             "q_mean": q.detach().mean(),
             "q": q.detach(),
             "target": target,
-            **norms,
         }
+        told |= self.updater.down(value_loss + critic_loss + actor_loss)
+        self.updater.follow()
+        return told
 
     def value_of(self, obs: NetworkInput) -> Tensor:
         """Return V(s)."""

@@ -163,10 +163,12 @@ class TD3Agent(TD3Policy, ActorCritic):
         obs, next_obs, reward = self.updater.inputs(data)
         target = reward + data["discount"] * self.value(next_obs, data["noise"])
         q = self.values(self.critics, obs, self.scaled(data["action"]))
-        told = self.move_critics(q, target, data.get("weight"))
+        loss, told = self.critic_loss(q, target, data.get("weight"))
+        told |= self.updater.down(loss, "critic")
         if "improve_policy" in data:
             loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
-            told |= self.updater.down(loss, "actor") | {"actor_loss": loss.detach()}
+            told["actor_loss"] = loss.detach()
+            told |= self.updater.down(loss, "actor")
             self.updater.follow()
         return told
 

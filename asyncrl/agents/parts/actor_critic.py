@@ -243,7 +243,7 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         draw(rows)      what an update draws, of `normal`
 
     The equations have at hand `actor` and `critics`, which pass batches by `values`, or by
-    `updater(network, ...)`; `move_critics`; `scaled` actions; `updater.down(loss, "actor")`.
+    `updater(network, ...)`; `critic_loss`; `scaled` actions; `updater.down(loss, "actor")`.
     """
 
     switches_modes: ClassVar[bool] = True
@@ -305,13 +305,14 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         """Return values (critics, B)."""
         return self.updater(critics, obs, action, dim=1)
 
-    def move_critics(self, q: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        """Move values (critics, B), which can be learnt through, to their targets (B,)."""
+    def critic_loss(
+        self, q: Tensor, target: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of values (critics, B) beside their targets (B,), and what to tell."""
         # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
         if weight is None:
             loss = mse_loss(q, target.expand_as(q))
         else:
             loss = (weight * (q - target).square()).mean()
-        norms = self.updater.down(loss, "critic")
         q = q.detach()
-        return {"critic_loss": loss.detach(), "q_mean": q.mean(), "q": q, "target": target} | norms
+        return loss, {"critic_loss": loss.detach(), "q_mean": q.mean(), "q": q, "target": target}

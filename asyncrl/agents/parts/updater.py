@@ -10,7 +10,8 @@ copies follow, and keeps what priorities are computed of:
           Agent.update(data)        the equations
             Updater.inputs          observations and rewards, normalised
             Updater(network, ...)   a pass: autocast, accumulation in parts
-            Updater.down(loss)      Descent: backward, norm, clip, step
+            Updater.down(loss)      Descent: backward, norm, clip, step; what is told is detached by
+                                    then, since a compiled update breaks in two here
             Updater.follow()        slow copies
 """
 
