@@ -165,7 +165,9 @@ class IMPALAConfig(TorchConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what V-trace, the memory and normalisation need."""
-        return (*own_columns(_build_network(self, spec, seed=0)), *self.norm_columns)
+        head = action_head(spec.action, initial_log_std=self.initial_log_std)
+        own = own_columns(spec, head, self.memory, self.hidden, self.network)
+        return (*own, *self.norm_columns)
 
 
 class IMPALAPolicy(StochasticPolicy):

@@ -270,8 +270,8 @@ class PPOSettings(TorchConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what tells how likely each action was, and what was remembered before it."""
-        with seeded(0):
-            return (*own_columns(self.make_network(spec)), *self.norm_columns)
+        own = own_columns(spec, self._head(spec), self.memory, self.hidden, self.network)
+        return (*own, *self.norm_columns)
 
     def make_network(self, spec: EnvSpec) -> PolicyValueNet:
         """Make the network, from torch's global generator."""

@@ -45,7 +45,7 @@ from asyncrl.agents.parts.networks import (
 )
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.q_learning import QAgent, QConfig, QPolicy
-from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
+from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row, memory_size
 from asyncrl.agents.parts.torch_agent import pick_device
 from asyncrl.agents.parts.user_networks import own_encoder
 from asyncrl.core.agent import BatchKind, PolicyContext
@@ -122,7 +122,7 @@ class R2D2Config(QConfig):
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return the memory's, and what normalisation needs where it is asked for."""
-        size = RecurrentCore(self.memory, 1, self.memory_units).memory_size
+        size = memory_size(self.memory, self.memory_units)
         return (ColumnSpec(_MEMORY, "float32", (size,), start=True), *self.norm_columns)
 
 

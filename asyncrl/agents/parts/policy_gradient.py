@@ -30,8 +30,15 @@ from asyncrl.agents.parts.networks import (
     observation_reader,
 )
 from asyncrl.agents.parts.normalize import Normalized
-from asyncrl.agents.parts.recurrent import CoreKind, Memories, RecurrentCore, each_row
-from asyncrl.agents.parts.torch_agent import TorchPolicy
+from asyncrl.agents.parts.recurrent import (
+    CoreKind,
+    Memories,
+    MemoryKind,
+    RecurrentCore,
+    each_row,
+    memory_size,
+)
+from asyncrl.agents.parts.torch_agent import TorchPolicy, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import TRAJECTORY_COLUMNS, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_encoder
@@ -186,11 +193,22 @@ class StochasticPolicy(TorchPolicy):
         self.memories.forget(where, training=self.training)
 
 
-def own_columns(net: PolicyValueNet) -> tuple[ColumnSpec, ...]:
-    """Return the columns that a policy with such a network adds to rows."""
-    remembered = net.memory_size
+def own_columns(
+    spec: EnvSpec,
+    head: ActionHead,
+    kind: MemoryKind,
+    hidden: Sequence[int],
+    own: MakeNetwork | None,
+) -> tuple[ColumnSpec, ...]:
+    """Return the columns that a policy adds to rows, given its head and what is before it."""
+    remembered = 0
+    if kind != "none":
+        # A core has as many units as the torso has features: those of its last layer, as a rule.
+        with seeded(0):
+            n_units = hidden[-1] if hidden and not own else make_torso(spec, hidden, "relu", own)[1]
+        remembered = memory_size(kind, n_units)
     memory = (ColumnSpec(MEMORY, "float32", (remembered,), start=True),) if remembered else ()
-    return (ColumnSpec(LOG_PROB, "float32"), *net.head.columns, *memory)
+    return (ColumnSpec(LOG_PROB, "float32"), *head.columns, *memory)
 
 
 def read_columns(net: PolicyValueNet) -> tuple[str, ...]:

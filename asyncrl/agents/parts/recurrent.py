@@ -30,6 +30,11 @@ MemoryKind = Literal["none", "gru", "lstm"]
 """What a policy may remember by."""
 
 
+def memory_size(kind: MemoryKind, n_units: int) -> int:
+    """Return how many numbers so many units remember."""
+    return n_units * {"none": 0, "gru": 1, "lstm": 2}[kind]
+
+
 class RecurrentCore(nn.Module):
     """One layer of GRU or LSTM units behind features, always in single precision."""
 
@@ -46,7 +51,7 @@ class RecurrentCore(nn.Module):
     @property
     def memory_size(self) -> int:
         """Numbers that are remembered of each environment; all 0 where nothing is."""
-        return self.n_outputs * (2 if isinstance(self._rnn, nn.LSTM) else 1)
+        return memory_size("lstm" if isinstance(self._rnn, nn.LSTM) else "gru", self.n_outputs)
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Take one row (B, n_inputs) further; return what comes out and the memory after it."""
