@@ -99,6 +99,12 @@ def fresh_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def no_other_children() -> None:
+    """End the warm process, for a test that counts all children of this one."""
+    warm.end()
+
+
+@pytest.fixture
 def tracker_ends() -> Iterator[None]:
     """End the process that Python starts beside those of `multiprocessing`, and keeps otherwise."""
     yield

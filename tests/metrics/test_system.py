@@ -46,6 +46,7 @@ def test_use_is_since_the_last_record_and_in_the_mean_since_the_start() -> None:
     assert second["system/cpu_percent"] < meter.usage().cpu_percent
 
 
+@pytest.mark.usefixtures("no_other_children")
 def test_children_are_counted_with_what_they_take() -> None:
     child = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE)
     try:
@@ -63,6 +64,7 @@ def test_children_are_counted_with_what_they_take() -> None:
     assert "system/children_rss_bytes" not in meter.record(), "it has ended"
 
 
+@pytest.mark.usefixtures("no_other_children")
 def test_new_actors_are_searched_for_at_once() -> None:
     now_s = 100.0
     meter = SystemMeter(clock=lambda: now_s)

@@ -30,8 +30,15 @@ both = pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 
 
 def its_server() -> psutil.Process:
-    (server,) = (p for p in psutil.Process().children() if "local_helper" in " ".join(p.cmdline()))
-    return server
+    found: list[psutil.Process] = []
+
+    def look() -> bool:  # what has just been started has no command line for a moment
+        children = psutil.Process().children()
+        found[:] = [p for p in children if "local_helper" in " ".join(p.cmdline())]
+        return len(found) == 1
+
+    wait_until(look, DEADLINE_S, "the helper process")
+    return found[0]
 
 
 def held(pid: int) -> list[str]:

@@ -33,7 +33,8 @@ from tests.support.leftovers import children
 
 def its_server() -> psutil.Process:
     (server,) = children()
-    assert "local_helper" in " ".join(server.cmdline())
+    # What has just been started has no command line for a moment.
+    wait_until(lambda: "local_helper" in " ".join(server.cmdline()), DEADLINE_S, "its command line")
     return server
 
 

@@ -155,10 +155,12 @@ class _Warm:
         )
 
     def end(self) -> None:
+        """End it until it is needed again."""
         if self._process:
             assert self._process.stdin
             self._process.stdin.close()
             self._process.wait(_DEADLINE_S)
+            self._process = None
 
 
 _current: list[_Warm] = []
@@ -179,6 +181,12 @@ def listening(directory: Path) -> Iterator[None]:
         finally:
             _current.remove(warm)
             warm.end()
+
+
+def end() -> None:
+    """End the process; it starts anew when it is asked for something."""
+    for warm in _current:
+        warm.end()
 
 
 def fork(
