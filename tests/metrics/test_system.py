@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from asyncrl.metrics.metrics import describe
@@ -20,6 +21,17 @@ def work(seconds: float) -> None:
     until = time.process_time() + seconds
     while time.process_time() < until:
         pass
+
+
+@pytest.fixture(autouse=True)
+def children_of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what this process has started for other tests, such as the warm one."""
+    find, before = psutil.Process.children, psutil.Process().children(recursive=True)
+
+    def children(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
+        return [child for child in find(process, recursive) if child not in before]
+
+    monkeypatch.setattr(psutil.Process, "children", children)
 
 
 def test_busy_process_takes_processor_time_and_memory() -> None:
