@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -20,8 +21,7 @@ from benchmarks.common import (
     run_peer,
 )
 from benchmarks.make_table import MARKS, render
-from benchmarks.speed import learner, race
-from benchmarks.speed.ingest import Pace
+from benchmarks.speed import ingest, learner, race
 from tests.support import warm
 
 DEADLINE_S = 100
@@ -135,8 +135,16 @@ def test_sampling_is_compared_with_the_bare_loop(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("kind", ["dqn", pytest.param("cartpole", marks=pytest.mark.slow)])
-def test_learner_is_measured_alone_and_while_experience_comes_in(tmp_path: Path, kind: str) -> None:
+def test_learner_is_measured_while_experience_comes_in() -> None:
+    args = argparse.Namespace(capacity=1000, seconds=1.0, threads=1)
+    load = ingest.loads_of_agent("dqn", args)["loaded"]
+    assert ingest.measure_beside(load).opt_steps > 0
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["dqn", "cartpole"])
+def test_learner_is_compared_with_itself_alone(tmp_path: Path, kind: str) -> None:
     small = ["--kind", kind, "--capacity", 1000, "--seconds", 0.3, "--repeats", 1]
     told = run("ingest", tmp_path, *small)
     assert all(c["ratio"] > 0 for c in told["comparisons"])
@@ -215,7 +223,7 @@ def test_learner_is_measured_on_a_gpu(tmp_path: Path) -> None:
 
 
 def test_pace_is_kept_by_naps_and_who_is_late_catches_up_with_a_tenth_of_a_second() -> None:
-    pace, now, naps = Pace(1000.0), 50.0, []
+    pace, now, naps = ingest.Pace(1000.0), 50.0, []
     for _ in range(5000):
         naps.append(pace.nap_s(now))
         now += naps[-1] + 0.0001
