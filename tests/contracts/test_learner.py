@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.iql import IQLConfig
@@ -400,6 +401,25 @@ def test_who_learns_from_data_beats_whoever_made_it(
 def test_those_whose_batches_differ_refuse_to_be_accelerated(name: str, how: str) -> None:
     with pytest.raises(ConfigError, match=rf"agent\.accelerate='?{how}'? .*(to|it) off"):
         changed(FIRST[name], accelerate=how)
+
+
+def still_marked(parameters: list[nn.Parameter]) -> int:
+    return sum("mark" in get_gradient_edge(p).node.metadata for p in parameters)
+
+
+@pytest.mark.parametrize("name", [n for n in FIRST if n not in {"ppo", "impala", "r2d2"}])
+def test_updates_leave_nothing_behind_that_belongs_to_a_stream(name: str) -> None:
+    """What autograd adds gradients up with remembers its stream, and would break a recording."""
+    agent: Any = FIRST[name].build()
+    agent.opt(batch_for(FIRST[name], 0))
+    learned = [p for m in networks(agent).values() for p in m.parameters() if p.requires_grad]
+    nodes = [get_gradient_edge(p).node for p in learned]
+    for node in nodes:
+        node.metadata["mark"] = True
+    assert still_marked(learned) == len(learned) > 0
+    agent.opt(batch_for(FIRST[name], 1))
+    del nodes, node
+    assert still_marked(learned) == 0
 
 
 RECORDED = ("td3", "crossq", "bc", "bc-normalized", "awac", "awac-normalized", "iql")

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch import Tensor
 
-from asyncrl.agents.c51 import C51Config
-from asyncrl.agents.crossq import CrossQConfig
-from asyncrl.agents.discrete_sac import DiscreteSACConfig
-from asyncrl.agents.dqn import DQNConfig
-from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts.torch_config import Accelerated, Acceleration
-from asyncrl.agents.rainbow import RainbowConfig
-from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import AgentConfig, PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -89,42 +77,3 @@ def test_compiling_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler"):
         Accelerated(Counting(CPU).update, "compile", CPU)
-
-
-def still_marked(parameters: list[nn.Parameter]) -> int:
-    return sum("mark" in get_gradient_edge(p).node.metadata for p in parameters)
-
-
-RECORDED = [
-    SACConfig(device="cpu"),
-    TD3Config(device="cpu"),
-    CrossQConfig(device="cpu", hidden=(8,)),
-    DQNConfig(device="cpu"),
-    C51Config(device="cpu"),
-    IQNConfig(device="cpu"),
-    RainbowConfig(device="cpu"),
-    DiscreteSACConfig(device="cpu"),
-]
-
-
-@pytest.mark.parametrize("config", RECORDED, ids=lambda config: type(config).__name__)
-def test_updates_leave_nothing_behind_that_belongs_to_a_stream(config: AgentConfig) -> None:
-    """What autograd adds gradients up with remembers its stream, and would break a recording."""
-    one = np.ones(1, np.float32)
-    box = BoxSpec((1,), "float32", -one, one)
-    discrete = not isinstance(config, SACConfig | TD3Config | CrossQConfig)
-    agent = config.build(EnvSpec(box, DiscreteSpec(2) if discrete else box), PolicyContext(seed=0))
-    zeros = np.zeros((4, 1), np.float32)
-    action = np.zeros(4, np.int64) if discrete else zeros
-    batch = {"obs": zeros, "next_obs": zeros, "action": action, "reward": zeros[:, 0]}
-    batch["discount"] = zeros[:, 0]
-    agent.opt(batch)
-    modules = [part for part in vars(agent).values() if isinstance(part, nn.Module)]
-    learned = [p for module in modules for p in module.parameters() if p.requires_grad]
-    nodes = [get_gradient_edge(p).node for p in learned]
-    for node in nodes:
-        node.metadata["mark"] = True
-    assert still_marked(learned) == len(learned) > 0
-    agent.opt(batch)
-    del nodes, node
-    assert still_marked(learned) == 0
