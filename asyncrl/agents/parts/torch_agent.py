@@ -238,16 +238,16 @@ class TorchPolicy:
         self.device = device
         self.version = ModelVersion(0)
         self.env_steps = 0
-        self._training = True
+        self.__training = True
 
     @property
     def training(self) -> bool:
         """Whether `act` explores."""
-        return self._training
+        return self.__training
 
     def train(self, mode: bool = True) -> Self:
         """Switch exploration on or off, and nothing else."""
-        self._training = mode
+        self.__training = mode
         return self
 
     def record(self) -> Record:
