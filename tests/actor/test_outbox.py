@@ -16,18 +16,11 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import END, TERMINATED, TRUNCATED, ColumnSpec, SegmentConfig, make_schema
 from asyncrl.core.types import Columns, ModelVersion
+from tests.replay.segments import streams
 from tests.support.scale import examples
 from tests.support.streams import PEER, Transition, make_outbox, play, schema, take_all
 
 LOOKAHEAD = 2
-KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> list[list[str]]:
-    n_envs = draw(st.integers(1, 4))
-    n_steps = draw(st.integers(1, 40))
-    return [draw(st.lists(KINDS, min_size=n_steps, max_size=n_steps)) for _ in range(n_envs)]
 
 
 def read_back(messages: list[Experience], length: int) -> list[Transition]:
@@ -67,7 +60,7 @@ def read_stacks(message: Experience, frame_stack: int) -> Iterator[list[float]]:
                 yield [float(obs[r, 0]) for r in inside]
 
 
-@given(streams(), st.integers(1, 7), st.integers(1, 4))
+@given(streams(max_steps=40, max_envs=4), st.integers(1, 7), st.integers(1, 4))
 @settings(max_examples=examples(150), deadline=None)
 def test_every_transition_arrives_once(ends: list[list[str]], length: int, lookahead: int) -> None:
     outbox = make_outbox(len(ends), length, lookahead)
@@ -79,7 +72,7 @@ def test_every_transition_arrives_once(ends: list[list[str]], length: int, looka
     assert [m.seq for m in messages] == list(range(1, len(messages) + 1))
 
 
-@given(streams(), st.integers(1, 5), st.integers(1, 3))
+@given(streams(max_steps=40, max_envs=4), st.integers(1, 5), st.integers(1, 3))
 @settings(max_examples=50, deadline=None)
 def test_whole_segments_carry_their_lookahead(
     ends: list[list[str]], length: int, lookahead: int
@@ -90,7 +83,7 @@ def test_whole_segments_carry_their_lookahead(
         assert (message.rows == length + lookahead).all()
 
 
-@given(streams(), st.integers(1, 5), st.integers(2, 4))
+@given(streams(max_steps=40, max_envs=4), st.integers(1, 5), st.integers(2, 4))
 @settings(max_examples=examples(100), deadline=None)
 def test_segments_look_back_at_the_frames_before(
     ends: list[list[str]], length: int, frame_stack: int

@@ -12,9 +12,9 @@ KINDS = st.sampled_from(["", "", "", "T", "C", "TC"])
 
 
 @st.composite
-def streams(draw: st.DrawFn, max_steps: int = 25) -> list[list[str]]:
+def streams(draw: st.DrawFn, max_steps: int = 25, max_envs: int = 3) -> list[list[str]]:
     """Draw how each step of some environments ends, as `tests.support.streams.play` takes it."""
-    n_envs = draw(st.integers(1, 3))
+    n_envs = draw(st.integers(1, max_envs))
     n_steps = draw(st.integers(1, max_steps))
     return [draw(st.lists(KINDS, min_size=n_steps, max_size=n_steps)) for _ in range(n_envs)]
 

@@ -16,12 +16,12 @@ from asyncrl.core.types import Array
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
-from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
 from tests.support.books import bookkeeping
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
-from tests.support.streams import make_outbox, play
+from tests.support.streams import make_outbox
 
 CLOCK_METRICS = ("wall_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
 
@@ -146,13 +146,6 @@ def test_stop_ends_in_the_middle_of_a_round() -> None:
 def test_what_does_not_fit_the_buffer_is_refused(settings: dict[str, int], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(settings=settings)
-
-
-def filled_buffer() -> UniformReplay:
-    buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
-    for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
-        buffer.push(message.columns, message.rows)
-    return buffer
 
 
 def test_offline_training_refuses_an_empty_buffer() -> None:
