@@ -23,6 +23,7 @@ from asyncrl.core.segment import ColumnSpec as ColumnSpec
 from asyncrl.core.segment import SegmentConfig as SegmentConfig
 from asyncrl.envs.gym import EnvConfig as EnvConfig
 from asyncrl.envs.gym import make_batch as make_batch
+from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
 from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
 from asyncrl.learner.bookkeeper import RecordConfig as RecordConfig
 from asyncrl.learner.bookkeeper import SaveConfig as SaveConfig
@@ -37,6 +38,7 @@ from asyncrl.training.asynchronous import train_async as train_async
 from asyncrl.training.common_config import EvaluationConfig as EvaluationConfig
 from asyncrl.training.config import AsyncConfig as AsyncConfig
 from asyncrl.training.offline import OfflineConfig as OfflineConfig
+from asyncrl.training.offline import OfflineTrainer as OfflineTrainer
 from asyncrl.training.offline import build_offline_trainer as build_offline_trainer
 from asyncrl.training.offline import train_from_data as train_from_data
 from asyncrl.training.presets import preset as preset
@@ -44,6 +46,7 @@ from asyncrl.training.run import build_trainer as build_trainer
 from asyncrl.training.run_config import RunConfig as RunConfig
 from asyncrl.training.saved_model import load_policy as load_policy
 from asyncrl.training.synchronous import SyncConfig as SyncConfig
+from asyncrl.training.synchronous import Trainer as Trainer
 from asyncrl.training.synchronous import TrainerConfig as TrainerConfig
 from asyncrl.training.synchronous import build_sync_trainer as build_sync_trainer
 from asyncrl.training.synchronous import train_sync as train_sync

@@ -19,13 +19,15 @@ from asyncrl.core.recorder import Record
 
 
 class Training(Protocol):
-    """What callbacks use of a trainer, whatever its batches come from."""
+    """What callbacks use of a trainer, whatever its batches come from.
+
+    Attributes:
+        agent: The one that learns.
+        interrupter: Ends the run: `trainer.interrupter.stop("the reason")`.
+    """
 
     agent: Agent
-    """The one that learns."""
-
     interrupter: Interrupter
-    """Ends the run: `interrupter.stop("the reason")`."""
 
     @property
     def opt_steps(self) -> int:
@@ -68,11 +70,17 @@ class Callback:
         return {}
 
     def state(self, trainer: Training) -> Mapping[str, Any]:
-        """Return what `restore` needs, as JSON has it; it is kept in each checkpoint."""
+        """Return what `restore` needs; it is kept in each checkpoint.
+
+        Numbers, infinite ones too, text, None, and lists and dicts of these can be kept.
+        """
         return {}
 
     def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned; before `begin`, where a run is resumed."""
+        """Go on from what `state` returned; before `begin`, where a run is resumed.
+
+        States go by the names of classes; of several of one class, in the order of the list.
+        """
 
     def end(self, trainer: Training) -> None:
         """Act once learning is over and the last model evaluated, before it is saved.

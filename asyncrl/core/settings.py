@@ -72,7 +72,7 @@ def load_object(path: str) -> object:
     try:
         return reduce(getattr, name.split("."), module)
     except AttributeError as error:
-        word = f"{error.name!r}{_close(error.name, dir(error.obj))}"
+        word = f"{error.name!r}{did_you_mean(error.name, dir(error.obj))}"
         raise ConfigError(f"{path!r}: {module_name} has no {word}") from error
 
 
@@ -174,7 +174,9 @@ def _choice(data: Value, options: Sequence[Any], path: str) -> Any:
     meant = [option for option in options if str(option).lower() in words]
     if len(meant) == 1:
         return meant[0]
-    raise _Misfit(path, data, f"one of {', '.join(map(repr, options))}{_close(data, options)}")
+    raise _Misfit(
+        path, data, f"one of {', '.join(map(repr, options))}{did_you_mean(data, options)}"
+    )
 
 
 def _load_sequence(data: Value, hint: Hint, path: str) -> Any:
@@ -234,7 +236,7 @@ def _load_settings(data: Value, cls: type, path: str) -> Any:
         return _load_open(data, cls, path)
     for key in data:
         if key not in fields:
-            advice = _close(key, fields) or f"; it has {', '.join(fields) or 'none'}"
+            advice = did_you_mean(key, fields) or f"; it has {', '.join(fields) or 'none'}"
             raise ConfigError(f"{_at(path, key)}: {cls.__name__} has no such setting{advice}")
     hints = typing.get_type_hints(cls)
     values = {key: _load(item, hints[key], _at(path, key)) for key, item in data.items()}
@@ -309,7 +311,8 @@ def _shown(value: Value) -> str:
     return f"{value!r:.80} ({type(value).__name__})"
 
 
-def _close(word: object, known: Iterable[object]) -> str:
+def did_you_mean(word: object, known: Iterable[object]) -> str:
+    """Return the end of a sentence about an unknown word: which known ones are close to it."""
     matches = difflib.get_close_matches(str(word), map(str, known), n=3)
     return f"; did you mean {' or '.join(matches)}?" if matches else ""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, SupportsFloat
 
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError
+
+_logger = logging.getLogger(__name__)
 
 
 class Callbacks:
@@ -33,6 +37,7 @@ class Callbacks:
         for callback in self._callbacks:
             with _naming(callback, "begin"):
                 callback.begin(self._trainer)
+        self.state()  # what cannot be saved is said now, and not in hours
 
     def step(self) -> None:
         """Let each act after a turn."""
@@ -54,7 +59,7 @@ class Callbacks:
         states: list[object] = []
         for callback in self._callbacks:
             with _naming(callback, "state"):
-                states.append([type(callback).__name__, dict(callback.state(self._trainer))])
+                states.append([type(callback).__name__, _saved(callback.state(self._trainer))])
         return {"callbacks": states} if states else {}
 
     def restore(self, numbers: Mapping[str, Any]) -> None:
@@ -66,7 +71,11 @@ class Callbacks:
             if kept is not None:
                 left.remove(kept)
                 with _naming(callback, "restore"):
-                    callback.restore(self._trainer, kept[1])
+                    callback.restore(self._trainer, json.loads(kept[1]))
+        for name, _ in left:
+            _logger.warning(
+                "the checkpoint holds the state of a callback %s, which this run has not", name
+            )
 
     def end(self) -> None:
         """Let each act once learning is over."""
@@ -82,6 +91,26 @@ class Callbacks:
     def _close(self, callback: Callback) -> None:
         with _naming(callback, "close"):
             callback.close(self._trainer)
+
+
+def _saved(state: Mapping[str, Any]) -> str:
+    """Return a state as text, in which numbers may be infinite, as a checkpoint's may not."""
+    for name, value in state.items():
+        try:
+            json.dumps(value, default=_as_number)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"`state` returns {name}={value!r:.80}, which cannot be saved ({error}); it may "
+                "hold numbers, text, None, and lists and dicts of these"
+            ) from error
+    return json.dumps(dict(state), default=_as_number)
+
+
+def _as_number(value: object) -> float:
+    """Return numpy's numbers, and arrays of one, as Python's."""
+    if isinstance(value, SupportsFloat):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is none of these")
 
 
 @contextmanager

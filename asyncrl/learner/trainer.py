@@ -12,7 +12,7 @@ stepped in between (`Trainer`), or experience that is there already (`OfflineTra
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, SupportsFloat, TypedDict
@@ -26,6 +26,7 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
+from asyncrl.core.settings import did_you_mean
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.learner.callbacks import Callbacks
@@ -67,6 +68,14 @@ class TrainerParts(CommonParts, total=False):
     """What is the trainer's to release, when its run is over."""
 
 
+def check_parts(parts: Iterable[str], taken: Iterable[str]) -> None:
+    """Refuse arguments that nobody takes, which Python lets through where there are `parts`."""
+    known = sorted({*taken, *TrainerParts.__optional_keys__})
+    for name in parts:
+        if name not in known:
+            raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
+
+
 class BaseTrainer(ABC):
     """Optimises an agent on batches from somewhere, and keeps books, until the run is to end."""
 
@@ -80,6 +89,7 @@ class BaseTrainer(ABC):
         parts: TrainerParts,
     ) -> None:
         """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
+        check_parts(parts, ())
         self.agent = agent
         books = parts.get("books") or BookkeepingConfig()
         self.interrupter = interrupter or Interrupter()

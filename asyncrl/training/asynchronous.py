@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import signature
 from pathlib import Path
 from typing import Unpack
 
@@ -28,7 +29,7 @@ from asyncrl.learner.evaluation import BackgroundEvaluation, EvaluationSite, Inl
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import CommonParts
+from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
@@ -95,6 +96,7 @@ def build_async_trainer(
             `callbacks`, what else is done in the course of the run, see `core/callback.py`;
             `run_config`, plain values for the recorder to keep beside its numbers.
     """
+    check_parts(parts, signature(build_async_trainer).parameters)
     config = config or AsyncConfig()
     parts["recorder"] = _in_background(parts.get("recorder"))
     check_can_hold(stop, config.evaluations_off)

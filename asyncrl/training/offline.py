@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Unpack
 
@@ -48,7 +49,7 @@ from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import BY_STEPS, CommonConfig, EvaluationConfig
@@ -171,6 +172,7 @@ def build_offline_trainer(
     Raises `ConfigError` if the data is not that of such an agent in such an environment, and
     `CheckpointError` if a file is not whole.
     """
+    check_parts(parts, signature(build_offline_trainer).parameters)
     require_agent_config(agent)
     config = config or OfflineConfig()
     check_can_hold(stop, config.evaluations_off)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Unpack
 
@@ -35,7 +36,7 @@ from asyncrl.learner.bookkeeper import BookkeepingConfig, RecordConfig
 from asyncrl.learner.evaluation import InlineEvaluation
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
-from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts
+from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import BY_STEPS, CommonConfig
 from asyncrl.training.inline_actor import InlineActor
@@ -253,6 +254,7 @@ def build_sync_trainer(
 
     Takes what `build_async_trainer` takes, as far as it has a meaning here.
     """
+    check_parts(parts, signature(build_sync_trainer).parameters)
     config = config or SyncConfig()
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asyncrl import train_async, train_from_data, train_sync
+from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.errors import ConfigError, NonFiniteModel
@@ -450,6 +453,56 @@ def test_callback_goes_on_from_what_the_checkpoint_holds_of_it(make: Make, tmp_p
     make(callbacks=again, checkpoint=saved, stop=MaxOptSteps(4)).train()
     told = [{}, {"at": 3, "name": "a"}, {"at": 3, "name": "b"}, {}]
     assert [callback.restored for callback in again] == told
+
+
+class Keeping(Callback):
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def state(self, trainer: Training) -> dict[str, object]:
+        return {"best": self.value}
+
+    def restore(self, trainer: Training, state: Mapping[str, Any]) -> None:
+        self.value = state["best"]
+
+
+@pytest.mark.parametrize("value", [-math.inf, np.float32(0.5), [1, {"a": None}]])
+def test_state_of_a_callback_may_be_infinite_or_of_numpy(
+    make: Make, tmp_path: Path, value: object
+) -> None:
+    kept = {"checkpointer": Checkpointer(tmp_path), "callbacks": [Keeping(value)]}
+    make(**kept, stop=MaxOptSteps(3)).train()
+    again = Keeping(None)
+    make(checkpoint=Checkpointer(tmp_path).load("3"), callbacks=[again]).close()
+    assert again.value == value
+
+
+def test_state_that_cannot_be_saved_is_refused_before_anything_is_learned(make: Make) -> None:
+    trainer = make(callbacks=[Keeping({1, 2})])
+    with pytest.raises(ConfigError, match=r"best=\{1, 2\}, which cannot be saved"):
+        trainer.train()
+    assert trainer.opt_steps == 0
+
+
+def test_state_of_a_callback_that_is_not_there_any_more_is_told(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = {"checkpointer": Checkpointer(tmp_path), "callbacks": [Keeping(1)]}
+    make(**kept, stop=MaxOptSteps(3)).train()
+    make(checkpoint=Checkpointer(tmp_path).load("3")).close()
+    assert "the state of a callback Keeping, which this run has not" in caplog.text
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("callback", "callbacks"), ("recoder", "recorder")])
+def test_argument_that_nobody_takes_is_refused(make: Make, wrong: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"no argument {wrong}; did you mean {meant}"):
+        make(**{wrong: None})
+
+
+@pytest.mark.parametrize("train", [train_async, train_sync, train_from_data])
+def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
+    with pytest.raises(ConfigError, match="no argument callback; did you mean callbacks"):
+        train(DQNConfig(), *([Path()] * (train is train_from_data)), print, callback=[])
 
 
 def test_what_is_no_callback_is_refused(make: Make) -> None:
