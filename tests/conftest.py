@@ -48,7 +48,10 @@ _STARTS_PROCESSES = (
     "tests/supervision/test_bodies.py",
     "tests/supervision/test_local.py",
 )
-_LEARNS = ("tests/agents/", "tests/contracts/test_agent.py", "tests/export/", "tests/training/")
+_LEARNS = (
+    *("tests/agents/", "tests/export/", "tests/training/"),
+    *("tests/contracts/test_agent.py", "tests/contracts/test_learner.py"),
+)
 _LEFTOVERS_DEADLINE_S = 15.0
 
 
