@@ -81,6 +81,15 @@ def telling_of_replay(*, quiet: bool) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def setup_of(config: RunConfig) -> Setup:
+    """Return what the live view's verdict depends on; only asynchronous runs have actors."""
+    return Setup(
+        actors=config.actors if config.mode == "async" else 0,
+        envs_per_actor=config.envs_per_actor,
+        samples_per_insert=config.limiter.samples_per_insert,
+    )
+
+
 def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:
     """Return the recorders of a run as one: a file in its directory, and those asked for."""
     recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
@@ -95,11 +104,7 @@ def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: b
             TerminalRecorder(
                 limits=stop.limits() if stop else {},
                 target=("eval_reward", target) if target is not None else None,
-                setup=Setup(
-                    actors=config.actors,
-                    envs_per_actor=config.envs_per_actor,
-                    samples_per_insert=config.limiter.samples_per_insert,
-                ),
+                setup=setup_of(config),
             )
         )
     return BackgroundRecorder(recorders)

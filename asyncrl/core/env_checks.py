@@ -227,6 +227,12 @@ def as_array(value: Any) -> Array:  # noqa: ANN401  # whatever foreign code gave
         return np.asarray(value)
     except ValueError:  # lists of different lengths
         return np.asarray(value, object)
+    except (RuntimeError, TypeError):  # tensors with gradients, elsewhere, or of foreign dtypes
+        if hasattr(value, "detach") and getattr(value, "requires_grad", False):
+            return as_array(value.detach())
+        array = np.empty((), object)
+        array[()] = value
+        return array
 
 
 def after(action: Any) -> str:  # noqa: ANN401  # a batch of actions, one of them, or none

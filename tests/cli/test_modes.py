@@ -11,8 +11,9 @@ import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli.main import main
-from asyncrl.cli.train import parse
+from asyncrl.cli.train import parse, setup_of
 from asyncrl.core.errors import ConfigError
+from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.fakes import ConstantConfig
@@ -50,6 +51,22 @@ def test_synchronous_run_leaves_what_any_run_leaves(run_dir: Path) -> None:
     assert told["best_score"] is not None
     per_step = 16 / preset("dqn").limiter.samples_per_insert  # environment steps for a batch
     assert told["env_steps"] == pytest.approx(64 + 30 * per_step, abs=32), "as its limiter says"
+
+
+@pytest.mark.parametrize(
+    ("flags", "shares", "words"),
+    [
+        (["dqn", "--mode=sync"], {"act": 0.3, "opt": 0.6}, "one process: acting takes 30 %"),
+        (["iql", "--data=x"], {"opt": 0.9}, "learner only: optimising takes 90 %"),
+    ],
+)
+def test_live_view_knows_that_other_modes_have_no_actors(
+    flags: list[str], shares: dict[str, float], words: str
+) -> None:
+    busy = {"wall_s": 9.0, "opt_steps": 9.0, "system/machine_cpu_percent": 100.0}
+    values = busy | {f"share/learner_{name}": share for name, share in shares.items()}
+    verdict = judge(Facts.of_record(values, setup_of(parse(flags).config)))
+    assert verdict.sentence.startswith(words)
 
 
 def test_synchronous_run_is_the_same_twice_and_goes_on(run_dir: Path, tmp_path: Path) -> None:

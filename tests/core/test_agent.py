@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.agent import Act, PolicyContext
@@ -81,6 +82,10 @@ EXTRA = Act(ACTIONS, {"v": np.zeros(2, np.float32)})
         (
             replace(FINE, told={"loss": 1.0, "q": np.zeros(3)}),
             r"agent/q must be one number, got \[0.0, 0.0, 0.0\]; .*tell the mean",
+        ),
+        (
+            replace(FINE, told={"q": torch.ones(3, requires_grad=True)}),
+            r"agent/q must be one number, got \[1.0, 1.0, 1.0\]; .*tell the mean",
         ),
         (replace(FINE, told={"mode": "greedy"}), "agent/mode must be one number, got 'greedy'"),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete, Space
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -168,6 +169,8 @@ def test_flags_become_a_new_array_of_bool(flags: Any) -> None:
         (np.arange(84), "[0, 1, 2, 3, 4, 5, 6, 7, ...] (84 values from 0 to 83)"),
         (np.zeros(0), "[]"),
         ("some words", "'some words'"),
+        (torch.ones(3, requires_grad=True), "[1.0, 1.0, 1.0]"),
+        (torch.ones(2, dtype=torch.bfloat16), "tensor([1., 1.], dtype=torch.bfloat16)"),
     ],
 )
 def test_values_are_shown_in_one_short_line(value: Any, text: str) -> None:
