@@ -176,9 +176,8 @@ def build_offline_trainer(
     require_agent_config(agent)
     config = config or OfflineConfig()
     check_can_hold(stop, config.evaluations_off)
-    keep, told = config.save.keep, parts.get("run_config")
     checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=keep, resume=resume, config=told
+        checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
     )
     with ExitStack() as undo:
         if checkpointer:
