@@ -30,8 +30,11 @@ train: $(VENV)/installed
 test: check
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 $(ARGS)
 
+# The folders that are ignored have no such test; to load them takes as long as a third of the rest.
+NO_QUICK_TESTS := agents export faults integration training
 quick: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 \
+		$(NO_QUICK_TESTS:%=--ignore=tests/%) \
 		-m "not slow and not processes and not learning" $(ARGS)
 
 # Sums come out differently with other widths of vectors; what is learned must not hang on that.

@@ -49,8 +49,11 @@ _STARTS_PROCESSES = (
     "tests/supervision/test_local.py",
 )
 _LEARNS = (
-    *("tests/agents/", "tests/export/", "tests/training/"),
-    *("tests/contracts/test_agent.py", "tests/contracts/test_learner.py"),
+    "tests/agents/",
+    "tests/contracts/test_agent.py",
+    "tests/contracts/test_learner.py",
+    "tests/export/",
+    "tests/training/",
 )
 _LEFTOVERS_DEADLINE_S = 15.0
 
