@@ -36,6 +36,7 @@ from asyncrl.agents.parts.updater import (
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Positive, PositiveOrOff, Share, Widths
 from asyncrl.core.env import EnvSpec
+from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.segment import ColumnSpec
@@ -207,7 +208,8 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         """Return the loss of a batch, and what to tell about it without gradients.
 
         Where there is a column `weight`, rows count by it. Of each row is told either `priority`,
-        or the value `q` and the `target` whose distance is the priority.
+        or the value `q` and the `target` whose distance is the priority; or neither, where no
+        replay is to ask for priorities.
         """
 
     def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
@@ -236,7 +238,13 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         if self.perturbation.size:
             self.perturbation.set(data["noise"][0])
             self.target_perturbation.set(data["noise"][1])
-        loss, told = self.learn(obs, next_obs, reward, data)
+        answer = self.learn(obs, next_obs, reward, data)
+        if not isinstance(answer, tuple):
+            raise ConfigError(
+                f"`learn` of {type(self).__name__} must return a loss and what to tell, got "
+                f"{shown(answer)}; return for instance loss, {{}}"
+            )
+        loss, told = answer
         told |= {"loss": loss.detach()} | self.updater.down(loss)
         self.updater.follow()
         if self.perturbation.size:

@@ -38,6 +38,7 @@ from asyncrl.agents.parts.torch_agent import (
     flatten_parameters,
 )
 from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, pick_matmul
+from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array, Columns, ModelVersion
@@ -397,8 +398,10 @@ class Updater:
         self._in_parts = InParts(config.accumulate)
         learning = networks if switch_modes else []
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
-        self._newest: tuple[Tensor, ...] = ()
-        """The priority of each row of the newest batch, or values and their targets."""
+        self._name = type(agent).__name__
+        self._newest: tuple[Tensor, ...] | None = None
+        """The priority of each row of the newest batch, or values and their targets, or nothing;
+        None before the first batch."""
         self._told: dict[str, Tensor] = {}
         agent.on_load.append(self._forget)
 
@@ -419,14 +422,29 @@ class Updater:
                 told = self._run({**self._move(batch), **draws})
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(batch, self._device) from error
-        if "priority" in told:
-            self._newest = (told.pop("priority"),)
-        elif "q" in told:
-            self._newest = told.pop("q"), told.pop("target")
+        self._newest = self._taken_out(told)
         for descent in self._descents.values():
             told |= descent.optimizer.tell(descent.rate_name)
         self._told |= told
         return dict(self._told)
+
+    def _taken_out(self, told: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """Take what priorities are computed of out of what an update told."""
+        if not isinstance(told, dict):
+            raise ConfigError(
+                f"`update` of {self._name} must return tensors by name, got {shown(told)}; return "
+                'for instance {"loss": loss.detach()}, or {} to tell nothing'
+            )
+        if "priority" in told:
+            return (told.pop("priority"),)
+        if "q" not in told:
+            return ()
+        if "target" not in told:
+            raise ConfigError(
+                f"`update` of {self._name} told `q` without `target`; tell both, one for each row, "
+                "as priorities are their distance, or give a number of another meaning another name"
+            )
+        return told.pop("q"), told.pop("target")
 
     def _check(self, batch: Columns) -> None:
         if self._singly and "next_obs" not in batch:
@@ -490,6 +508,12 @@ class Updater:
                 pass
             case (q, target):
                 errors = (q - target).abs_()
+            case ():
+                raise ConfigError(
+                    f"`update` of {self._name} told neither `priority` nor `q` and `target`, so "
+                    "there are no priorities; tell them, or use a replay without priorities, such "
+                    "as UniformReplayConfig"
+                )
             case _:
                 raise ValueError("priorities are those of the newest batch, and there was none yet")
         priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()

@@ -17,6 +17,7 @@ from asyncrl.core.agent import PolicyContext, evaluation_mode
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.types import Array, Columns
+from asyncrl.testing import check_agent
 
 CONTEXT = PolicyContext(seed=4, n_envs=6)
 BOX = BoxSpec((3,), "float32", np.full(3, -1, np.float32), np.full(3, 1, np.float32))
@@ -85,6 +86,62 @@ def test_priorities_are_the_errors_of_the_newest_batch(config: Config) -> None:
         errors = np.abs(q - batch["reward"]).mean(axis=0)
         assert agent.priorities() == pytest.approx(errors, rel=1e-4, abs=1e-5)
         assert agent.priorities().dtype == np.float32
+
+
+class Telling(DQNAgent):
+    """Tells what a test wants of it, in place of what it should."""
+
+    alone = False
+    answer: Any = None
+
+    def learn(self, *args: Any) -> Any:
+        loss, told = super().learn(*args)
+        return loss if self.alone else (loss, told)
+
+    def update(self, data: dict[str, torch.Tensor]) -> Any:
+        told = super().update(data)
+        return told if self.alone else self.answer
+
+
+class TellingConfig(DQNConfig):
+    """Makes agents that tell their loss alone."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> Telling:
+        agent = Telling(self, spec, context, torch.device("cpu"))
+        agent.answer = {}
+        return agent
+
+
+def telling(**told: Any) -> Telling:
+    agent = TellingConfig(hidden=(16,), device="cpu").build(spec_for(DQN), CONTEXT)
+    for name, value in told.items():
+        setattr(agent, name, value)
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"answer": None}, "`update` of Telling must return tensors by name, got None"),
+        ({"answer": torch.tensor(0.5)}, "must return tensors by name, got 0.5"),
+        ({"answer": {"q": torch.zeros(ROWS)}}, "`update` of Telling told `q` without `target`"),
+        ({"alone": True}, r"`learn` of Telling must return a loss and what to tell, got [\d.]+;"),
+    ],
+)
+def test_updates_that_tell_something_else_are_named(told: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        telling(**told).opt(batch_for(DQN))
+
+
+def test_an_update_may_tell_no_priorities() -> None:
+    agent = telling(answer={"priority": torch.ones(ROWS)})
+    agent.opt(batch_for(DQN))
+    assert np.array_equal(agent.priorities(), np.ones(ROWS))
+    agent.answer = {"my_loss": torch.tensor(0.5)}
+    assert agent.opt(batch_for(DQN))["my_loss"] == 0.5
+    with pytest.raises(ConfigError, match="told neither `priority` nor `q` and `target`"):
+        agent.priorities()
+    check_agent(TellingConfig(hidden=(16,), device="cpu"), spec_for(DQN))
 
 
 @pytest.mark.slow
