@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from os import PathLike
 from pathlib import Path
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
@@ -37,7 +38,7 @@ def load_to_resume(checkpoint_dir: Path, config: Mapping[str, object] | None = N
 
 
 def open_checkpoints(
-    checkpoint_dir: Path | None,
+    checkpoint_dir: str | PathLike[str] | None,
     *,
     keep: int,
     resume: bool,
@@ -53,6 +54,12 @@ def open_checkpoints(
         if resume:
             raise ConfigError("resume=True needs a checkpoint_dir to go on from")
         return None, None
+    if not isinstance(checkpoint_dir, str | PathLike):
+        raise ConfigError(
+            f"checkpoint_dir must be the path of a directory, got {checkpoint_dir!r:.80}; give for "
+            'instance checkpoint_dir="runs/mine"'
+        )
+    checkpoint_dir = Path(checkpoint_dir)
     checkpointer = Checkpointer(checkpoint_dir, keep_last=keep)
     if resume and not checkpoint_dir.is_dir():
         load_to_resume(checkpoint_dir)  # says that there is nothing, and makes no directory

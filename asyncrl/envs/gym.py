@@ -185,6 +185,11 @@ def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEn
     A factory of plain environments is called `n_envs` times. A factory of a vector environment is
     called once; `n_envs` is then 1, or the number of environments that this one holds.
     """
+    if not callable(make):
+        raise ConfigError(
+            f"make_batch takes a function that makes an environment, got {make!r:.80}; give for "
+            f"instance make_batch(lambda: MyEnv(), {n_envs}), or EnvConfig(id=...).build"
+        )
     if n_envs < 1:
         raise ConfigError(f"n_envs must be at least 1, got {n_envs}")
     return partial(_build_batch, make, n_envs)

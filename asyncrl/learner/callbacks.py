@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, SupportsFloat
 
+from asyncrl.core.agent import number_told
 from asyncrl.core.callback import Callback, Training
+from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 
 _logger = logging.getLogger(__name__)
@@ -50,8 +52,13 @@ class Callbacks:
         numbers: dict[str, float] = {}
         for callback in self._callbacks:
             with _naming(callback, "record"):
-                told = callback.record(self._trainer)
-                numbers |= {name: float(value) for name, value in told.items()}
+                told: object = callback.record(self._trainer)
+                if not isinstance(told, Mapping):
+                    raise ConfigError(
+                        f"`record` must return numbers by name, got {shown(told)}; return for "
+                        'instance {"mine/distance": 1.0}, or {} to tell nothing'
+                    )
+                numbers |= {name: number_told(name, value) for name, value in told.items()}
         return numbers
 
     def state(self) -> dict[str, list[object]]:

@@ -294,7 +294,13 @@ class AllOf(_Several):
 def check_can_hold(
     stop: StopCondition | None, off: Mapping[str, bool], name: str = "the stop condition"
 ) -> None:
-    """Refuse what waits for evaluations alone, where a setting has switched them off."""
+    """Refuse what is no condition, or waits for evaluations that a setting has switched off."""
+    methods = (getattr(stop, name, None) for name in ("update", "reset", "limits"))
+    if stop is not None and (isinstance(stop, type) or not all(map(callable, methods))):
+        raise ConfigError(
+            f"stop must be a stop condition, got {stop!r:.80}; give for instance "
+            "stop=MaxEnvSteps(100_000), and join several with | or &"
+        )
     if (setting := next(filter(off.get, off), "")) and _waits_for_evaluations(stop):
         raise ConfigError(f"{name} waits for evaluations, but {setting} is off: set one of the two")
 

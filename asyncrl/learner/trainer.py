@@ -68,12 +68,28 @@ class TrainerParts(CommonParts, total=False):
     """What is the trainer's to release, when its run is over."""
 
 
-def check_parts(parts: Iterable[str], taken: Iterable[str]) -> None:
-    """Refuse arguments that nobody takes, which Python lets through where there are `parts`."""
+def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
+    """Refuse arguments that nobody takes, which Python lets through where there are `parts`.
+
+    So are a recorder and callbacks that are none: before anything starts.
+    """
     known = sorted({*taken, *TrainerParts.__optional_keys__})
     for name in parts:
         if name not in known:
             raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
+    recorder, callbacks = parts.get("recorder"), parts.get("callbacks", ())
+    methods = (getattr(recorder, name, None) for name in ("start", "write", "close"))
+    if recorder is not None and (isinstance(recorder, type) or not all(map(callable, methods))):
+        raise ConfigError(
+            f"recorder must be an object that keeps records, got {recorder!r:.80}; give for "
+            'instance recorder=JsonlRecorder(Path("metrics.jsonl")), of asyncrl.recorders.jsonl'
+        )
+    if not isinstance(callbacks, Sequence):
+        kind = callbacks if isinstance(callbacks, type) else type(callbacks)
+        name = kind.__name__ if issubclass(kind, Callback) else "MyCallback"
+        raise ConfigError(
+            f"callbacks must be a list, got {callbacks!r:.80}; give a list: callbacks=[{name}()]"
+        )
 
 
 class BaseTrainer(ABC):

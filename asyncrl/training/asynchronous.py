@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
-from pathlib import Path
+from os import PathLike
 from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
@@ -33,7 +33,7 @@ from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
 from asyncrl.supervision.local import LocalLauncher, pickled
-from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.common_config import EvaluationConfig, config_or_default
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.parts import AsyncParts
 from asyncrl.training.plan import RunPlan
@@ -71,7 +71,7 @@ def build_async_trainer(
     make_eval_env: MakeBatchEnv | None = None,
     make_evaluator: MakeEvaluator | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
-    checkpoint_dir: Path | None = None,
+    checkpoint_dir: str | PathLike[str] | None = None,
     resume: bool = False,
     strategy: Strategy | None = None,
     interrupter: Interrupter | None = None,
@@ -97,7 +97,7 @@ def build_async_trainer(
             `run_config`, plain values for the recorder to keep beside its numbers.
     """
     check_parts(parts, signature(build_async_trainer).parameters)
-    config = config or AsyncConfig()
+    config = config_or_default(config, AsyncConfig)
     parts["recorder"] = _in_background(parts.get("recorder"))
     check_can_hold(stop, config.evaluations_off)
     plan = RunPlan(agent, make_env, make_processor, config, actor_agents)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.declared import COMMON, Natural, check_declared
+from asyncrl.core.errors import ConfigError
 from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
@@ -52,3 +53,18 @@ class CommonConfig(BookkeepingConfig):
     def __post_init__(self) -> None:
         BookkeepingConfig.__post_init__(self)
         check_declared(self)
+
+
+C = TypeVar("C", bound=CommonConfig)
+
+
+def config_or_default(config: C | None, kind: type[C]) -> C:
+    """Return the settings of a run, the defaults where none are given; refuse another kind."""
+    if config is None:
+        return kind()
+    if not isinstance(config, kind):
+        raise ConfigError(
+            f"config must be {kind.__name__}(...) here, got {config!r:.80}; train_async takes "
+            "AsyncConfig, train_sync takes SyncConfig, train_from_data takes OfflineConfig"
+        )
+    return config

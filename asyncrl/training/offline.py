@@ -19,6 +19,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from inspect import signature
+from os import PathLike
 from pathlib import Path
 from typing import Unpack
 
@@ -52,7 +53,12 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import BY_STEPS, CommonConfig, EvaluationConfig
+from asyncrl.training.common_config import (
+    BY_STEPS,
+    CommonConfig,
+    EvaluationConfig,
+    config_or_default,
+)
 from asyncrl.training.parts import OfflineParts
 
 
@@ -141,7 +147,7 @@ class OfflineConfig(CommonConfig):
 
 def train_from_data(
     agent: AgentConfig,
-    data: Path | ReplayBuffer,
+    data: str | PathLike[str] | ReplayBuffer,
     make_env: MakeBatchEnv,
     config: OfflineConfig | None = None,
     **parts: Unpack[OfflineParts],
@@ -155,12 +161,12 @@ def train_from_data(
 
 def build_offline_trainer(
     agent: AgentConfig,
-    data: Path | ReplayBuffer,
+    data: str | PathLike[str] | ReplayBuffer,
     make_env: MakeBatchEnv,
     config: OfflineConfig | None = None,
     *,
     stop: StopCondition | None = None,
-    checkpoint_dir: Path | None = None,
+    checkpoint_dir: str | PathLike[str] | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
@@ -174,7 +180,7 @@ def build_offline_trainer(
     """
     check_parts(parts, signature(build_offline_trainer).parameters)
     require_agent_config(agent)
-    config = config or OfflineConfig()
+    config = config_or_default(config, OfflineConfig)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(
         checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
@@ -206,16 +212,16 @@ def build_offline_trainer(
 
 
 def _load(
-    data: Path | ReplayBuffer,
+    data: str | PathLike[str] | ReplayBuffer,
     config: ReplayBufferConfig,
     seed: int,
     agent: AgentConfig,
     spec: EnvSpec,
 ) -> ReplayBuffer:
     """Return data as a buffer that holds what this agent asks for."""
-    if isinstance(data, Path):
+    if isinstance(data, str | PathLike):
         config = with_start_columns(config, agent.extra_columns(spec))
-        data = load_replay(data, config, seed=seed)
+        data = load_replay(Path(data), config, seed=seed)
     schema: SegmentSchema | None = getattr(data, "schema", None)
     if schema is not None:
         _check_columns(schema, agent, spec)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from os import PathLike
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
@@ -19,7 +19,7 @@ class OfflineParts(CommonParts, total=False):
     """The optional arguments of all ways to train."""
 
     stop: StopCondition | None
-    checkpoint_dir: Path | None
+    checkpoint_dir: str | PathLike[str] | None
     resume: bool
     interrupter: Interrupter | None
 

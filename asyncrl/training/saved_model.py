@@ -78,7 +78,29 @@ def load_policy(
     policy = policy_of(saved, agent, spec, seed=seed, source=source)
     policy.train(False)
     observation = spec.observation
-    return _TakesFields(policy, observation) if isinstance(observation, PackedSpec) else policy
+    if isinstance(observation, PackedSpec):
+        return _TakesFields(policy, observation)
+    return _TakesRows(policy, observation.shape)
+
+
+class _TakesRows(PolicyWrapper):
+    """Acts on a row for each observation, and says so where one comes without."""
+
+    def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
+        super().__init__(policy)
+        self._shape = shape
+
+    def act(self, obs: Array) -> Act:
+        """Choose an action for each row."""
+        rows = np.asarray(obs)
+        if rows.shape[1:] != self._shape or not rows.ndim:
+            sizes = ", ".join(["n", *map(str, self._shape)])
+            hint = "; give obs[None] for one row" if rows.shape == self._shape else ""
+            raise ConfigError(
+                f"expected observations as rows of shape ({sizes}{'' if self._shape else ','}), "
+                f"got {rows.shape}{hint}"
+            )
+        return super().act(rows)
 
 
 class _TakesFields(PolicyWrapper):

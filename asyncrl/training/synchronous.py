@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from inspect import signature
-from pathlib import Path
+from os import PathLike
 from typing import Unpack
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
@@ -38,7 +38,7 @@ from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
 from asyncrl.replay.uniform import UniformReplayConfig
-from asyncrl.training.common_config import BY_STEPS, CommonConfig
+from asyncrl.training.common_config import BY_STEPS, CommonConfig, config_or_default
 from asyncrl.training.inline_actor import InlineActor
 from asyncrl.training.layout import Layout
 from asyncrl.training.parts import SyncParts
@@ -245,7 +245,7 @@ def build_sync_trainer(
     stop: StopCondition | None = None,
     make_eval_env: MakeBatchEnv | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
-    checkpoint_dir: Path | None = None,
+    checkpoint_dir: str | PathLike[str] | None = None,
     resume: bool = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
@@ -255,7 +255,7 @@ def build_sync_trainer(
     Takes what `build_async_trainer` takes, as far as it has a meaning here.
     """
     check_parts(parts, signature(build_sync_trainer).parameters)
-    config = config or SyncConfig()
+    config = config_or_default(config, SyncConfig)
     check_agent_and_replay(agent, config.replay)
     check_can_hold(stop, config.evaluations_off)
     checkpointer, checkpoint = open_checkpoints(

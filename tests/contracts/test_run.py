@@ -412,6 +412,23 @@ def test_time_of_callbacks_is_told(make: Make, some: bool) -> None:
     assert any("ms/callback" in record for record in recorder.records) is some
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "`record` must return numbers by name, got None"),
+        ({"mine/x": "text"}, "mine/x must be one number, got 'text'"),
+    ],
+)
+def test_callback_that_records_no_numbers_is_told_so(make: Make, told: Any, words: str) -> None:
+    class Recording(Callback):
+        def record(self, trainer: Training) -> Any:
+            return told
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        make(callbacks=[Recording()], stop=MaxOptSteps(3)).train()
+    assert any("Recording, in its `record`" in note for note in caught.value.__notes__)
+
+
 METHODS = ["begin", "step", "record", "end", "close"]
 
 

@@ -1,4 +1,4 @@
-"""What is neither settings nor a function that makes environments is refused in a sentence."""
+"""What is not what a builder takes is refused in a sentence, before anything starts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Any
 import gymnasium
 import pytest
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.core.callback import Callback
 from asyncrl.core.env import look_at
 from asyncrl.core.errors import ConfigError
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import EnvConfig, make_batch
 from asyncrl.learner.stop_conditions import MaxOptSteps
+from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.offline import train_from_data
+from asyncrl.training.offline import build_offline_trainer, train_from_data
 from asyncrl.training.plan import RunPlan
-from asyncrl.training.synchronous import train_sync
+from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
 
 Train = Callable[[Any, Any, Path], object]
@@ -34,6 +37,10 @@ def offline(agent: Any, make_env: Any, directory: Path) -> object:
     return train_from_data(
         agent, directory, make_env, stop=MaxOptSteps(1), checkpoint_dir=directory
     )
+
+
+def from_data(agent: Any, make_env: Any, config: Any = None, **parts: Any) -> object:
+    return build_offline_trainer(agent, Path("nothing"), make_env, config, **parts)
 
 
 WAYS = pytest.mark.parametrize("train", [asynchronously, synchronously, offline])
@@ -94,3 +101,62 @@ def test_what_is_no_batch_is_closed() -> None:
     with pytest.raises(ConfigError, match="must return a batch"):
         look_at(Env)  # type: ignore[arg-type]
     assert len(closed) == 1
+
+
+BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_trainer, from_data])
+
+
+@BUILDERS
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"stop": 20}, "stop must be a stop condition, got 20; give .*MaxEnvSteps"),
+        ({"stop": [MaxOptSteps(1)]}, r"stop must be a stop condition, got \[.*join several"),
+        ({"stop": lambda _: None}, "stop must be a stop condition, got <function"),
+        ({"stop": MaxOptSteps}, "stop must be a stop condition, got <class"),
+        ({"recorder": "x.jsonl"}, "recorder must be .* got 'x.jsonl'; give .*JsonlRecorder"),
+        (
+            {"callbacks": Callback()},
+            r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]",
+        ),
+        ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
+        ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
+        ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
+    ],
+)
+def test_part_that_is_none_is_refused_before_anything_starts(
+    build: Callable[..., Any], given: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(ConstantConfig(), CountingBatch, **{"checkpoint_dir": tmp_path / "none", **given})
+    assert not (tmp_path / "none").exists(), "nothing has begun"
+
+
+@pytest.mark.parametrize(
+    ("build", "config"),
+    [
+        (build_async_trainer, SyncConfig()),
+        (build_sync_trainer, AsyncConfig()),
+        (build_sync_trainer, SyncConfig),
+        (from_data, AsyncConfig()),
+    ],
+)
+def test_settings_of_another_kind_of_run_are_refused(
+    build: Callable[..., Any], config: Any
+) -> None:
+    with pytest.raises(ConfigError, match=r"config must be (Async|Sync|Offline)Config\(...\) here"):
+        build(ConstantConfig(), CountingBatch, config=config)
+
+
+def test_directory_of_checkpoints_may_be_text(tmp_path: Path) -> None:
+    Checkpointer(tmp_path).save("1", {}, {})
+    with pytest.raises(ConfigError, match="holds checkpoints of an earlier run, up to 1"):
+        build_sync_trainer(ConstantConfig(), CountingBatch, checkpoint_dir=str(tmp_path))
+
+
+def test_environment_in_place_of_what_makes_one_is_refused() -> None:
+    env: Any = gymnasium.make("CartPole-v1")
+    with pytest.raises(
+        ConfigError, match=r"takes a function .* got <TimeLimit.*make_batch\(lambda"
+    ):
+        make_batch(env, 2)

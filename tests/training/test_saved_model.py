@@ -32,7 +32,7 @@ from tests.support.fakes import ConstantConfig, CountingBatch
 AGENT = DQNConfig(hidden=(8,), device="cpu")
 MAKE_ENV = EnvConfig(id="CartPole-v1", n_envs=2).build
 OBS = np.random.default_rng(0).uniform(-1, 1, (40, 4)).astype(np.float32)
-FEW = np.zeros((3, 2), np.float32)
+FEW = np.zeros((3, 4), np.float32)
 
 
 def save(run_dir: Path, name: str, action: int, **meta: Any) -> None:
@@ -60,6 +60,19 @@ def test_best_model_of_a_run_acts_on_any_number_of_rows(run_dir: Path) -> None:
     assert not policy.training
     assert done_by(policy).tolist() == [4, 4, 4]
     assert policy.act(FEW[:1]).action.tolist() == [4]
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        (FEW[0], r"rows of shape \(n, 4\), got \(4,\); give obs\[None\] for one row"),
+        (FEW[:, :1], r"rows of shape \(n, 4\), got \(3, 1\)$"),
+        (FEW[0, 0], r"rows of shape \(n, 4\), got \(\)$"),
+    ],
+)
+def test_observation_that_is_no_row_is_refused(run_dir: Path, obs: Array, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_policy(run_dir).act(obs)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +194,7 @@ def test_what_is_not_known_is_asked_for(run_dir: Path) -> None:
         with pytest.raises(ConfigError, match=rf"as asyncrl train would in {config}; give agent="):
             load_policy(run_dir, **parts)
     policy = load_policy(run_dir, agent=ConstantConfig(), make_env=CountingBatch)
-    assert done_by(policy).tolist() == [4] * 3
+    assert policy.act(FEW[:, :2]).action.tolist() == [4] * 3
 
 
 def test_what_is_given_is_looked_at(run_dir: Path) -> None:
