@@ -31,6 +31,21 @@ class Setup:
     """That this process may use."""
 
 
+_ONCE = 1.0
+"""Where each transition is sampled once, it is no matter of credit how many have been."""
+
+
+def shortfall(asked: float | None, got: float | None) -> str:
+    """Say that transitions were sampled much less often than asked for; empty if they were not."""
+    if not asked or not got or asked <= _ONCE or got >= asked / 2:
+        return ""
+    return (
+        f"asked {asked:g} per insert, got {got:.2g}: the learner had not caught up with what came "
+        "in before its first sample and what was under way; a longer run comes closer, and so do a "
+        "lower limiter.min_size, segment.length=4 with transport.window=1, or mode=sync"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What was measured, over a whole run or since the record before."""

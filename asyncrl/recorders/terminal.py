@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from asyncrl.core.recorder import Record
-from asyncrl.metrics.verdict import Setup
+from asyncrl.metrics.verdict import Setup, shortfall
 from asyncrl.recorders.dashboard import Dashboard, ledger_line
 from asyncrl.recorders.run_state import RunState, count, duration, fault_phrases, measure, percent
 
@@ -92,6 +92,10 @@ def render_summary(summary: Mapping[str, Any]) -> str:
         "time": _time(summary),
         "env steps": _steps(summary, "env"),
         "opt steps": _steps(summary, "opt"),
+        "samples": shortfall(
+            (summary.get("setup") or {}).get("samples_per_insert"),
+            summary.get("samples_per_insert"),
+        ),
         "learner": _shares(summary.get("learner_shares")),
         "actors": _shares(summary.get("actor_shares")),
         "verdict": (summary.get("verdict") or {}).get("sentence", ""),

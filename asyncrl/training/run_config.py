@@ -83,8 +83,8 @@ class RunConfig(AsyncConfig):
 
     mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
     """`async` has actors step environments while the learner learns; `sync` does both in turn, in
-    one process, the same bits each time, with as many environments and samples per insert;
-    `offline` learns from `data`."""
+    one process, the same bits each time, in `actors * envs_per_actor` environments and with as many
+    samples per insert; `offline` learns from `data`."""
 
     data: Annotated[Path | None, COMMON] = None
     """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""

@@ -166,6 +166,25 @@ def test_summary_leaves_out_what_is_not_known() -> None:
         assert render_summary(summary) == "run ended: stopped"
 
 
+@pytest.mark.parametrize(
+    ("asked", "got", "words"),
+    [
+        (2560.0, 1.7, "  samples    asked 2560 per insert, got 1.7: "),
+        (8.0, 3.9, "asked 8 per insert, got 3.9: "),
+        (8.0, 4.0, ""),
+        (1.0, 0.2, ""),  # as much as is still under way
+        (0.0, 0.2, ""),
+        (None, 7.0, ""),
+    ],
+)
+def test_summary_says_where_much_less_was_learned_than_asked(
+    asked: float | None, got: float, words: str
+) -> None:
+    text = render_summary({"setup": {"samples_per_insert": asked}, "samples_per_insert": got})
+    assert words in text
+    assert ("asked" in text) == bool(words)
+
+
 def test_summary_names_the_actors_that_had_faults() -> None:
     rows = {"0": {"restarts": 2, "dropped": 0}, "1": {"restarts": 0, "dropped": 1}}
     assert "  faults     1 actor dropped (actor 1), 2 restarts (actor 0)" in render_summary(
