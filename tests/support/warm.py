@@ -64,6 +64,7 @@ class Forked:
 
     def __init__(self, place: Path, request: dict[str, object], held: Sequence[int]) -> None:
         self.returncode: int | None = None
+        self._undo = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             self._news = undo.enter_context(socket.socket(socket.AF_UNIX))
             self._news.settimeout(_DEADLINE_S)
@@ -95,11 +96,18 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # it has just ended, and is yet to be told
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
+
+    def __del__(self) -> None:
+        """Let go of the connection: nobody waits for the end of a launcher's helper."""
+        self._undo.close()
 
 
 class Program:
