@@ -6,6 +6,7 @@ So is where a flag is to be found whose name somebody knows, and whose place nob
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 import sys
 import typing
@@ -21,6 +22,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.core.declared import Hint, common
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.settings import as_whole
 from asyncrl.training.run_config import ALSO_CALLED, RunConfig
 
 T = TypeVar("T")
@@ -50,6 +52,9 @@ _OTHER_NAMES = {
 }
 """What settings are called in other libraries -> their own last words."""
 
+_ALIKE = 0.85
+"""How alike two flags are of which one may be meant for the other; 1 is the same."""
+
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -74,9 +79,8 @@ def flags_meant(text: str, config: object) -> str:
     for flag in dict.fromkeys(_FLAG.findall(unknown)):
         word = _last_word(flag.replace("_", "-"))
         wanted = {word, _OTHER_NAMES.get(word)}
-        meant = [k for k in known if _last_word(k) in wanted and k not in _FLAG.findall(text)]
-        meant = _now(flag) or meant
-        if meant:
+        meant = _now(flag) or [k for k in known if _last_word(k) in wanted]
+        if meant := meant or difflib.get_close_matches(flag, known, n=2, cutoff=_ALIKE):
             lines.append(f"{flag}: did you mean {' or '.join(meant)}?\n")
     return "".join(lines)
 
@@ -212,6 +216,19 @@ def _schedule_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.A
     )
 
 
+@REGISTRY.primitive_rule
+def _whole_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[typing.Any] | None:
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: as_whole(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
 def read_setting(text: str) -> float | Schedule:
     """Return the number or the schedule that a flag's value stands for."""
     try:
@@ -220,7 +237,7 @@ def read_setting(text: str) -> float | Schedule:
         points = text.removeprefix(_STEPS).split(",")
         pairs = [point.split(":") for point in points]
         return Schedule(
-            points=tuple((_whole(env_steps), float(value)) for env_steps, value in pairs),
+            points=tuple((_env_steps(at), float(value)) for at, value in pairs),
             interpolate=not text.startswith(_STEPS),
         )
     except ConfigError:
@@ -240,8 +257,11 @@ def show_setting(setting: float | Schedule | None) -> str:
     return points if setting.interpolate else _STEPS + points
 
 
-def _whole(text: str) -> int:
-    number = float(text)
-    if not number.is_integer():
-        raise ConfigError(f"environment steps of a schedule must be whole numbers, got {text}")
-    return int(number)
+def _env_steps(text: str) -> int:
+    float(text)  # is refused with an example if it is no number at all
+    try:
+        return as_whole(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"environment steps of a schedule must be whole numbers, got {text}"
+        ) from error

@@ -165,8 +165,8 @@ def parse(argv: list[str]) -> TrainArguments:
     if words and not words[0].startswith("-"):
         agent, *flags = words
         return parse_flags(f"asyncrl train {agent}", agent, _starting_point(agent, flags), flags)
-    path = value_of("--config", words)
-    named = agent_in(Path(path)) if path else None
+    path = _config_file(words)
+    named = agent_in(path) if path else None
     if named is None:
         raise ConfigError(
             (f"{path} says no agent.type; " if path else "")
@@ -291,10 +291,17 @@ def _trained(trainer: BaseTrainer, config: RunConfig, run_dir: Path) -> TrainRes
 
 def _starting_point(agent: str, flags: list[str]) -> RunConfig:
     """Return the config whose values are the defaults of all flags."""
-    path = value_of("--config", flags)
-    start = load_over(agent, Path(path), _with_auto(RunConfig)) if path else preset(agent)
+    path = _config_file(flags)
+    start = load_over(agent, path, _with_auto(RunConfig)) if path else preset(agent)
     kind = value_of("--replay-kind", flags)
     return with_replay(start, kind) if kind and kind in REPLAYS else start
+
+
+def _config_file(flags: list[str]) -> Path | None:
+    path = value_of("--config", flags)
+    if path and not Path(path).exists():
+        raise ConfigError(f"--config: there is no such file: {path}")
+    return Path(path) if path else None
 
 
 def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:

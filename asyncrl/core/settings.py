@@ -153,9 +153,21 @@ def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
             return number
     elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
         return data
+    elif hint is int and isinstance(data, str) and "e" in data.lower():
+        with suppress(ValueError):  # YAML reads 1e6 as text, too
+            return as_whole(data)
     if isinstance(data, bool) and hint is str:
         raise _Misfit(path, data, "str (to YAML, off, no, on and yes are bool unless in quotes)")
     raise _Misfit(path, data, _name(hint) + " other than nan" * (hint is type(data)))
+
+
+def as_whole(text: str) -> int:
+    """Return the whole number that a text stands for, as 1e6 does; raise `ValueError` if none."""
+    with suppress(ValueError):
+        return int(text)
+    if not (number := float(text)).is_integer():
+        raise ValueError(f"expected a whole number, got {text}")
+    return int(number)
 
 
 def _as_float(data: Value) -> float | None:

@@ -223,8 +223,9 @@ def _read(path: Path) -> Checkpoint:
     parent = Checkpointer(path.parent)
     if path.name in parent.names():
         return parent.load(path.name, mapped=[REPLAY])
-    if Checkpointer(path).names():
-        return Checkpointer(path).load_latest(mapped=[REPLAY])
+    for directory in (path, path / "checkpoints"):  # of a run, whose directory may be named, too
+        if Checkpointer(directory).names():
+            return Checkpointer(directory).load_latest(mapped=[REPLAY])
     raise CheckpointError(f"there is neither a saved replay nor a run's checkpoint at {path}")
 
 

@@ -52,10 +52,12 @@ class Ring:
 
     def __init__(self, config: RingConfig, schema: SegmentSchema) -> None:
         if schema.lookahead < config.lookahead:
+            n_step = config.n_step - (config.lookahead - schema.lookahead)
+            shorter = f"set replay.n_step={n_step}, or " if n_step > 0 else ""
             raise ConfigError(
                 f"this replay (replay.n_step={config.n_step}) reads {config.lookahead} rows beyond "
-                f"a sampled one, and segments look {schema.lookahead} ahead; make them with "
-                f"lookahead={config.lookahead}"
+                f"a sampled one, and segments look {schema.lookahead} ahead; {shorter}make them "
+                f"with lookahead={config.lookahead}"
             )
         announce(config, schema)
         self.schema = schema

@@ -495,15 +495,22 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
     try:
         data = read_yaml(path)
         check_names(data)
-        loaded = from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
+        _check_agent(name, start, path)
+        return from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
     except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
-    if type(loaded.agent) is not type(start.agent):
+
+
+def _check_agent(name: str, start: RunConfig, path: Path) -> None:
+    """Refuse a file about another agent, before settings of the two are held against each other."""
+    held: Value = None
+    with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
+        held = load_object(agent_in(path) or "")
+    if isinstance(held, type) and held is not type(start.agent):
         raise ConfigError(
-            f"{path} trains {type(loaded.agent).__name__}, and {name} is "
-            f"{type(start.agent).__name__}; name the agent that the file is about"
+            f"it trains {held.__name__}, and {name} is {type(start.agent).__name__}; name the "
+            "agent that the file is about, or leave the name out"
         )
-    return loaded
 
 
 def agent_in(path: Path) -> str | None:

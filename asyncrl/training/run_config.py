@@ -87,7 +87,8 @@ class RunConfig(AsyncConfig):
     samples per insert; `offline` learns from `data`."""
 
     data: Annotated[Path | None, COMMON] = None
-    """What `offline` learns from: the checkpoints of a run, or a replay that was saved."""
+    """What `offline` learns from: the directory of a run, or of its checkpoints, or a replay that
+    was saved."""
 
     actors: Annotated[Count, COMMON] = 2
     """Processes that step environments. `auto` chooses them, the environments of each, the length

@@ -71,3 +71,8 @@ def test_the_user_reads_what_is_wrong_with_a_flag(capsys: pytest.CaptureFixture[
     greedy = ["agent.exploration:epsilon-greedy", "--agent.exploration.epsilon", "0:x"]
     assert main(["train", "dqn", *greedy]) != 0
     assert "expected a number, or points" in " ".join(capsys.readouterr().err.split())
+
+
+def test_whole_numbers_may_have_an_exponent() -> None:
+    config = parse(["dqn", "--max-env-steps", "1e5", "--actors", "2e0"]).config
+    assert (config.max_env_steps, config.actors) == (100_000, 2)

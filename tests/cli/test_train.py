@@ -410,6 +410,9 @@ def test_file_about_another_agent_is_refused(tmp_path: Path) -> None:
     save_yaml(preset("dqn"), tmp_path / "config.yaml")
     with pytest.raises(ConfigError, match="trains DQNConfig, and sac is SACConfig"):
         parse(["sac", "--config", str(tmp_path / "config.yaml")])
+    save_yaml(preset("ppo"), tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match="trains PPOConfig, and dqn is DQNConfig; name the agent"):
+        parse(["dqn", "--config", str(tmp_path / "config.yaml")])
 
 
 @pytest.mark.processes

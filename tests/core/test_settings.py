@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.stop_conditions import AllOf, MaxEnvSteps, ReachesUpperBound, StopCondition
-from asyncrl.training.run_config import load_yaml, save_yaml
+from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.scale import examples
 
 Width = NewType("Width", int)
@@ -407,3 +407,12 @@ def test_load_object_shows_what_the_users_module_raises(
         load_object("needs_another_module:x")
     with pytest.raises(ConfigError, match="importing fails_to_run failed: ZeroDivisionError"):
         load_object("fails_to_run:x")
+
+
+def test_whole_number_may_have_an_exponent(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("max_env_steps: 1e5")
+    assert load_yaml(RunConfig, path).max_env_steps == 100_000
+    path.write_text("max_env_steps: 15e-1")
+    with pytest.raises(ConfigError, match="max_env_steps: expected int"):
+        load_yaml(RunConfig, path)

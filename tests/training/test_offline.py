@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,6 +206,18 @@ def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None
     config = replace(CONFIG, replay=PrioritizedReplayConfig(capacity=500))
     with pytest.raises(ConfigError, match="uniform replay"):
         train_from_data(BCConfig(device="cpu"), run, MAKE_ENV, config, stop=MaxOptSteps(5))
+
+
+def test_run_may_be_named_in_place_of_its_checkpoints(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "checkpoints")
+    stop = MaxOptSteps(1)
+    assert train_from_data(AGENT, str(tmp_path), MAKE_ENV, CONFIG, stop=stop).opt_steps == 1
+
+
+def test_data_that_looks_less_far_ahead_says_what_to_set(run: Path) -> None:
+    config = replace(CONFIG, replay=UniformReplayConfig(capacity=500, n_step=9))
+    with pytest.raises(ConfigError, match=r"n_step=9.* reads 9 rows.*; set replay.n_step=\d, or"):
+        train_from_data(AGENT, run, MAKE_ENV, config, stop=MaxOptSteps(5))
 
 
 def test_nothing_there_is_said(tmp_path: Path) -> None:
