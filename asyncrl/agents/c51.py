@@ -132,7 +132,7 @@ class C51Agent(C51Policy, QAgent):
         super().__init__(config, spec, context, device)
         self.config = config
 
-    def learn(
+    def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         target = self.targets(next_obs, reward, data["discount"])

@@ -121,17 +121,17 @@ class DQNAgent(DQNPolicy, QAgent):
         self, config: DQNConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
         super().__init__(config, spec, context, device)
-        self.loss = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
+        self.error = functional.smooth_l1_loss if config.loss == "huber" else functional.mse_loss
 
-    def learn(
+    def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         target = self.targets(next_obs, reward, data["discount"])
         q = self.updater(self.net, obs).gather(1, data["action"][:, None]).squeeze(1)
         if "weight" in data:
-            loss = (data["weight"] * self.loss(q, target, reduction="none")).mean()
+            loss = (data["weight"] * self.error(q, target, reduction="none")).mean()
         else:
-            loss = self.loss(q, target)
+            loss = self.error(q, target)
         return loss, {"q_mean": q.detach().mean(), "q": q.detach(), "target": target}
 
     @torch.no_grad()

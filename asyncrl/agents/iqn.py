@@ -169,7 +169,7 @@ class IQNAgent(IQNPolicy, QAgent):
         fractions = torch.rand((n, rows), generator=self.draws, device=self.device)
         return {"fractions": fractions, **super().draw(rows)}
 
-    def learn(
+    def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         fractions, target_fractions = data["fractions"].tensor_split([self.config.n_quantiles])

@@ -211,7 +211,7 @@ class R2D2Agent(R2D2Policy, QAgent):
         obs, reward = self.updater.trajectories(data)
         return obs, obs, reward
 
-    def learn(
+    def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         learned = slice(self.config.burn_in, None)

@@ -166,7 +166,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
 
     Derive an algorithm's agent from its policy and from this class, in that order. Hooks:
 
-        learn(obs, next_obs, reward, data)      the loss of a batch; the one that must be there
+        loss(obs, next_obs, reward, data)       the loss of a batch; the one that must be there
         draw(rows)                              what else an update draws
         columns, inputs(data)                   what is read of a batch, where it is no transitions
 
@@ -202,7 +202,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         )
 
     @abstractmethod
-    def learn(
+    def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch, and what to tell about it without gradients.
@@ -238,10 +238,10 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         if self.perturbation.size:
             self.perturbation.set(data["noise"][0])
             self.target_perturbation.set(data["noise"][1])
-        answer = self.learn(obs, next_obs, reward, data)
+        answer = self.loss(obs, next_obs, reward, data)
         if not isinstance(answer, tuple):
             raise ConfigError(
-                f"`learn` of {type(self).__name__} must return a loss and what to tell, got "
+                f"`loss` of {type(self).__name__} must return a loss and what to tell, got "
                 f"{shown(answer)}; return for instance loss, {{}}"
             )
         loss, told = answer

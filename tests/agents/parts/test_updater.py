@@ -94,8 +94,8 @@ class Telling(DQNAgent):
     alone = False
     answer: Any = None
 
-    def learn(self, *args: Any) -> Any:
-        loss, told = super().learn(*args)
+    def loss(self, *args: Any) -> Any:
+        loss, told = super().loss(*args)
         return loss if self.alone else (loss, told)
 
     def update(self, data: dict[str, torch.Tensor]) -> Any:
@@ -125,7 +125,7 @@ def telling(**told: Any) -> Telling:
         ({"answer": None}, "`update` of Telling must return tensors by name, got None"),
         ({"answer": torch.tensor(0.5)}, "must return tensors by name, got 0.5"),
         ({"answer": {"q": torch.zeros(ROWS)}}, "`update` of Telling told `q` without `target`"),
-        ({"alone": True}, r"`learn` of Telling must return a loss and what to tell, got [\d.]+;"),
+        ({"alone": True}, r"`loss` of Telling must return a loss and what to tell, got [\d.]+;"),
     ],
 )
 def test_updates_that_tell_something_else_are_named(told: dict[str, Any], words: str) -> None:
