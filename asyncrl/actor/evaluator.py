@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,11 @@ from asyncrl.core.declared import Count, check_declared
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.evaluator import Evaluation
+
+logger = logging.getLogger(__name__)
+
+_LONG = 10_000
+"""After so many steps without the end of an episode, it is said that there may never be one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +54,7 @@ class EpisodeEvaluator:
         self._seed = seed
         self.stochastic = config.stochastic
         """Whether the policy acts as in training."""
+        self._warned = False
 
     def evaluate(self, policy: Policy) -> Evaluation:
         """Play the episodes, with exploration off unless it is asked for."""
@@ -95,4 +102,12 @@ class EpisodeEvaluator:
                     lengths.append(int(steps[i]))
             total[ended] = 0.0
             steps[ended] = 0
+            if not (self._warned or returns) and steps.max() >= _LONG:
+                self._warned = True
+                logger.warning(
+                    "no evaluation episode has ended after %d steps; give the environment a time "
+                    "limit, or set evaluate.play.max_episode_steps, which is %d",
+                    _LONG,
+                    self._config.max_episode_steps,
+                )
         return returns, lengths

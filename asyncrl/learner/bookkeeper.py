@@ -223,7 +223,11 @@ class Bookkeeper:
         self._wait_until_free(site, deadline)
         self._take_scores(site)
         if site.busy and not self._interrupter.urgent:
-            logger.warning("the evaluation of the last model took too long and was given up")
+            logger.warning(
+                "the evaluation of the last model took longer than evaluate.final_timeout_s=%g and "
+                "was given up",
+                timeout_s,
+            )
         self.watch.lap("eval")
 
     def evaluate(self, timeout_s: float) -> float | None:

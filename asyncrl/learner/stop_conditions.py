@@ -124,7 +124,7 @@ class MaxSamples(_CountLimit):
 
 @dataclass
 class MaxSeconds(_Limit):
-    """Stops `s` seconds after training began."""
+    """Stops `s` seconds after training began, which is before actors start."""
 
     s: float
 

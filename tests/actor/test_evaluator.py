@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -214,3 +215,14 @@ def test_step_of_the_users_own_environment_that_is_not_finite_is_no_score(
 
     with pytest.raises(EnvironmentFault, match=rf"\(Spoiling\) gave {words} .* NaN or infinite"):
         evaluator(Spoiling()).evaluate(ConstantAgent())
+
+
+def test_environment_without_an_end_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    endless = CountingBatch(2, length=10**9)
+    scores = evaluator(endless, episodes=2, max_episode_steps=10_010)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            scores.evaluate(ConstantAgent())
+    (record,) = caplog.records
+    assert "no evaluation episode has ended after 10000 steps" in record.message
+    assert "evaluate.play.max_episode_steps, which is 10010" in record.message

@@ -854,7 +854,7 @@ def test_evaluation_that_is_under_way_at_the_end_is_awaited() -> None:
     assert (result.last_score, result.best_score) == (4.0, 4.0)
 
 
-def test_evaluation_that_never_ends_holds_nobody_up() -> None:
+def test_evaluation_that_never_ends_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
     run = Run(slow=True, evaluate_interval_opt_steps=2, evaluate_final_timeout_s=30.0)
     run.turn(2)
     run.turn(1)
@@ -870,6 +870,7 @@ def test_evaluation_that_never_ends_holds_nobody_up() -> None:
     assert 30.0 <= run.now_s - before <= 35.0
     assert run.site.requested == [2], "one at a time, also at the end"
     assert result.last_score is None
+    assert "longer than evaluate.final_timeout_s=30 and was given up" in caplog.text
 
 
 def test_evaluation_on_demand_waits_for_the_one_before_and_for_its_own_score() -> None:
