@@ -223,7 +223,7 @@ class CrossQPolicy(SquashedPolicy):
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, "CrossQ")
+        bounds = Bounds(spec, config)
         with seeded(context.seed):
             if config.actor_network is None:
                 actor = renormed_actor(

@@ -187,7 +187,7 @@ class SACPolicy(SquashedPolicy):
     def __init__(
         self, config: SACConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, "SAC")
+        bounds = Bounds(spec, config)
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, 2 * bounds.size, config.actor_network)
         super().__init__(actor, bounds, config, spec, context, device)

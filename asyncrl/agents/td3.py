@@ -111,7 +111,7 @@ class TD3Policy(BoundedPolicy):
     def __init__(
         self, config: TD3Config, spec: EnvSpec, context: PolicyContext, device: torch.device
     ) -> None:
-        bounds = Bounds(spec, "TD3")
+        bounds = Bounds(spec, config)
         with seeded(context.seed):
             actor = make_actor(spec, config.hidden, bounds.size, config.actor_network)
         super().__init__(actor, bounds, config, spec, context, device)

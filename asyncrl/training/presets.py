@@ -428,7 +428,8 @@ def preset(name: str) -> RunConfig:
         train_async(config.agent, config.env_config().build, config)
 
     Names are those of `asyncrl train`, see `preset_lines`. The agent's config at a path,
-    `module:Class`, comes with the defaults of all else. `dataclasses.replace` changes settings.
+    `module:Class`, comes with what the preset of its nearest base has beside the agent, or else
+    with the defaults of all else. `dataclasses.replace` changes settings.
     """
     if name in PRESETS:
         return PRESETS[name]()
@@ -440,13 +441,33 @@ def preset(name: str) -> RunConfig:
     make = load_object(name)
     if not callable(make):
         raise ConfigError(f"{name} is no class of agent configs, but {make!r:.80}")
+    if not is_agent_config(make) and hasattr(make, "act"):
+        raise ConfigError(
+            f"{name} is an agent; name its config, the class whose `build` makes such agents"
+        )
     agent = make()
     if not is_agent_config(agent):
         raise ConfigError(
             f"{name} makes {type(agent).__name__}, which is no agent config: that has the methods "
             "build, build_policy and extra_columns, see asyncrl/core/agent.py"
         )
-    return RunConfig(agent=agent)
+    base = _nearest_preset(type(agent))
+    return replace(PRESETS[base](), agent=agent) if base else RunConfig(agent=agent)
+
+
+def _nearest_preset(cls: type) -> str | None:
+    """Return the shortest name of a preset whose agent is of this class, or its nearest base."""
+    classes = {name: type(make().agent) for name, make in PRESETS.items()}
+    for base in cls.__mro__:
+        if names := [name for name, made in classes.items() if made is base]:
+            return min(names, key=len)
+    return None
+
+
+def _nearest_class(cls: type) -> type | None:
+    """Return the class of the agent in that preset."""
+    name = _nearest_preset(cls)
+    return type(PRESETS[name]().agent) if name else None
 
 
 def preset_like(config: RunConfig) -> str:
@@ -489,7 +510,8 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
     """Load a file as a `cls`; what it does not say is as in the preset of this name.
 
     A section that names another class than the preset has there, as another replay, begins with
-    that one's defaults; but for the agent, which the name is about.
+    that one's defaults. The agent, which the name is about, may only be of a class derived from
+    the preset's, and of none that has a preset nearer to it.
     """
     start = preset(name)
     try:
@@ -506,9 +528,10 @@ def _check_agent(name: str, start: RunConfig, path: Path) -> None:
     held: Value = None
     with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
         held = load_object(agent_in(path) or "")
-    if isinstance(held, type) and held is not type(start.agent):
+    own = type(start.agent)
+    if isinstance(held, type) and held is not own and _nearest_class(held) is not own:
         raise ConfigError(
-            f"it trains {held.__name__}, and {name} is {type(start.agent).__name__}; name the "
+            f"it trains {held.__name__}, and {name} is {own.__name__}; name the "
             "agent that the file is about, or leave the name out"
         )
 

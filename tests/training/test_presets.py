@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.ppo import PPOConfig
+from asyncrl.agents.rainbow import RainbowConfig
 from asyncrl.agents.sac import SACConfig
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import ConfigError
+from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import build_async_trainer
-from asyncrl.training.presets import preset, preset_like, preset_lines, with_replay
+from asyncrl.training.presets import load_over, preset, preset_like, preset_lines, with_replay
 from asyncrl.training.run_config import RunConfig
 from tests.support.fakes import ConstantConfig
 
@@ -27,6 +31,56 @@ def test_presets_are_complete() -> None:
     atari = preset("dqn-atari")
     assert (atari.env, atari.segment.frame_stack) == ("ALE/Pong-v5", 4)
     assert preset("tests.support.fakes:ConstantConfig") == RunConfig(agent=ConstantConfig())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSACConfig(SACConfig):
+    """Derives from a config that two presets have."""
+
+    updates: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRainbowConfig(RainbowConfig):
+    """Derives from a config that derives from another one with a preset."""
+
+    v_min: float = 0.0
+    v_max: float = 9.0
+
+
+@pytest.mark.parametrize(
+    ("made", "base"),
+    [(OwnSACConfig, "sac"), (OwnRainbowConfig, "rainbow"), (DQNConfig, "dqn")],
+)
+def test_config_of_ones_own_starts_from_the_preset_of_its_nearest_base(
+    made: type[Any], base: str
+) -> None:
+    config = preset(f"{made.__module__}:{made.__qualname__}")
+    assert config == replace(preset(base), agent=made())
+
+
+def test_file_may_be_about_a_relative_of_the_preset_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"agent: {{type: '{__name__}:OwnSACConfig', updates: 3}}")
+    start = preset("sac")
+    assert load_over("sac", path) == replace(start, agent=OwnSACConfig(updates=3))
+    path.write_text("agent: {type: 'asyncrl.agents.rainbow:RainbowConfig', v_min: 0, v_max: 1}")
+    for name in ("c51", "sac"):
+        with pytest.raises(ConfigError, match=f"trains RainbowConfig, and {name} is"):
+            load_over(name, path)
+
+
+@pytest.mark.parametrize("name", ["asyncrl.agents.sac:SACAgent", "asyncrl.agents.dqn:DQNPolicy"])
+def test_agent_in_place_of_its_config_is_told_so(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is an agent; name its config"):
+        preset(name)
+
+
+def test_agent_for_other_actions_names_itself() -> None:
+    spec = EnvConfig(id="CartPole-v1").build().spec
+    words = "OwnSAC chooses continuous actions, .* or give another --env"
+    with pytest.raises(ConfigError, match=words):
+        OwnSACConfig().build_policy(spec, PolicyContext(seed=0))
 
 
 @pytest.mark.parametrize(

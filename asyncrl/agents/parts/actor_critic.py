@@ -31,9 +31,9 @@ from asyncrl.core.types import Array, BoolArray
 class Bounds:
     """A box of continuous actions, of any shape, and the way to it from [-1, 1] and back."""
 
-    def __init__(self, spec: EnvSpec, algorithm: str) -> None:
-        """Take the box of actions, or say why an algorithm of that name cannot act in it."""
-        box = _checked_box(spec, algorithm)
+    def __init__(self, spec: EnvSpec, config: ActorCriticConfig) -> None:
+        """Take the box of actions, or say why the algorithm of a config cannot act in it."""
+        box = _checked_box(spec, type(config).__name__.removesuffix("Config"))
         self.shape, self.dtype = box.shape, box.dtype
         self.size = math.prod(box.shape)
         """Numbers in an action."""
@@ -104,7 +104,8 @@ def _checked_box(spec: EnvSpec, algorithm: str) -> BoxSpec:
     box = spec.action
     if not isinstance(box, BoxSpec):
         raise ConfigError(
-            f"{algorithm} chooses continuous actions, but these are {box.n} discrete ones; use DQN"
+            f"{algorithm} chooses continuous actions, but these are {box.n} discrete ones; use "
+            "DQN, or give another --env"
         )
     if np.dtype(box.dtype).kind != "f":
         raise ConfigError(
