@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.parts.accelerated import pick_matmul
 from asyncrl.agents.parts.critics import BatchedCritics
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Exploration, Softmax
 from asyncrl.agents.parts.networks import DuelingHead, MakeNetwork
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.schedules import Schedule
-from asyncrl.agents.parts.torch_config import pick_matmul
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError

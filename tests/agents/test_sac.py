@@ -14,9 +14,9 @@ from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from asyncrl.agents.awac import AWACConfig
+from asyncrl.agents.parts.accelerated import pick_matmul
 from asyncrl.agents.parts.critics import BatchedCritics
 from asyncrl.agents.parts.networks import MLP
-from asyncrl.agents.parts.torch_config import pick_matmul
 from asyncrl.agents.sac import SACAgent, SACConfig, SACPolicy, sample_action
 from asyncrl.agents.td3 import TD3Config
 from asyncrl.core.agent import PolicyContext, evaluation_mode

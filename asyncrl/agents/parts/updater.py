@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from asyncrl.agents.parts.accelerated import Accelerated, pick_matmul
 from asyncrl.agents.parts.networks import NetworkInput
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import LeanOptimizer
@@ -37,7 +38,7 @@ from asyncrl.agents.parts.torch_agent import (
     clip_gradients,
     flatten_parameters,
 )
-from asyncrl.agents.parts.torch_config import Accelerated, TorchConfig, pick_matmul
+from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, OutOfMemory
 from asyncrl.core.segment import DISCOUNTED_RETURN

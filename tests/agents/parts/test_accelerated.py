@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.torch_config import Accelerated, Acceleration
+from asyncrl.agents.parts.accelerated import Accelerated
+from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.errors import ConfigError
 
 CPU = torch.device("cpu")

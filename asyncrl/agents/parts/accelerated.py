@@ -1,0 +1,192 @@
+"""How an update is computed: eagerly, compiled, or as a recorded CUDA graph; and how matrices are.
+
+Which of them is a setting of every agent, `agent.accelerate`; see `torch_config.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from asyncrl.agents.parts.torch_agent import learning_mode
+from asyncrl.agents.parts.torch_config import Acceleration
+from asyncrl.core.errors import ConfigError
+
+Update = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+"""Learns from a batch on the device and tells tensors by name; decides nothing by their values."""
+
+_Form = tuple[tuple[str, torch.dtype, torch.Size], ...]
+"""Names, dtypes and shapes of a batch."""
+
+_EAGER_CALLS = 3
+"""Before recording: what is allocated once, such as Adam's moments, must exist by then."""
+
+_CPU_COMPILERS = ("g++", "clang++", "c++", "cl")
+
+
+class Accelerated:
+    """An update that is run as `how` says, with networks in learning mode meanwhile.
+
+    Every call is one update, also those before a graph is recorded. Tensors with dimensions that a
+    graph answers with are overwritten by the next call; numbers are not.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        how: Acceleration,
+        device: torch.device,
+        learning: Sequence[nn.Module] = (),
+    ) -> None:
+        _check_possible(how, device)
+        if how == "compile":
+            update = torch.compile(update, dynamic=False)
+        # A compiled update cannot switch modes inside; a recorded one need not when it is repeated.
+        self._update = _with_modes(update, learning)
+        self._graphs = _Graphs(self._update, device) if how == "graphs" else None
+
+    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Update once."""
+        return self._graphs.run(data) if self._graphs else self._update(data)
+
+    def forget(self) -> None:
+        """Record anew: tensors that the update works on have been replaced by others."""
+        if self._graphs:
+            self._graphs.forget()
+
+
+class _Graphs:
+    """One graph for each form of batches, recorded after some calls without one."""
+
+    def __init__(self, update: Update, device: torch.device) -> None:
+        self._update = update
+        self._device = device
+        # One for all: what autograd or cuBLAS keep for a stream then belongs to this one, and
+        # nothing that is recorded waits for another.
+        self._beside = torch.cuda.Stream(device)
+        self._recorded: dict[_Form, _Graph] = {}
+        self._eager_calls = 0
+
+    def run(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        form = tuple((name, value.dtype, value.shape) for name, value in data.items())
+        if (graph := self._recorded.get(form)) is not None:
+            return graph.replay(data)
+        if self._eager_calls < _EAGER_CALLS:
+            self._eager_calls += 1
+            return self._run_beside(data)
+        graph = self._recorded[form] = _Graph(self._update, data, self._beside)
+        return graph.replay(data)
+
+    def forget(self) -> None:
+        self._recorded.clear()
+        self._eager_calls = 0
+
+    def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Update on another stream than the default one, which nothing can be recorded on."""
+        now, beside = torch.cuda.current_stream(self._device), self._beside
+        beside.wait_stream(now)
+        with torch.cuda.stream(beside):
+            told = self._update(data)
+        now.wait_stream(beside)
+        for value in told.values():
+            value.record_stream(now)
+        return told
+
+
+class _Graph:
+    """The operations of one update, recorded; recording does none of them."""
+
+    def __init__(
+        self, update: Update, data: Mapping[str, Tensor], stream: torch.cuda.Stream
+    ) -> None:
+        self._inputs = {name: value.clone() for name, value in data.items()}
+        self._graph = torch.cuda.CUDAGraph()
+        # Other threads of the process may go on using the device meanwhile.
+        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            told = update(dict(self._inputs))
+            self._names = [name for name, value in told.items() if not value.ndim]
+            self._numbers = torch.stack([told[name].float() for name in self._names])
+        self._arrays = {name: value for name, value in told.items() if value.ndim}
+
+    def replay(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        for name, value in data.items():
+            self._inputs[name].copy_(value)
+        self._graph.replay()
+        numbers = self._numbers.clone().unbind()
+        return dict(zip(self._names, numbers, strict=True)) | self._arrays
+
+
+def _with_modes(update: Update, learning: Sequence[nn.Module]) -> Update:
+    modes = learning_mode(*learning)
+
+    def updated(data: dict[str, Tensor]) -> dict[str, Tensor]:
+        with modes:
+            return update(data)
+
+    return updated
+
+
+def _check_possible(how: Acceleration, device: torch.device) -> None:
+    if how == "graphs" and device.type != "cuda":
+        raise ConfigError(
+            f"agent.accelerate='graphs' records CUDA graphs, but the learner computes on {device}; "
+            "set agent.device to cuda, or agent.accelerate to off"
+        )
+    if how == "compile" and not _can_compile():
+        raise ConfigError(
+            "agent.accelerate='compile' needs a C++ compiler, and there is no "
+            f"{', '.join(_CPU_COMPILERS)} here; install one, set CXX, or set agent.accelerate to "
+            "off"
+        )
+
+
+def _can_compile() -> bool:
+    own = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ([own] if own else _CPU_COMPILERS))
+
+
+_WIDE = 128  # narrower matrices are done before oneDNN has begun
+_LARGE = 2**17  # as large as this, a batch of 32 suffices, and other layers may be narrow
+
+
+def pick_matmul(
+    device: torch.device, *networks: nn.Module, hidden: Sequence[int] = ()
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return the context in which to multiply float32 matrices on that device.
+
+    They are those of the networks, in batches of any size, or of hidden layers of these widths, in
+    batches of some hundred rows.
+    """
+    # Older torch cannot tell what the CPU is capable of.
+    cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
+    pays = max(hidden, default=0) >= _WIDE or any(map(_is_large, networks))
+    return _onednn if device.type == "cpu" and pays and amd else nullcontext
+
+
+def _is_large(network: nn.Module) -> bool:
+    """Tell whether a matrix is worth it, such as the one behind convolutions."""
+    matrices = (p for p in network.parameters() if p.ndim in {2, 3})  # one, or one a critic
+    return any(p.shape[-2] * p.shape[-1] >= _LARGE for p in matrices)
+
+
+@contextmanager
+def _onednn() -> Iterator[None]:
+    """Let oneDNN multiply, not MKL, which on some AMD processors leaves AVX-512 unused.
+
+    It takes twice as long there; where MKL does use it, the two are equally fast. Torch turns to
+    oneDNN for float32 only where bfloat16 would do as well. On a CPU without AMX, oneDNN computes
+    that in float32 all the same: measured errors are 3.9e-5 beside MKL's 2.4e-5.
+    """
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
