@@ -134,18 +134,26 @@ def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[
     except Exception as error:  # whatever foreign code raises
         yield raised("settings", error, _FIRST)
         return
-    refusals = []
+    refusals: list[str] = []
+    right: list[str] = []
+    wrong: list[str] = []
     for name, spec in _SPACES.items():
+        levels = set()
         try:
-            config.build(spec, PolicyContext(seed=0, n_envs=_N_ENVS))
-        except ConfigError as error:
-            refusals.append(f"{name}: {error}")
-            continue
-        except Exception as error:  # whatever foreign code raises
-            yield raised("settings", error, _FIRST)
-            return
-        yield ok("spaces", f"3 numbers are seen; actions: {name}")
-        yield from examine_agent(config, spec)
+            for finding in _examine_in(name, spec, config):
+                levels.add(finding.level)
+                yield finding
+        except _NotForThese as refusal:
+            refusals.append(f"{name}: {refusal}")
+        else:
+            (wrong if "fail" in levels else right).append(name)
+    if right and wrong:
+        yield warn(
+            "spaces",
+            f"right where actions are {right[0]}, wrong where they are {wrong[0]}",
+            "If it is for the former alone, let `build` raise ConfigError for spaces that it is "
+            "not for, as `n_actions(spec, name)` of asyncrl/agents/parts/networks.py does.",
+        )
     if len(refusals) == len(_SPACES):
         yield fail(
             "spaces",
@@ -153,6 +161,23 @@ def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[
             "If it is for other spaces, call asyncrl.testing.check_agent(config, spec) with those "
             "of your environments, make_env().spec.",
         )
+
+
+class _NotForThese(Exception):  # no error of ours: it is an answer
+    """Says why an agent is not for some spaces."""
+
+
+def _examine_in(name: str, spec: EnvSpec, config: AgentConfig) -> Iterator[Finding]:
+    """Examine an agent in spaces of that name; raise `_NotForThese` if it refuses them."""
+    try:
+        config.build(spec, PolicyContext(seed=0, n_envs=_N_ENVS))
+    except ConfigError as error:
+        raise _NotForThese(str(error)) from error
+    except Exception as error:  # whatever foreign code raises
+        yield raised("settings", error, _FIRST)
+        return
+    yield ok("spaces", f"3 numbers are seen; actions: {name}")
+    yield from examine_agent(config, spec)
 
 
 class _Broken(Exception):  # no error of ours: it ends a check

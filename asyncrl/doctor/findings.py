@@ -28,9 +28,10 @@ Level = Literal["ok", "warn", "fail"]
 _LARGE_REWARD = 100.0
 _STALL_S = 0.05
 
+_OURS = f"{Path(__file__).parents[1]}/"
 _NOT_THEIRS = (
     "<",
-    f"{Path(__file__).parents[1]}/",
+    _OURS,
     *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 """How the names of files begin that are not the user's own code."""
@@ -80,10 +81,16 @@ def raised(check: str, error: Exception, advice: str) -> Finding:
 
 
 def _place(error: Exception) -> list[str]:
-    """Return the line of the user's own code from which an error came, if it was any."""
+    """Return the line of the user's own code from which an error came.
+
+    If it was none, return the line of ours that could not do with what the user's code had
+    answered; but where the error is ours, its words are enough.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
-    return [f"at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}"] if own else []
+    found = [frame for frame in frames if not frame.filename.startswith(_NOT_THEIRS)]
+    if not found and not isinstance(error, AsyncRLError):
+        found = [frame for frame in frames if frame.filename.startswith(_OURS)]
+    return [f"at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}"] if found else []
 
 
 def spaces(spec: EnvSpec) -> Finding:

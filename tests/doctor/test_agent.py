@@ -280,6 +280,47 @@ def test_spaces_are_found_that_an_agent_is_for() -> None:
     ]
 
 
+class ChoosesOneOfFour(ConstantAgent):
+    """Acts where there are choices, and knows of no other spaces."""
+
+    def act(self, obs: Array) -> Act:
+        return Act(np.full(len(obs), self.params["action"] % 4))
+
+
+def test_agent_for_one_kind_of_actions_is_told_to_refuse_the_others() -> None:
+    findings = [*examine_anywhere(OwnConfig(ChoosesOneOfFour))]
+    last = findings[-1]
+    assert (last.level, last.check) == ("warn", "spaces")
+    assert (
+        last.seen == "right where actions are one of 4 choices, wrong where they are 2 quantities"
+    )
+    assert "raise ConfigError for spaces that it is not for, as `n_actions(" in last.advice
+
+
+@dataclass(frozen=True)
+class CountsActions(OwnConfig):
+    """Reads of spaces what only choices have, as it is built."""
+
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ConstantAgent:
+        assert isinstance(spec.action.n, int)  # type: ignore[union-attr]
+        return super().build(spec, context)
+
+
+def test_agent_that_cannot_be_built_for_other_actions_is_told_where() -> None:
+    findings = [*examine_anywhere(CountsActions(ChoosesOneOfFour))]
+    assert "'BoxSpec' object has no attribute 'n'; at " in findings[-2].seen
+    assert "raise ConfigError" in findings[-1].advice
+
+
+class CallsWhatItCannot(ConstantAgent):
+    priorities = len  # type: ignore[assignment]
+
+
+def test_error_in_code_that_is_not_the_users_is_told_its_place() -> None:
+    with pytest.raises(AssertionError, match=r"TypeError: .*; at .*doctor/agent.py:\d+ in _prior"):
+        check_agent(OwnConfig(CallsWhatItCannot), COUNTING_SPEC)
+
+
 def test_settings_that_cannot_be_made_are_told() -> None:
     @dataclass(frozen=True)
     class Wanting(OwnConfig):
