@@ -35,13 +35,15 @@ class LeanOptimizer(ABC):
         """What `backward` is to compute gradients of; None is all that a loss depends on."""
         self.state: dict[int, dict[str, Tensor]] = {}
         """What is remembered, by a parameter's place in `params`; none of one without gradients."""
-        self.rate = value_at(learning_rate, 0)
+        self.learning_rate = value_at(learning_rate, 0)
+        """Of the next step. It may be set in mid-run, unless steps are recorded as CUDA graphs, and
+        is no part of the state: who sets it sets it again after `resume`."""
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
-        self._rate_on_device: Tensor | None = None
+        self._on_device: Tensor | None = None
         device = self.params[0].device
         if self._schedule and device.type != "cpu":
             # A graph that has been recorded repeats numbers, but reads tensors anew.
-            self._rate_on_device = torch.tensor(self.rate, device=device)
+            self._on_device = torch.tensor(self.learning_rate, device=device)
         self._all = list(range(len(self.params)))
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
@@ -49,14 +51,14 @@ class LeanOptimizer(ABC):
     def follow(self, env_steps: int) -> float:
         """Take the learning rate that the schedule, if there is one, has by now; return it."""
         if self._schedule:
-            self.rate = self._schedule.at(env_steps)
-            if self._rate_on_device is not None:
-                self._rate_on_device.fill_(self.rate)
-        return self.rate
+            self.learning_rate = self._schedule.at(env_steps)
+            if self._on_device is not None:
+                self._on_device.fill_(self.learning_rate)
+        return self.learning_rate
 
     def tell(self, name: str) -> dict[str, Tensor]:
         """Return the learning rate under that name, if it is one that changes."""
-        return {name: torch.tensor(self.rate)} if self._schedule else {}
+        return {name: torch.tensor(self.learning_rate)} if self._schedule else {}
 
     def clear(self) -> None:
         """Forget all gradients."""
@@ -152,7 +154,7 @@ class FusedAdam(LeanOptimizer):
             squares,
             [],
             steps,
-            lr=self.rate if self._rate_on_device is None else self._rate_on_device,
+            lr=self.learning_rate if self._on_device is None else self._on_device,
             beta1=self.beta1,
             beta2=0.999,
             weight_decay=0.0,
@@ -180,4 +182,4 @@ class RMSprop(LeanOptimizer):
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - self._decay)
         sizes = torch._foreach_sqrt(squares)  # noqa: SLF001  # no other name for it
         torch._foreach_add_(sizes, self._eps)
-        torch._foreach_addcdiv_(params, gradients, sizes, value=-self.rate)
+        torch._foreach_addcdiv_(params, gradients, sizes, value=-self.learning_rate)

@@ -174,7 +174,7 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
 def test_a_number_follows_nothing() -> None:
     adam = FusedAdam(parameters(), 0.1)
     assert adam.follow(1000) == 0.1
-    assert adam.rate == 0.1
+    assert adam.learning_rate == 0.1
     assert adam.tell("rate") == {}
 
 

@@ -145,7 +145,7 @@ def test_learning_rates_follow_the_env_steps_of_the_run(algorithm: str, schedule
         agent.env_steps = env_steps
         told = agent.opt(batch)
         for part, name in names.items():
-            assert agent.parts[part].rate == schedule.at(env_steps)
+            assert agent.parts[part].learning_rate == schedule.at(env_steps)
             assert float(told[name]) == pytest.approx(schedule.at(env_steps))
     if algorithm == "dqn" and schedule is LINE:
         agent.env_steps = 100
