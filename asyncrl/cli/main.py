@@ -132,12 +132,9 @@ def _look_in_current_directory() -> None:
 
 
 def _run(name: str, args: list[str], *, debug: bool) -> int:
-    wrong_arguments = 2
     try:
         command: Any = importlib.import_module(_COMMANDS[name])
-        arguments = command.parse(args)
-        wrong_arguments = 1
-        code: int = command.run(arguments)
+        code: int = command.run(command.parse(args))
     except SystemExit as ended:  # the parser of flags has shown help, or what is wrong with them
         return int(ended.code or 0)
     except BrokenPipeError:
@@ -148,7 +145,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
         else:
             sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
             print(f"asyncrl: error: {sentence}", file=sys.stderr)
-        return wrong_arguments if isinstance(error, ConfigError) else 1
+        return 2 if isinstance(error, ConfigError) else 1
     return code
 
 

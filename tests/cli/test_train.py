@@ -126,7 +126,7 @@ def test_run_without_a_limit_says_how_it_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 1
+    assert main(["train", "dqn", "--env", "Nope-v0", *flags]) == 2
     assert capsys.readouterr().out.count("it goes on until Ctrl-C") == times
 
 
@@ -432,7 +432,7 @@ def test_run_directory_is_never_used_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text("{}")
-    assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 1
+    assert main(["train", "dqn", "--run-dir", str(tmp_path)]) == 2
     text = f"{tmp_path} already holds a run; give another --run-dir, or go on with it: "
     assert capsys.readouterr().err == f"asyncrl: error: {text}asyncrl resume {tmp_path}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
@@ -445,7 +445,7 @@ def test_directory_is_gone_after_an_early_error_unless_it_was_there(
     run_dir = tmp_path / "mine"
     if was_there:
         run_dir.mkdir()
-    assert main(["train", "dqn", "--env", "Nope-v0", "--run-dir", str(run_dir)]) == 1
+    assert main(["train", "dqn", "--env", "Nope-v0", "--run-dir", str(run_dir)]) == 2
     assert run_dir.exists() == was_there
 
 
@@ -453,7 +453,7 @@ def test_place_where_nothing_can_be_made_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    assert main(["train", "dqn", "--run-dir", str(tmp_path / "file/x")]) == 1
+    assert main(["train", "dqn", "--run-dir", str(tmp_path / "file/x")]) == 2
     assert f"cannot make the run directory {tmp_path / 'file/x'}" in capsys.readouterr().err
 
 
@@ -534,7 +534,7 @@ def test_search_that_fails_leaves_nothing(
 
     monkeypatch.setattr(train_command, "tune", tune)
     run_dir = tmp_path / "it"
-    assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 1
+    assert main(["train", "dqn", "--run-dir", str(run_dir), "--actors", "auto"]) == 2
     assert "no such environment" in capsys.readouterr().err
     assert not run_dir.exists()
 
