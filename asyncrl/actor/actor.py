@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import Step, StepProcessor
-from asyncrl.core.agent import Policy, Remembers, acted, forget, number_told
+from asyncrl.core.agent import Policy, Remembers, acted, forget, number_told, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -176,7 +176,7 @@ class Actor:
     def report(self, *, final: bool = False) -> ActorReport:
         """Tell what happened since the last report."""
         returns, lengths = self._meter.take()
-        policy = {**self._policy.record(), **self._processor.record()}
+        policy = {**recorded(self._policy), **self._processor.record()}
         if self._renewal is not None:
             policy["env_restarts"] = self._renewed
         return ActorReport(

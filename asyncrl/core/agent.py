@@ -190,6 +190,17 @@ def number_told(name: str, value: SupportsFloat) -> float:
         ) from error
 
 
+def recorded(policy: Policy) -> Record:
+    """Return what a policy tells about acting, and refuse what has no names."""
+    told: object = policy.record()
+    if not isinstance(told, Mapping):
+        raise ConfigError(
+            f"`record` of {type(policy).__name__} must return numbers by name, got {shown(told)}; "
+            "return {} to tell nothing"
+        )
+    return told
+
+
 def forget(policy: Policy, where: BoolArray) -> None:
     """Tell a policy where episodes begin, if it is one that remembers any."""
     if isinstance(policy, Remembers):

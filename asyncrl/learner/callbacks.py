@@ -21,12 +21,6 @@ class Callbacks:
     """Calls each callback of a run in its turn."""
 
     def __init__(self, callbacks: Sequence[Callback], trainer: Training) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                raise ConfigError(
-                    f"callbacks takes objects of classes derived from asyncrl.Callback, and "
-                    f"{callback!r} is none"
-                )
         self._callbacks = tuple(callbacks)
         self._trainer = trainer
 

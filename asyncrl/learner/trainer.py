@@ -90,6 +90,12 @@ def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
         raise ConfigError(
             f"callbacks must be a list, got {callbacks!r:.80}; give a list: callbacks=[{name}()]"
         )
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigError(
+                f"callbacks takes objects of classes derived from asyncrl.Callback, and "
+                f"{callback!r:.80} is none"
+            )
 
 
 class BaseTrainer(ABC):

@@ -14,6 +14,7 @@ from asyncrl.actor.step_processor import OneStep, StepProcessor
 from asyncrl.actor.trajectory_processor import Trajectories
 from asyncrl.core.agent import Act
 from asyncrl.core.env import EnvStep
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import (
     ACTOR_PHASES,
     ActorReport,
@@ -411,6 +412,19 @@ def test_report_holds_plain_numbers_of_the_policy() -> None:
     report = life.actor.report()
     assert report.policy == {"exploration_rate": 0.5}
     assert type(report.policy["exploration_rate"]) is float
+
+
+def test_policy_that_records_nothing_by_name_is_told_so() -> None:
+    class Silent(ConstantAgent):
+        def record(self) -> Record:
+            return None  # type: ignore[return-value]
+
+    life = Life(0)
+    life.actor._policy = Silent()
+    with pytest.raises(
+        ConfigError, match="`record` of Silent must return numbers by name, got None"
+    ):
+        life.actor.report()
 
 
 def test_columns_of_the_policy_travel_with_its_actions() -> None:

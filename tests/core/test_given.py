@@ -120,6 +120,7 @@ BUILDERS = pytest.mark.parametrize("build", [build_async_trainer, build_sync_tra
             r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]",
         ),
         ({"callbacks": Callback}, r"callbacks must be a list, got .*: callbacks=\[Callback\(\)\]"),
+        ({"callbacks": [3]}, "callbacks takes objects of classes derived .*, and 3 is none"),
         ({"checkpoint_dir": 3}, "checkpoint_dir must be the path of a directory, got 3"),
         ({"config": 3}, r"config must be \w+Config\(\.\.\.\) here, got 3; .* takes SyncConfig"),
     ],
