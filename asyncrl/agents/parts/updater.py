@@ -347,6 +347,23 @@ class Descent:
         }
 
 
+_DROPOUT = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+
+
+def _drops_out(layer: nn.Module) -> bool:
+    """Whether a layer draws while it learns, of torch's global generator: it takes no other."""
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, _DROPOUT)
+
+
 def _told_of(name: str, what: str) -> str:
     return f"{name}_{what}" if name else what
 
@@ -391,6 +408,9 @@ class Updater:
         self._descents = descents
         self._slow = slow
         self._singly = "next_obs" in columns
+        drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
+        self._random = getattr(agent, "random", None) if drawing else None
+        """What dropout draws from, if there is any."""
         self._norm = agent.model if isinstance(agent.model, Normalized) else None
         self._read_obs = agent.read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
@@ -418,6 +438,8 @@ class Updater:
         for descent in self._descents.values():
             descent.optimizer.follow(env_steps)
         self._check(batch)
+        if self._random is not None:
+            torch.manual_seed(int(self._random.integers(2**63)))
         try:
             with self._matmul():
                 told = self._run({**self._move(batch), **draws})
@@ -533,6 +555,9 @@ class UpdatingAgent(TorchAgent, ABC):
 
         update(data)    the equations: learns from a batch on the device and returns numbers
         draw(rows)      what an update of so many rows draws, such as noise
+
+    Layers of dropout draw the same again after `load_state` if the agent has `random`, a numpy
+    generator that is one of its `parts`, when `updater` is made.
     """
 
     updater: Updater

@@ -26,6 +26,7 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Columns
+from asyncrl.doctor.agent import examine_agent
 
 _FREE, _ONES = np.full(4, np.inf, np.float32), np.ones(2, np.float32)
 OBSERVATION = BoxSpec((4,), "float32", -_FREE, _FREE)
@@ -217,6 +218,50 @@ def test_answers_to_a_row_depend_on_nothing_else_and_change_nothing() -> None:
     np.testing.assert_allclose(each, together, rtol=1e-5)
     after = agent.model_info().params
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def dropping(_: EnvSpec) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+class DroppingCritic(nn.Module):
+    """Values an observation and an action, with dropout as DroQ has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 1))
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        value: Tensor = self.layers(torch.cat([obs, action], 1))
+        return value
+
+
+class DroppingMemory(nn.Module):
+    """Has a layer with dropout among its settings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = nn.LSTM(4, 8, num_layers=2, dropout=0.5)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        value: Tensor = self.head(self.memory(obs[None])[0][0])
+        return value
+
+
+@pytest.mark.parametrize(
+    ("config", "spec"),
+    [
+        (DQNConfig(network=dropping, device="cpu"), CHOICES),
+        (DQNConfig(network=lambda _: DroppingMemory(), device="cpu"), CHOICES),
+        (SACConfig(critic_network=lambda _: DroppingCritic(), device="cpu"), QUANTITIES),
+        (PPOConfig(network=dropping, device="cpu"), CHOICES),
+    ],
+    ids=["dqn", "memory", "droq", "ppo"],
+)
+def test_dropout_is_repeated_and_goes_on_from_a_state(config: AgentConfig, spec: EnvSpec) -> None:
+    findings = {found.check: found for found in examine_agent(config, spec)}
+    assert findings["going on"].level == "ok", findings["going on"].seen
 
 
 def trajectories(policy: PPOPolicy, n: int = 4, length: int = 8) -> Columns:
