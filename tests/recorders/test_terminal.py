@@ -170,6 +170,7 @@ def test_summary_leaves_out_what_is_not_known() -> None:
     ("asked", "got", "words"),
     [
         (2560.0, 1.7, "  samples    asked 2560 per insert, got 1.7: "),
+        (2560.0, 213.4, "asked 2560 per insert, got 213: "),
         (8.0, 3.9, "asked 8 per insert, got 3.9: "),
         (8.0, 4.0, ""),
         (1.0, 0.2, ""),  # as much as is still under way
