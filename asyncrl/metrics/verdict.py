@@ -39,8 +39,9 @@ def shortfall(asked: float | None, got: float | None) -> str:
     """Say that transitions were sampled much less often than asked for; empty if they were not."""
     if not asked or not got or asked <= _ONCE or got >= asked / 2:
         return ""
+    got_text = f"{got:.{0 if got >= 10 else 1}f}"
     return (
-        f"asked {asked:g} per insert, got {got:.{0 if got >= 10 else 1}f}: the learner had not caught up with what came "
+        f"asked {asked:g} per insert, got {got_text}: the learner had not caught up with what came "
         "in before its first sample and what was under way; a longer run comes closer, and so do a "
         "lower limiter.min_size, segment.length=4 with transport.window=1, or mode=sync"
     )
