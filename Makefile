@@ -2,7 +2,7 @@
 # make test        set up .venv with the developer tools, then all gates and tests
 # make chaos       inject faults, in small (without the soak), and check what is promised then
 # make arithmetic  the tests that learn, once more, computing as an older processor does
-# make quick       the tests that take no minute together: no processes, nothing that learns
+# make quick       the tests that take a minute: no processes, no faults, nothing that learns
 # make check       the gates that take seconds: format, lint, types, imports
 # make bench       measure sampling throughput (ARGS= adds options)
 # make clean       remove caches and build outputs; remove .venv by hand to start anew
@@ -33,9 +33,9 @@ test: check
 # The folders that are ignored have no such test; to load them takes as long as a third of the rest.
 NO_QUICK_TESTS := agents export faults integration training
 quick: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 \
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 10 \
 		$(NO_QUICK_TESTS:%=--ignore=tests/%) \
-		-m "not slow and not processes and not learning" $(ARGS)
+		-m "not slow and not processes and not learning and not fault" $(ARGS)
 
 # Sums come out differently with other widths of vectors; what is learned must not hang on that.
 NARROWER = import torch; print("avx2" if "AVX512" in torch.backends.cpu.get_cpu_capability() else "default")
