@@ -171,11 +171,7 @@ def acted(policy: Policy, obs: Array) -> Act:
 def optimised(agent: Agent, batch: Columns) -> Mapping[str, SupportsFloat]:
     """Let an agent do one optimisation step, and refuse an answer that has no names."""
     told = agent.opt(batch)
-    if not isinstance(told, Mapping):
-        raise ConfigError(
-            f"`opt` of {type(agent).__name__} must return numbers by name, got {shown(told)}; "
-            'return for instance {"loss": loss}, or {} to tell nothing'
-        )
+    _require_names(told, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing')
     return told
 
 
@@ -192,13 +188,17 @@ def number_told(name: str, value: SupportsFloat) -> float:
 
 def recorded(policy: Policy) -> Record:
     """Return what a policy tells about acting, and refuse what has no names."""
-    told: object = policy.record()
+    told = policy.record()
+    _require_names(told, policy, "record", "return {} to tell nothing")
+    return told
+
+
+def _require_names(told: object, owner: object, method: str, advice: str) -> None:
     if not isinstance(told, Mapping):
         raise ConfigError(
-            f"`record` of {type(policy).__name__} must return numbers by name, got {shown(told)}; "
-            "return {} to tell nothing"
+            f"`{method}` of {type(owner).__name__} must return numbers by name, got "
+            f"{shown(told)}; {advice}"
         )
-    return told
 
 
 def forget(policy: Policy, where: BoolArray) -> None:

@@ -116,10 +116,7 @@ def check_declared(config: object, group: str = "", *, flags: bool = False) -> N
 @cache
 def declared(cls: Hint) -> Mapping[str, tuple[Member, ...]]:
     """Return the fields of a dataclass that declare numbers or choices, and what each may be."""
-    hints: dict[str, Hint] = {}
-    for base in reversed(cls.__mro__):
-        with suppress(NameError):  # a user's own class may name what only type checkers import
-            hints |= inspect.get_annotations(base, eval_str=True)
+    hints = _hints(cls)
     found = {f.name: tuple(_members(hints[f.name])) for f in fields(cls) if f.name in hints}
     return {
         name: several for name, several in found.items() if any(_words(m.kind) for m in several)

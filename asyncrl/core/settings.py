@@ -323,6 +323,11 @@ def _shown(value: Value) -> str:
     return f"{value!r:.80} ({type(value).__name__})"
 
 
+def has_methods(part: object, *names: str) -> bool:
+    """Tell whether this is an object, and not a class, with all of these methods."""
+    return not isinstance(part, type) and all(callable(getattr(part, n, None)) for n in names)
+
+
 def did_you_mean(word: object, known: Iterable[object]) -> str:
     """Return the end of a sentence about an unknown word: which known ones are close to it."""
     matches = difflib.get_close_matches(str(word), map(str, known), n=3)

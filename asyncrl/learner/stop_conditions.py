@@ -21,6 +21,7 @@ from typing import Protocol
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
+from asyncrl.core.settings import has_methods
 from asyncrl.metrics.metrics import METRICS, describe
 
 logger = logging.getLogger(__name__)
@@ -295,8 +296,7 @@ def check_can_hold(
     stop: StopCondition | None, off: Mapping[str, bool], name: str = "the stop condition"
 ) -> None:
     """Refuse what is no condition, or waits for evaluations that a setting has switched off."""
-    methods = (getattr(stop, name, None) for name in ("update", "reset", "limits"))
-    if stop is not None and (isinstance(stop, type) or not all(map(callable, methods))):
+    if stop is not None and not has_methods(stop, "update", "reset", "limits"):
         raise ConfigError(
             f"stop must be a stop condition, got {stop!r:.80}; give for instance "
             "stop=MaxEnvSteps(100_000), and join several with | or &"

@@ -26,7 +26,7 @@ from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
-from asyncrl.core.settings import did_you_mean
+from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
 from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.learner.callbacks import Callbacks
@@ -78,8 +78,7 @@ def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
         if name not in known:
             raise ConfigError(f"there is no argument {name}{did_you_mean(name, known)}")
     recorder, callbacks = parts.get("recorder"), parts.get("callbacks", ())
-    methods = (getattr(recorder, name, None) for name in ("start", "write", "close"))
-    if recorder is not None and (isinstance(recorder, type) or not all(map(callable, methods))):
+    if recorder is not None and not has_methods(recorder, "start", "write", "close"):
         raise ConfigError(
             f"recorder must be an object that keeps records, got {recorder!r:.80}; give for "
             'instance recorder=JsonlRecorder(Path("metrics.jsonl")), of asyncrl.recorders.jsonl'

@@ -517,17 +517,17 @@ def load_over(name: str, path: Path, cls: type[RunConfig] = RunConfig) -> RunCon
     try:
         data = read_yaml(path)
         check_names(data)
-        _check_agent(name, start, path)
+        _check_agent(name, start, data)
         return from_plain(cls, _over(start, to_plain(start), {} if data is None else data))
     except ConfigError as error:
         raise ConfigError(f"cannot load {path}: {error}") from error
 
 
-def _check_agent(name: str, start: RunConfig, path: Path) -> None:
+def _check_agent(name: str, start: RunConfig, data: Value) -> None:
     """Refuse a file about another agent, before settings of the two are held against each other."""
     held: Value = None
     with suppress(ConfigError):  # which is told of where it stands, when the data is loaded
-        held = load_object(agent_in(path) or "")
+        held = load_object(_type_of_agent(data) or "")
     own = type(start.agent)
     if isinstance(held, type) and held is not own and _nearest_class(held) is not own:
         raise ConfigError(
@@ -538,7 +538,10 @@ def _check_agent(name: str, start: RunConfig, path: Path) -> None:
 
 def agent_in(path: Path) -> str | None:
     """Return the path of the agent's config that a file is about, if it says so."""
-    data: Value = read_yaml(path)
+    return _type_of_agent(read_yaml(path))
+
+
+def _type_of_agent(data: Value) -> str | None:
     agent = data.get("agent") if isinstance(data, Mapping) else None
     found = agent.get("type") if isinstance(agent, Mapping) else None
     return found if isinstance(found, str) else None

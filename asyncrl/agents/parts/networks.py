@@ -127,6 +127,13 @@ _MIN_IMAGE_SIDE = 36
 """Pixels that `nature_cnn` needs in height and in width."""
 
 
+def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
+    """Return observations of which each field has been changed in the same way."""
+    if isinstance(obs, Tensor):
+        return change(obs)
+    return {name: change(field) for name, field in obs.items()}
+
+
 def as_float(obs: Tensor) -> Tensor:
     """Return observations as networks want them: float32, and bytes (images) within [0, 1]."""
     # In place, since another tensor as large would often be pages that the system has to clear.

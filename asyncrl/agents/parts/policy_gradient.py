@@ -23,6 +23,7 @@ from asyncrl.agents.parts.distributions import ActionHead
 from asyncrl.agents.parts.networks import (
     MakeNetwork,
     NetworkInput,
+    each_field,
     encoder_layers,
     exactly,
     make_orthogonal,
@@ -281,7 +282,7 @@ class Minibatches:
         self._ask = ask
         self._stretches = _Stretches(played.mask, played.memory) if net.memory_size else None
         mask = torch.ones_like(played.mask) if self._stretches else played.mask
-        self._obs = _each(played.obs, lambda field: field[:, :-1][mask])
+        self._obs = each_field(played.obs, lambda field: field[:, :-1][mask])
         self._columns = {name: column[mask] for name, column in columns.items()}
 
     def __len__(self) -> int:
@@ -300,11 +301,11 @@ class Minibatches:
     def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the network's outputs and values, and the columns, of the transitions there."""
         if self._stretches is None:
-            obs = _each(self._obs, lambda field: field[index])
+            obs = each_field(self._obs, lambda field: field[index])
             outputs, values = self._ask(self._net, obs)
             return outputs, values, {name: c[index] for name, c in self._columns.items()}
         rows, inside, memory = self._stretches.take(index)
-        obs = _each(self._obs, lambda field: field[rows])
+        obs = each_field(self._obs, lambda field: field[rows])
         outputs, values = self._ask(self._net.unroll, obs, memory)
         columns = {name: column[rows[inside]] for name, column in self._columns.items()}
         return outputs[inside], values[inside], columns
@@ -333,12 +334,6 @@ class _Stretches:
         inside = self.inside[index]
         longest = int(inside.sum(dim=1).max())
         return self.rows[index, :longest], inside[:, :longest], self.memory[index]
-
-
-def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
-    if isinstance(obs, Tensor):
-        return change(obs)
-    return {name: change(field) for name, field in obs.items()}
 
 
 class VTrace(NamedTuple):

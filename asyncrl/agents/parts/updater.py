@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from asyncrl.agents.parts.accelerated import Accelerated, pick_matmul
-from asyncrl.agents.parts.networks import NetworkInput
+from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import LeanOptimizer
 from asyncrl.agents.parts.torch_agent import (
@@ -218,12 +218,6 @@ def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
         f"{size / 2**20:.1f} MiB{left}; lower trainer.batch_size, have the batch taken in parts "
         "(agent.accumulate), or compute in agent.precision=bfloat16"
     )
-
-
-def _each(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
-    if isinstance(obs, Tensor):
-        return change(obs)
-    return {name: change(field) for name, field in obs.items()}
 
 
 Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
@@ -498,7 +492,7 @@ class Updater:
         if self._norm is None:
             return obs, data["reward"]
         mask = data["mask"]
-        acted_on = _each(obs, lambda field: field[:, : mask.shape[1]][mask])
+        acted_on = each_field(obs, lambda field: field[:, : mask.shape[1]][mask])
         self._norm.learn(acted_on, {n: c[mask] for n, c in data.items() if n == DISCOUNTED_RETURN})
         return self._norm.see(obs), self._norm.rewards(data)
 
