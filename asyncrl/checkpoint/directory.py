@@ -16,13 +16,14 @@ from pathlib import Path
 from asyncrl.core.errors import ConfigError
 
 
-def make_directory(directory: Path) -> None:
+def make_directory(directory: Path, *, new: bool = False) -> None:
     """Make a directory for its user alone, and what is missing above it; on disk on return.
 
-    One that is there already stays as it is.
+    One that is there already stays as it is; where a `new` one is asked for, `FileExistsError` is
+    raised.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=not new)
     for path in missing:
         with suppress(PermissionError):  # new names may be allowed there, and reading not
             sync(path.parent)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,28 +22,38 @@ from asyncrl.training.saved_model import SavedModel, policy_of
 
 
 @contextmanager
-def run_dir_made(run_dir: Path) -> Iterator[None]:
-    """Make a directory for its user alone; refuse one in which a run is already.
+def run_dir_made(run_dir: Path, *, numbered: bool = False) -> Iterator[Path]:
+    """Make a directory for its user alone, and give its path; refuse one in which a run is already.
+
+    A `numbered` one is always new: where the name is taken, it becomes `NAME-2`, `NAME-3` and so
+    on, so that of several runs each gets a directory of its own.
 
     It is gone again if nothing came into it, and what was made above it; what was there before
     stays.
     """
-    if (run_dir / "config.yaml").exists():
+    if not numbered and (run_dir / "config.yaml").exists():
         raise ConfigError(
             f"{run_dir} already holds a run; give another --run-dir, or go on with it: "
             f"asyncrl resume {run_dir}"
         )
-    missing = [path for path in (run_dir, *run_dir.parents) if not path.exists()]
+    numbers = count(2) if numbered else ()
+    for path in chain([run_dir], (run_dir.with_name(f"{run_dir.name}-{n}") for n in numbers)):
+        missing = [above for above in (path, *path.parents) if not above.exists()]
+        try:
+            make_directory(path, new=numbered)
+        except OSError as error:
+            if not (numbered and isinstance(error, FileExistsError)):
+                raise ConfigError(
+                    f"cannot make the run directory {path}: {error.strerror}"
+                ) from error
+        else:
+            break
     try:
-        make_directory(run_dir)
-    except OSError as error:
-        raise ConfigError(f"cannot make the run directory {run_dir}: {error.strerror}") from error
-    try:
-        yield
+        yield path
     finally:
         with suppress(OSError):  # the first in which something is
-            for path in missing:
-                path.rmdir()
+            for above in missing:
+                above.rmdir()
 
 
 def save_config(config: RunConfig, run_dir: Path) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -121,7 +121,8 @@ class Output:
     """What to start from, where results go, and what is shown."""
 
     run_dir: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
-    """Directory of the run; by default a new one under `runs/`."""
+    """Directory of the run; by default a new one under `runs/`, named after agent, environment,
+    seed and time; runs that begin in the same second are told apart by `-2`, `-3` and so on."""
 
     config: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
     """YAML file to start from, for instance another run's `config.yaml`; what it does not say is
@@ -243,11 +244,13 @@ def _presets() -> str:
 
 def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
-    output, config = arguments.output, arguments.config
-    to_plain(config)  # what cannot be saved is refused before anything is there
-    run_dir = output.run_dir or _new_run_dir(arguments.agent, config)
-    with run_dir_made(run_dir):
-        return train_in(run_dir, _tuned(arguments), resume=False)
+    to_plain(arguments.config)  # what cannot be saved is refused before anything is there
+    if arguments.auto:
+        with _run_dir(arguments):  # refused now, not after a minute; nothing stays if it is killed
+            pass
+        arguments = _tuned(arguments)
+    with _run_dir(arguments) as run_dir:
+        return train_in(run_dir, arguments, resume=False)
 
 
 def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
@@ -391,6 +394,10 @@ def _concrete(config: RunConfig) -> RunConfig:
     return concrete(**values)  # type: ignore[no-any-return]
 
 
-def _new_run_dir(agent: str, config: RunConfig) -> Path:
-    name = f"{agent.rpartition(':')[2]}-{config.env.rpartition(':')[2].replace('/', '-')}"
-    return Path("runs") / f"{name}-{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+def _run_dir(arguments: TrainArguments) -> AbstractContextManager[Path]:
+    """Make the directory that was asked for, or a new one that the run is known by."""
+    if arguments.output.run_dir:
+        return run_dir_made(arguments.output.run_dir)
+    agent, env = (s.rpartition(":")[2] for s in (arguments.agent, arguments.config.env))
+    name = f"{agent}-{env.replace('/', '-')}-{arguments.config.seed}"
+    return run_dir_made(Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}", numbered=True)

@@ -9,6 +9,8 @@ import logging
 import math
 import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
+from asyncrl.cli.run_directory import run_dir_made
 from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_replay, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
@@ -449,6 +452,21 @@ def test_directory_is_gone_after_an_early_error_unless_it_was_there(
     assert run_dir.exists() == was_there
 
 
+def test_runs_of_one_second_get_a_directory_each(tmp_path: Path) -> None:
+    together = threading.Barrier(12, timeout=20)
+
+    def run_dir(_: int) -> str:
+        together.wait()
+        with run_dir_made(tmp_path / "runs/it", numbered=True) as path:
+            together.wait()  # none of them is over while others begin
+            (path / "config.yaml").touch()
+        return path.name
+
+    with ThreadPoolExecutor(12) as pool:
+        names = sorted(pool.map(run_dir, range(12)))
+    assert names == sorted(["it", *(f"it-{n}" for n in range(2, 13))])
+
+
 def test_place_where_nothing_can_be_made_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -526,10 +544,17 @@ def test_choice_is_told_trained_with_and_saved(
     assert read_json(run_dir / "summary.json")["setup"]["actors"] == 1
 
 
+def test_place_is_refused_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train_command.run(parse(["dqn", "--run-dir", str(tmp_path), "--actors", "auto"]))
+
+
 def test_search_that_fails_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def tune(*_: object, **__: object) -> None:
+        assert not run_dir.exists()  # which would stay if it were killed now
         raise ConfigError("no such environment")
 
     monkeypatch.setattr(train_command, "tune", tune)
