@@ -154,8 +154,10 @@ def _load_scalar(data: Value, hint: Hint, path: str) -> Any:
     elif isinstance(data, hint) and (hint is bool or not isinstance(data, bool)):
         return data
     elif hint is int and isinstance(data, str) and "e" in data.lower():
-        with suppress(ValueError):  # YAML reads 1e6 as text, too
+        with suppress(ValueError):  # YAML reads 1e6 as text
             return as_whole(data)
+    elif hint is int and isinstance(data, float) and data.is_integer():
+        return int(data)  # YAML reads 1.0e+6 as a float
     if isinstance(data, bool) and hint is str:
         raise _Misfit(path, data, "str (to YAML, off, no, on and yes are bool unless in quotes)")
     raise _Misfit(path, data, _name(hint) + " other than nan" * (hint is type(data)))
@@ -224,8 +226,9 @@ def _load_any(data: Value, hint: Hint, path: str) -> Any:
 
 
 def _load_union(data: Value, hint: Hint, path: str) -> Any:
-    # float takes whole numbers, and text, too, so it comes last.
-    members = sorted(typing.get_args(hint), key=lambda member: member is float)
+    # float takes whole numbers and text, too, so it comes last; but a float stays one.
+    is_float = isinstance(data, float)
+    members = sorted(typing.get_args(hint), key=lambda member: (member is float) != is_float)
     expected = " or ".join(map(_name, members))
     is_open = isinstance(data, Mapping) and "type" not in data
     if is_open and sum(map(dataclasses.is_dataclass, members)) > 1:
