@@ -120,21 +120,21 @@ _HELP = {"-h", "--help", "--help-all"}
 class Output:
     """What to start from, where results go, and what is shown."""
 
-    run_dir: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
+    run_dir: Annotated[Path | None, COMMON] = None
     """Directory of the run; by default a new one under `runs/`, named after agent, environment,
     seed and time; runs that begin in the same second are told apart by `-2`, `-3` and so on."""
 
-    config: Annotated[Annotated[Annotated[Path | None, COMMON], COMMON], COMMON] = None
+    config: Annotated[Path | None, COMMON] = None
     """YAML file to start from, for instance another run's `config.yaml`; what it does not say is
     as in the preset. Where a flag and the file differ, the flag counts."""
 
-    replay_kind: Annotated[Annotated[Annotated[ReplayKind | None, COMMON], COMMON], COMMON] = None
+    replay_kind: Annotated[ReplayKind | None, COMMON] = None
     """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
 
-    quiet: Annotated[Annotated[Annotated[bool, COMMON], COMMON], COMMON] = False
+    quiet: Annotated[bool, COMMON] = False
     """Show nothing but the summary."""
 
-    tensorboard: Annotated[Annotated[Annotated[bool, COMMON], COMMON], COMMON] = False
+    tensorboard: Annotated[bool, COMMON] = False
     """Also write TensorBoard files into the run directory."""
 
     profile_opt_steps: CountOrOff = 0
