@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from asyncrl.cli.flags import check_config_file
 from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
@@ -76,6 +77,8 @@ class DoctorArguments:
                 "give one of an environment to play with, --preset and --config: the latter two "
                 "are about the machine, and bring an environment of their own"
             )
+        if self.config is not None:
+            check_config_file(self.config)
 
     def env_config(self) -> EnvConfig:
         """Return what an actor would step."""

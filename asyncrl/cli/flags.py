@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TextIO, TypeVar, cast
 
 import tyro
@@ -103,6 +104,14 @@ def value_of(flag: str, argv: Sequence[str]) -> str | None:
         elif word == flag and after:
             found = after
     return found
+
+
+def check_config_file(path: Path) -> None:
+    """Raise `ConfigError` unless a file is at the path that `--config` gives."""
+    if not path.exists():
+        raise ConfigError(f"--config: there is no such file: {path}")
+    if path.is_dir():
+        raise ConfigError(f"--config: {path} is a directory; name a file in it")
 
 
 def without_rare(config: T) -> T:

@@ -15,7 +15,14 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from asyncrl.bench.tuner import Freedom
-from asyncrl.cli.flags import REGISTRY, dashed, naming_flags, value_of, without_rare
+from asyncrl.cli.flags import (
+    REGISTRY,
+    check_config_file,
+    dashed,
+    naming_flags,
+    value_of,
+    without_rare,
+)
 from asyncrl.cli.run_directory import (
     has_summary,
     run_dir_made,
@@ -301,10 +308,11 @@ def _starting_point(agent: str, flags: list[str]) -> RunConfig:
 
 
 def _config_file(flags: list[str]) -> Path | None:
-    path = value_of("--config", flags)
-    if path and not Path(path).exists():
-        raise ConfigError(f"--config: there is no such file: {path}")
-    return Path(path) if path else None
+    given = value_of("--config", flags)
+    path = Path(given) if given else None
+    if path:
+        check_config_file(path)
+    return path
 
 
 def _with_auto(cls: type[RunConfig]) -> type[RunConfig]:

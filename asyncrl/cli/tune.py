@@ -15,7 +15,7 @@ import tyro
 from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
-from asyncrl.cli.flags import naming_flags
+from asyncrl.cli.flags import check_config_file, naming_flags
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError
@@ -180,6 +180,7 @@ def render(tuning: Tuning, command: str) -> str:
 def _settings(options: TuneOptions) -> tuple[str, RunConfig]:
     """Return the agent by name, and the settings to start from."""
     if options.config:
+        check_config_file(options.config)
         name = options.agent or preset_like(load_yaml(RunConfig, options.config))
         config = load_over(name, options.config)
     else:
