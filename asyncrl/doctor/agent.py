@@ -107,11 +107,19 @@ def check_agent(
 
 
 def examine_agent(
-    config: AgentConfig, spec: EnvSpec, *, replay: ReplayBufferConfig | None = None
+    config: AgentConfig,
+    spec: EnvSpec,
+    *,
+    replay: ReplayBufferConfig | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Finding]:
-    """Yield what is to be said of an agent; takes what `check_agent` takes."""
+    """Yield what is to be said of an agent; takes what `check_agent` takes.
+
+    `tell` hears the name of each check before it begins.
+    """
     subject = Subject(config, spec, replay)
     for name, check in _CHECKS.items():
+        tell(name)
         try:
             seen = check(subject)
         except _Broken as broken:
@@ -124,11 +132,14 @@ def examine_agent(
                 yield ok(name, seen)
 
 
-def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[Finding]:
+def examine_anywhere(
+    make: AgentConfig | Callable[[], AgentConfig], tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Finding]:
     """Yield what is to be said of an agent in small spaces, all of those that it is for.
 
-    It is given by its settings, or by their class.
+    It is given by its settings, or by their class. `tell` hears what is done next.
     """
+    tell("settings")
     try:
         config = make() if isinstance(make, type) else cast(AgentConfig, make)
     except Exception as error:  # whatever foreign code raises
@@ -140,7 +151,7 @@ def examine_anywhere(make: AgentConfig | Callable[[], AgentConfig]) -> Iterator[
     for name, spec in _SPACES.items():
         levels = set()
         try:
-            for finding in _examine_in(name, spec, config):
+            for finding in _examine_in(name, spec, config, tell):
                 levels.add(finding.level)
                 yield finding
         except _NotForThese as refusal:
@@ -167,7 +178,9 @@ class _NotForThese(Exception):  # no error of ours: it is an answer
     """Says why an agent is not for some spaces."""
 
 
-def _examine_in(name: str, spec: EnvSpec, config: AgentConfig) -> Iterator[Finding]:
+def _examine_in(
+    name: str, spec: EnvSpec, config: AgentConfig, tell: Callable[[str], None]
+) -> Iterator[Finding]:
     """Examine an agent in spaces of that name; raise `_NotForThese` if it refuses them."""
     try:
         config.build(spec, PolicyContext(seed=0, n_envs=_N_ENVS))
@@ -177,7 +190,7 @@ def _examine_in(name: str, spec: EnvSpec, config: AgentConfig) -> Iterator[Findi
         yield raised("settings", error, _FIRST)
         return
     yield ok("spaces", f"3 numbers are seen; actions: {name}")
-    yield from examine_agent(config, spec)
+    yield from examine_agent(config, spec, tell=tell)
 
 
 class _Broken(Exception):  # no error of ours: it ends a check

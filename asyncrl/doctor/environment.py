@@ -31,6 +31,7 @@ from asyncrl.doctor.probe import Probe, play
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_actions
 from asyncrl.supervision.local import pickled
+from asyncrl.supervision.local_child import end_with
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""
@@ -212,28 +213,33 @@ def _name(process: psutil.Process) -> str:
 _SLICE_S = 0.2
 """Between two looks whether the process still lives."""
 
+_DONE = "done"
+"""The last word of an examination. A process that ends without it has failed."""
+
 
 def examine(
     config: EnvConfig, *, seconds: float, seed: int, patience_s: float
 ) -> Iterator[Finding]:
-    """Yield what a process of its own finds, and how that process ended if not well.
+    """Yield what a process of its own finds, and a failure if that process ends before it is done.
 
-    It is ended if nothing comes for `patience_s` longer than it plays.
+    It is ended if nothing comes for `patience_s` longer than it plays, and with this process.
     """
     what = json.dumps({"config": to_plain(config), "seconds": seconds, "seed": seed})
     doing, quiet_s = "start", seconds + patience_s
-    reader, writer = os.pipe()
-    child = _start(what, writer)
-    os.close(writer)  # so that the child's end is the only one, and its exit an end of file
+    (reader, writer), (lifeline, held) = os.pipe(), os.pipe()
+    child = _start(what, writer, lifeline)
+    # Only the child holds these now: its end closes them.
+    os.close(writer)
+    os.close(lifeline)
     try:
         for message in _messages(child, reader, quiet_s):
             doing = message.pop("doing", doing)
+            if doing == _DONE:
+                return
             if message:
                 yield Finding(**message)
-        code = child.wait()
-        if code:
-            yield _died(doing, code)
-    except TimeoutError:
+        yield _died(doing, child.wait(quiet_s))
+    except (TimeoutError, subprocess.TimeoutExpired):
         yield fail(
             doing,
             f"nothing has come for {quiet_s:g} s",
@@ -242,29 +248,34 @@ def examine(
     finally:
         _kill(child)
         os.close(reader)
+        os.close(held)
 
 
 def main(arguments: Sequence[str]) -> None:
     """Be the process that the environment lives in."""
-    what, fd = json.loads(arguments[0]), int(arguments[1])
+    what, fd, lifeline = json.loads(arguments[0]), int(arguments[1]), int(arguments[2])
     os.set_inheritable(fd, False)
+    os.set_inheritable(lifeline, False)
+    end_with(lifeline)
 
     def send(message: Mapping[str, Any]) -> None:
         os.write(fd, (json.dumps(message) + "\n").encode())
 
+    def tell(doing: str) -> None:
+        send({"doing": doing})
+
     config = from_plain(EnvConfig, what["config"])
-    found = _agent(config.id) or diagnose(
-        config,
-        seconds=what["seconds"],
-        seed=what["seed"],
-        pickled=pickled,
-        tell=lambda doing: send({"doing": doing}),
+    found = _agent(config.id, tell) or diagnose(
+        config, seconds=what["seconds"], seed=what["seed"], pickled=pickled, tell=tell
     )
     for finding in found:
         send(dataclasses.asdict(finding))
+    with suppress(OSError, ValueError):  # the environment may have closed it
+        sys.stdout.flush()
+    tell(_DONE)  # which ends this process
 
 
-def _agent(path: str) -> Iterator[Finding] | None:
+def _agent(path: str, tell: Callable[[str], None]) -> Iterator[Finding] | None:
     """Return what is to be said of the agent whose settings a path names, if it names such."""
     try:
         named: Any = load_object(path) if ":" in path else None
@@ -272,16 +283,16 @@ def _agent(path: str) -> Iterator[Finding] | None:
         return None  # said where an environment is to be made of it
     if not is_agent_config(named):
         return None
-    return examine_anywhere(named)
+    return examine_anywhere(named, tell)
 
 
-def _start(what: str, writer: int) -> subprocess.Popen[bytes]:
+def _start(what: str, writer: int, lifeline: int) -> subprocess.Popen[bytes]:
     search_path = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
     return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-P", "-m", __name__, what, str(writer)],
+        [sys.executable, "-P", "-m", __name__, what, str(writer), str(lifeline)],
         stdin=subprocess.DEVNULL,
         stdout=2,  # what an environment prints is no part of the report
-        pass_fds=[writer],
+        pass_fds=[writer, lifeline],
         env={**os.environ, "PYTHONPATH": search_path},
         start_new_session=True,  # so that it can be ended with all that it has started
     )
@@ -311,13 +322,23 @@ def _messages(
 
 
 def _died(doing: str, code: int) -> Finding:
-    how = f"exited with {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+    if code >= 0:
+        seen = f"the environment or agent ended its process with exit code {code}"
+    else:
+        seen = f"the process of the environment or agent was killed by {_signal_name(-code)}"
     return fail(
         doing,
-        f"the environment's process {how} here",
-        "Actors would die of it again and again: look into the environment's native code, "
-        "or for calls that end the process.",
+        seen,
+        "Actors would end in the same way: look for calls that end the process, such as "
+        "os._exit, and for faults in native code.",
     )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from tests.support.leftovers import children
 pytestmark = pytest.mark.processes
 
 PATIENT = "tests.envs.patients:make"
+ENDED = "the environment or agent ended its process with exit code {}"
 
 
 class BrokenTable(Table):
@@ -122,22 +125,42 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("do", "how"),
     [
-        ("crash", "was killed by SIGSEGV here"),
-        ("fork and crash", "was killed by SIGSEGV here"),
-        ("exit", "exited with 3 here"),
+        ("crash", "the process of the environment or agent was killed by SIGSEGV"),
+        ("fork and crash", "the process of the environment or agent was killed by SIGSEGV"),
+        ("exit", ENDED.format(3)),
+        ("exit as if done", ENDED.format(0)),
     ],
 )
 def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
     *before, last = found(do=do)
     assert (last.level, last.check) == ("fail", "two copies")
-    assert last.seen == f"the environment's process {how}"
+    assert last.seen == how
     assert [f.level for f in before] == ["ok"] * len(before)
 
 
 def test_environment_is_examined_with_any_number_of_open_files() -> None:
     with many_descriptors():
         *_, last = found(do="exit")
-    assert last.seen == "the environment's process exited with 3 here"
+    assert last.seen == ENDED.format(3)
+
+
+class ExitingTable(Table):
+    """Ends its process when it is to learn."""
+
+    def opt(self, batch: Columns) -> Any:
+        os._exit(0)
+
+
+class ExitingConfig(TableConfig):
+    def build(self, spec: EnvSpec, context: PolicyContext) -> ExitingTable:
+        return ExitingTable(self, 4, context.seed)
+
+
+def test_agent_that_ends_its_process_is_told_with_its_place() -> None:
+    config = EnvConfig(id=f"{__name__}:ExitingConfig", n_envs=2)
+    *before, last = examine(config, seconds=0.5, seed=0, patience_s=60.0)
+    assert (last.level, last.check, last.seen) == ("fail", "opt", ENDED.format(0))
+    assert [f.level for f in before] == ["ok"] * len(before)
 
 
 def test_environment_that_hangs_is_ended() -> None:
@@ -152,6 +175,18 @@ def test_nothing_is_left_when_nobody_listens_any_more() -> None:
     assert next(findings).check == "make"
     findings.close()  # type: ignore[attr-defined]
     wait_until(lambda: not left(), 10.0, "the process's end")
+
+
+def test_examination_ends_with_the_doctor(tmp_path: Path) -> None:
+    flags = ["--env-kwargs", "do", "hang", "--seconds", "60"]
+    with console.started("doctor", PATIENT, *flags, cwd=tmp_path) as doctor:
+        wait_until(lambda: psutil.Process(doctor.pid).children(), 20.0, "the examination")
+        (examination,) = psutil.Process(doctor.pid).children()
+        assert doctor.stdout
+        assert "make" in doctor.stdout.readline(), "it plays by now"
+        doctor.send_signal(signal.SIGKILL)
+        doctor.wait(20)
+    assert psutil.wait_procs([examination], timeout=20)[1] == []
 
 
 def test_words_of_the_environment_are_no_part_of_the_report(tmp_path: Path) -> None:
