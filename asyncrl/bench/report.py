@@ -20,7 +20,7 @@ def render(results: Sequence[Result]) -> str:
     header = [name for name, _, _ in columns]
     aligns = [align for _, align, _ in columns]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(columns))]
-    lines = [_line(header, widths, aligns), "  ".join("─" * width for width in widths)]
+    lines = [_line(header, widths, aligns), "  ".join("-" * width for width in widths)]
     lines += [_line(row, widths, aligns) for row in rows]
     head = [title(results[0].machine), _settings(results), _how(results), *_load_note(results)]
     wrapped = [line for text in head for line in wrap(text, _WIDTH, subsequent_indent="  ")]

@@ -11,6 +11,7 @@ import atexit
 import errno
 import gc
 import importlib
+import io
 import logging
 import os
 import signal
@@ -74,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # At its end Python searches all objects for garbage, several times: most of a second, with
     # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
     atexit.register(gc.freeze)
+    _print_any_text()
     code = 1
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
@@ -91,6 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         end_at_signals()
     return code
+
+
+def _print_any_text() -> None:
+    """Write characters that the output's encoding lacks as escapes; no text raises an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _main(args: list[str]) -> int:

@@ -63,10 +63,12 @@ def save_config(config: RunConfig, run_dir: Path) -> None:
 
 
 def save_error(error: Exception, run_dir: Path) -> None:
-    """Keep a traceback, and say where."""
+    """Write the traceback to a file, all of it or none, and name the file in a note."""
     path = run_dir / "error.txt"
+    text = "".join(traceback.format_exception(error))
     with contextlib.suppress(OSError):  # a full disk may be the very error
-        path.write_text("".join(traceback.format_exception(error)))
+        with _whole(path) as draft:
+            draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         error.add_note(f"asyncrl: {path} holds the traceback")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -173,6 +174,9 @@ def run(arguments):
             error.add_note("asyncrl: in making environment 'Mine-v0'")
             error.add_note("somebody else's note")
             raise error
+        case ["strange"]:
+            print("2 \\xb5s")
+            raise ActorFailed("actor 3 failed: \\xdc \\udc80")
         case ["interrupted"]:
             raise KeyboardInterrupt
 """
@@ -216,6 +220,23 @@ def test_exit_code_and_sentence_of_each_kind_of_end(
     (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
     monkeypatch.setitem(main_module._COMMANDS, "fake", "fake_command")
     assert said(f"fake {argv}", capsys) == (code, text)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_text_is_printed_in_any_encoding(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
+    monkeypatch.setitem(main_module._COMMANDS, "fake", "fake_command")
+    written = {name: io.BytesIO() for name in ("stdout", "stderr")}
+    for name, file in written.items():
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(file, encoding=encoding))
+    assert main(["fake", "strange"]) == 1
+    sys.stderr.flush()
+    out, err = (file.getvalue() for file in written.values())
+    shown = [text.encode(encoding, "backslashreplace") for text in ("2 µs\n", "Ü \udc80\n")]
+    assert out == shown[0]
+    assert err == b"asyncrl: error: actor 3 failed: " + shown[1]
 
 
 @pytest.mark.processes

@@ -254,7 +254,7 @@ class FailsLater(gymnasium.Wrapper):
     def step(self, action):
         self.steps += 1
         if self.steps > 50:
-            raise RuntimeError("the robot fell off the table")
+            raise RuntimeError("the robot fell off the table \\udc80")
         return super().step(action)
 
 def make():
@@ -270,7 +270,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
     done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) is debug
-    sentence = "actor 0 failed: RuntimeError: the robot fell off the table"
+    sentence = "actor 0 failed: RuntimeError: the robot fell off the table \\udc80"
     if debug:
         assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
@@ -278,8 +278,9 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert done.stderr.startswith(f"asyncrl: error: {sentence}; the run ends. Mend what ")
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
-    written = (tmp_path / "x/error.txt").read_text()
+    written = (tmp_path / "x/error.txt").read_text("utf-8")
     assert 'mine.py", line 10, in step' in written
+    assert sentence in written
     assert not (tmp_path / "x/summary.json").exists()
 
 
