@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.iqn import IQNConfig
 from asyncrl.agents.parts import updater as accumulation
 from asyncrl.agents.parts.exploration import EpsilonGreedy, Softmax
+from asyncrl.agents.parts.optimizers import LeanOptimizer
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.ppo import PPOConfig
@@ -340,6 +341,30 @@ def test_learning_rates_that_change_are_told(case: Case) -> None:
         told = agent.opt(batch_for(case, env_steps))
         expected = pytest.approx(1e-3 * (1 - env_steps / 100))
         assert {name: float(told[name]) for name in rates} == dict.fromkeys(rates, expected)
+
+
+@every_agent_with_networks
+def test_learning_rates_that_were_set_stay_unless_the_settings_change(case: Case) -> None:
+    def rates(agent: Any) -> list[float]:
+        parts = agent.parts.values()
+        return [part.learning_rate for part in parts if isinstance(part, LeanOptimizer)]
+
+    agent: Any = case.build()
+    made_with = rates(agent)
+    for part in agent.parts.values():
+        if isinstance(part, LeanOptimizer):
+            part.learning_rate *= 0.5
+    state = agent.state()
+    twin, other = case.build(), replace(case, config=with_rates(case.config, 0.01)).build()
+    twin.load_state(state)
+    assert rates(twin) == [0.5 * rate for rate in made_with]
+    other.load_state(state)
+    assert rates(other) == [0.01] * len(made_with)
+
+
+def with_rates(config: AgentConfig, rate: float) -> AgentConfig:
+    names = [f.name for f in fields(config) if f.name.endswith("learning_rate")]  # type: ignore[arg-type]
+    return replace(config, **dict.fromkeys(names, rate))  # type: ignore[type-var]
 
 
 @every_agent_with_networks

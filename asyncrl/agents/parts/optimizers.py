@@ -35,9 +35,10 @@ class LeanOptimizer(ABC):
         """What `backward` is to compute gradients of; None is all that a loss depends on."""
         self.state: dict[int, dict[str, Tensor]] = {}
         """What is remembered, by a parameter's place in `params`; none of one without gradients."""
-        self.learning_rate = value_at(learning_rate, 0)
-        """Of the next step. It may be set in mid-run, unless steps are recorded as CUDA graphs, and
-        is no part of the state: who sets it sets it again after `resume`."""
+        self._made_with = value_at(learning_rate, 0)
+        self.learning_rate = self._made_with
+        """Of the next step. It may be set in mid-run, unless there is a schedule or steps are
+        recorded as CUDA graphs. It is saved, see `rates`."""
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._on_device: Tensor | None = None
         device = self.params[0].device
@@ -89,8 +90,25 @@ class LeanOptimizer(ABC):
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
         """Change parameters, and what is remembered of them."""
 
-    def load(self, state: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Go on from a copy of the `state` of another."""
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """The learning rate it was made with and the one set since then; None if none was set."""
+        if self._schedule or self.learning_rate == self._made_with:
+            return None
+        return self._made_with, self.learning_rate
+
+    def load(
+        self,
+        state: Mapping[int, Mapping[str, Tensor]],
+        rates: tuple[float, float] | None = None,
+    ) -> None:
+        """Go on from a copy of the `state` of another, and from its `rates`.
+
+        A learning rate that was set in the other counts only if both were made with the same one.
+        """
+        if not self._schedule:
+            made_with, now = rates or (self._made_with, self._made_with)
+            self.learning_rate = now if made_with == self._made_with else self._made_with
         copies = {place: self.nothing(place) for place in state}
         for place, remembered in state.items():
             for name, value in remembered.items():

@@ -26,6 +26,10 @@ from asyncrl.core.types import Array, ModelVersion, Params
 
 _logger = logging.getLogger(__name__)
 
+_RATES, _MADE_WITH = "rates", "made_with"
+"""Under what names are saved: learning rates of an optimizer of ours, where one was set in mid-run;
+and the numbers that one of torch's was made with."""
+
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 """How long the state of torch's generators is: Mersenne's twister, or Philox's seed and offset."""
 
@@ -58,7 +62,8 @@ def tensors_of(part: Part) -> dict[str, Tensor]:
         case nn.Module():
             return dict(part.state_dict())
         case LeanOptimizer():
-            return _by_path(part.state)
+            rates = {_RATES: torch.tensor(part.rates, dtype=torch.float64)} if part.rates else {}
+            return _by_path(part.state) | rates
         case torch.optim.Optimizer():
             return _by_path(part.state_dict()["state"]) | _numbers_of(part)
         case torch.Tensor():
@@ -79,11 +84,12 @@ def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the numbers of an optimizer's settings, of which a user may change any in mid-run."""
+    """Return the numbers of an optimizer's settings: those of now, and those it was made with."""
+    groups = {f"group/{i}": group for i, group in enumerate(optimizer.param_groups)}
     return {
-        f"group/{i}/{name}": torch.as_tensor(value, dtype=torch.float64)
-        for i, group in enumerate(optimizer.param_groups)
-        for name, value in group.items()
+        f"{place}/{name}": torch.as_tensor(value, dtype=torch.float64)
+        for place, settings in {**groups, _MADE_WITH: optimizer.defaults}.items()
+        for name, value in settings.items()
         if name != "params" and _is_numeric(value)
     }
 
@@ -94,13 +100,16 @@ def _is_numeric(value: object) -> bool:
 
 
 def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
+    """Take the numbers that were saved, but where the optimizer is made with another one by now."""
     for key, saved in numbers.items():
-        _, i, name = key.split("/", 2)
-        group = optimizer.param_groups[int(i)]
-        now = group[name]
+        place, name = key.removeprefix("group/").split("/", 1)
+        if place == _MADE_WITH:
+            continue
+        group = optimizer.param_groups[int(place)]
+        now, made_with = group[name], numbers.get(f"{_MADE_WITH}/{name}", saved)
         if isinstance(now, Tensor):
             now.copy_(torch.from_numpy(np.array(saved)))
-        else:
+        elif now != optimizer.defaults.get(name) or np.array_equal(made_with, now):
             group[name] = tuple(saved.tolist()) if saved.ndim else type(now)(saved)
 
 
@@ -172,7 +181,8 @@ def _prepare_optimizer(
     name: str, part: torch.optim.Optimizer, saved: Params
 ) -> Callable[[], object]:
     params = [param for group in part.param_groups for param in group["params"]]
-    numbers = {key: value for key, value in saved.items() if key.startswith("group/")}
+    kinds = ("group/", f"{_MADE_WITH}/")
+    numbers = {key: value for key, value in saved.items() if key.startswith(kinds)}
     expected = {key: tuple(value.shape) for key, value in _numbers_of(part).items()}
     if wrong := mismatch(expected, numbers):
         raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
@@ -187,12 +197,17 @@ def _prepare_optimizer(
 
 
 def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[], object]:
-    state = _by_place(name, part.params, saved)
+    rates = saved.get(_RATES)
+    if rates is not None and rates.shape != (2,):
+        raise CheckpointError(
+            f"the saved {name} has {_RATES} of shape {rates.shape}, expected (2,)"
+        )
+    state = _by_place(name, part.params, {k: v for k, v in saved.items() if k != _RATES})
     for place, held in state.items():
         expected = {slot: tuple(value.shape) for slot, value in part.nothing(place).items()}
         if wrong := mismatch(expected, held):
             raise CheckpointError(f"the saved {name} does not fit: of parameter {place}, {wrong}")
-    return lambda: part.load(state)
+    return lambda: part.load(state, None if rates is None else (float(rates[0]), float(rates[1])))
 
 
 def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:
@@ -291,9 +306,9 @@ class TorchAgent(TorchPolicy):
     Attributes:
         parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
             tensors and generators. The model is among them; add targets, optimizers, and what
-            random choices are drawn from. Torch's optimizers are saved with the numbers that they
-            work with, such as the learning rate: one that is changed in mid-run stays so after
-            `resume`.
+            random choices are drawn from. A learning rate that is set in mid-run stays so after
+            `resume`, unless the agent is built with another one then: what the settings say
+            counts. The same holds for the other numbers of torch's optimizers, such as betas.
         on_load: Functions called after `load_state`. It writes into modules and tensors in place,
             and puts other tensors in the place of an optimizer's: whoever holds one of these takes
             the new one here.

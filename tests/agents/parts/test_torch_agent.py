@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from asyncrl.agents.parts.optimizers import FusedAdam
+from asyncrl.agents.parts.optimizers import FusedAdam, LeanOptimizer, RMSprop
+from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.torch_agent import (
     Part,
     TorchAgent,
@@ -271,6 +272,55 @@ def test_settings_of_an_optimizer_that_were_changed_in_mid_run_come_back() -> No
     ]
     assert settings[0] == settings[1]
     assert isinstance(second.param_groups[1]["lr"], torch.Tensor)
+
+
+MAKERS: dict[str, Callable[[list[nn.Parameter], float], Any]] = {
+    "FusedAdam": FusedAdam,
+    "RMSprop": lambda params, rate: RMSprop(params, rate, decay=0.9, eps=1e-3),
+    "torch's": lambda params, rate: torch.optim.Adam(params, lr=rate),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_rate_that_was_set_comes_back_unless_the_settings_say_otherwise(
+    make: Callable[[list[nn.Parameter], float], Any],
+) -> None:
+    def rate(optimizer: LeanOptimizer | torch.optim.Optimizer, *, now: float = 0.0) -> float:
+        if isinstance(optimizer, LeanOptimizer):
+            optimizer.learning_rate = now or optimizer.learning_rate
+            return optimizer.learning_rate
+        (group,) = optimizer.param_groups
+        group["lr"] = now or group["lr"]
+        return float(group["lr"])
+
+    def agent(made_with: float) -> tuple[TorchAgent, Any]:
+        agent = agent_with(1.0)
+        optimizer = make(list(agent.model.parameters()), made_with)
+        agent.parts["optimizer"] = optimizer
+        return agent, optimizer
+
+    first, optimizer = agent(0.1)
+    before = first.state()
+    rate(optimizer, now=0.025)
+    state = first.state()
+    for made_with, expected in ((0.1, 0.025), (0.2, 0.2)):
+        second, other = agent(made_with)
+        second.load_state(state)
+        assert rate(other) == expected
+        assert flat(second.state()) == flat(state) or made_with != 0.1
+    first.load_state(before)
+    assert rate(optimizer) == 0.1
+
+
+def test_a_schedule_counts_before_a_rate_that_was_set() -> None:
+    agents = [agent_with(1.0), agent_with(1.0)]
+    made = FusedAdam(agents[0].model.parameters(), 0.1)
+    made.learning_rate = 0.5
+    scheduled = FusedAdam(agents[1].model.parameters(), Schedule.linear(0.1, 0.0, 100))
+    for agent, adam in zip(agents, (made, scheduled), strict=True):
+        agent.parts["adam"] = adam
+    agents[1].load_state(agents[0].state())
+    assert scheduled.follow(50) == pytest.approx(0.05)
 
 
 def test_part_that_cannot_be_saved_is_named() -> None:
