@@ -103,7 +103,6 @@ class AsyncTrainer(BaseTrainer):
         self.proxy = proxy
         self.config = config
         self._link, self._manager = link, manager
-        self._close_evaluation = evaluation.close if evaluation else lambda: None
         self._strategy = strategy
         self._staleness = Staleness(Lag(config.max_lag_s, config.max_lag_opt_steps))
         proxy.on_experience = self._staleness.on_experience
@@ -225,12 +224,10 @@ class AsyncTrainer(BaseTrainer):
         yield self.proxy.close
         yield from [] if urgent else save
         yield lambda: None if self.proxy.hangs else self._link.close()
-        yield self._close_evaluation
 
     def _release(self) -> Iterator[Callable[[], object]]:
         yield self._manager.stop
         yield self._link.close
-        yield self._close_evaluation
 
     def _stop_actors(self) -> None:
         """Wait for actors to end, unless somebody has interrupted the end as well."""

@@ -41,13 +41,12 @@ class EvaluationSite(Protocol):
         """Return the answers that have come since the last call."""
         ...
 
-    def close(self) -> None:
-        """Release what it evaluates in; may be called again."""
-        ...
-
 
 class InlineEvaluation:
-    """Evaluates at once, with the learner's own agent; the learner stands still meanwhile."""
+    """Evaluates at once, with the learner's own agent; the learner stands still meanwhile.
+
+    Whoever made the evaluator closes it, after the run.
+    """
 
     busy = False
 
@@ -71,10 +70,6 @@ class InlineEvaluation:
         """Return the answers that have come since the last call."""
         scored, self._scored = self._scored, []
         return scored
-
-    def close(self) -> None:
-        """Close the evaluator."""
-        self._evaluator.close()
 
 
 class BackgroundEvaluation:
@@ -104,6 +99,3 @@ class BackgroundEvaluation:
                 scored.append(Scored(model, report.score, report.record))
                 self._requested = None
         return scored
-
-    def close(self) -> None:
-        """Do nothing: the evaluating process releases what is its own."""

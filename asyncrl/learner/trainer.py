@@ -110,7 +110,7 @@ class BaseTrainer(ABC):
         parts: TrainerParts,
     ) -> None:
         """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
-        check_parts(parts, ())
+        check_parts(parts, ())  # again, for trainers that no builder has made
         self.agent = agent
         books = parts.get("books") or BookkeepingConfig()
         self.interrupter = interrupter or Interrupter()

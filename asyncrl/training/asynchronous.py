@@ -114,6 +114,7 @@ def build_async_trainer(
         # First of all: it loads modules for the actors while the learner's side is being built.
         launcher = LocalLauncher(preload=_PRELOAD)
         undo.callback(launcher.close)
+        closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(launcher.directory, schema=plan.schema, config=config.transport)
         link = transport.listen()
@@ -136,13 +137,14 @@ def build_async_trainer(
                 first_incarnation=first_incarnation(checkpoint),
             ),
             interrupter=interrupter,
-            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, undo),
+            evaluation=_evaluation_site(config.evaluate, evaluate, learner, link, proxy, closing),
             checkpointer=checkpointer,
             stop=stop,
             strategy=strategy,
             setup=plan.setup,
             books=config,
             checkpoint=checkpoint,
+            closing=closing,
             **parts,
         )
         undo.pop_all()
@@ -162,14 +164,14 @@ def _evaluation_site(
     learner: Agent,
     link: LearnerLink,
     proxy: ReplayBufferProxy,
-    undo: ExitStack,
+    closing: ExitStack,
 ) -> EvaluationSite | None:
     match config.where:
         case "background":
             return BackgroundEvaluation(link, proxy)
         case "inline":
             evaluator = evaluate()
-            undo.callback(evaluator.close)
+            closing.callback(evaluator.close)
             return InlineEvaluation(evaluator, learner)
         case "off":
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,8 @@ class Stage:
             max_lag_opt_steps=parts.pop("max_lag_opt_steps", 0),
         )
         self.site = Site(self.log)
+        closing = ExitStack()
+        closing.callback(self.site.close)
         self.trainer = AsyncTrainer(
             self.agent,
             self.link,
@@ -227,6 +229,7 @@ class Stage:
             interrupter=self.interrupter,
             evaluation=self.site,
             books=bookkeeping(**books),
+            closing=closing,
             **{"recorder": self.recorder, "checkpointer": Saves(self.log)} | parts,
         )
         self.saves = Saves(self.log)

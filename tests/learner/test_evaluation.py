@@ -82,12 +82,6 @@ def test_inline_answers_at_once_with_the_agent_as_it_is() -> None:
     assert site.take() == [], "an answer is given once"
 
 
-def test_inline_releases_what_it_evaluates_in() -> None:
-    evaluator = CountingEvaluator()
-    InlineEvaluation(evaluator, ConstantAgent()).close()
-    assert evaluator.closed
-
-
 def test_inline_keeps_answers_in_order() -> None:
     agent = ConstantAgent(1)
     site = InlineEvaluation(CountingEvaluator(), agent)
