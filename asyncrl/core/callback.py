@@ -43,6 +43,10 @@ class Training(Protocol):
         """Evaluate the model as it is now; return its score if it is there within that time."""
         ...
 
+    def save(self) -> None:
+        """Save a checkpoint of the run as it is now."""
+        ...
+
 
 class Callback:
     """Takes part in a run; each method does nothing unless it is overridden.

@@ -246,21 +246,23 @@ class Bookkeeper:
             self._evaluate(site)
         return self._last_score
 
-    def save(self) -> None:
-        """Save a checkpoint to go on from."""
-        if self._saver:
-            counts, state = self.counts, self._state()
-            meta = {
-                "opt_steps": counts.opt_steps,
-                "env_steps": counts.env_steps,
-                "wall_s": self._pace.wall_s,
-                **self._best.meta(),
-                "config": self._run_config,
-                "run": dict(state.numbers),
-            }
-            groups = {"model": self._snapshot().params, "agent": self._agent.state()}
-            self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
-            self.watch.lap("save")
+    def save(self) -> bool:
+        """Save a checkpoint to go on from; return False if there is nowhere to save one."""
+        if not self._saver:
+            return False
+        counts, state = self.counts, self._state()
+        meta = {
+            "opt_steps": counts.opt_steps,
+            "env_steps": counts.env_steps,
+            "wall_s": self._pace.wall_s,
+            **self._best.meta(),
+            "config": self._run_config,
+            "run": dict(state.numbers),
+        }
+        groups = {"model": self._snapshot().params, "agent": self._agent.state()}
+        self._saver.save(str(counts.opt_steps), {**groups, **state.groups}, meta)
+        self.watch.lap("save")
+        return True
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""

@@ -286,6 +286,24 @@ class BaseTrainer(ABC):
         self._check_runs()
         return self.books.evaluate(timeout_s)
 
+    def save(self) -> None:
+        """Save a checkpoint of the run as it is now, beside those that are due at intervals.
+
+        It is copied here and written in the background; one that still waits to be written when a
+        newer one is saved is dropped. Call it after `learn`, not between `sample` and `learn`.
+        Where the trainer steps environments itself, it ends their episodes, as every checkpoint
+        does: environments cannot be saved, so the run goes on with new episodes.
+
+        Raises `ConfigError` if the run has no directory for checkpoints, and `NonFiniteModel`.
+        """
+        self._check_runs()
+        self.books.watch.lap("other")
+        self.books.counts.env_steps = self.env_steps
+        if not self.books.save():
+            raise ConfigError(
+                "this run saves no checkpoints; build the trainer with checkpoint_dir"
+            )
+
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's numbers of the newest optimisation step."""
         return {f"agent/{name}": value for name, value in self._agent_record.items()}

@@ -27,6 +27,7 @@ from asyncrl.training.offline import OfflineTrainer
 from tests.learner.test_async_trainer import Stage
 from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent
+from tests.support.helpers import wait_until
 from tests.support.streams import make_outbox, play
 from tests.training.test_trainer import build
 
@@ -525,6 +526,35 @@ def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
 def test_what_is_no_callback_is_refused(make: Make) -> None:
     with pytest.raises(ConfigError, match=r"derived from asyncrl\.Callback"):
         make(callbacks=[print])
+
+
+# --- checkpoints on demand ------------------------------------------------------------------------
+
+
+def test_checkpoint_on_demand_is_one_to_go_on_from(make: Make, tmp_path: Path) -> None:
+    disk = Checkpointer(tmp_path)
+    trainer = make(checkpointer=disk)
+    with pytest.raises(ConfigError, match="put the loop into `with trainer:`"):
+        trainer.save()
+    with trainer:
+        for batch in trainer.batches():
+            trainer.learn(batch)
+            if trainer.opt_steps == 3:
+                env_steps = trainer.env_steps
+                trainer.save()
+                wait_until(lambda: "3" in disk.names(), 20.0, "a checkpoint on disk")
+            if trainer.opt_steps == 5:
+                break
+    checkpoint = disk.load("3")
+    assert (checkpoint.count("opt_steps"), checkpoint.count("env_steps")) == (3, env_steps)
+    resumed = make(checkpoint=checkpoint, stop=MaxOptSteps(4))
+    assert resumed.train().opt_steps == 4
+
+
+def test_checkpoint_is_refused_where_nothing_saves(make: Make) -> None:
+    trainer = make(checkpointer=None)
+    with trainer, pytest.raises(ConfigError, match="build the trainer with checkpoint_dir"):
+        trainer.save()
 
 
 # --- evaluations on demand ------------------------------------------------------------------------
