@@ -7,11 +7,10 @@ and saves. In one run it is removed after a while; in the other the disk stays f
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from benchmarks.chaos.finding import Finding, Size, not_run
 from benchmarks.chaos.learner import wait_until
 from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.common import ASYNCRL, ROOT
+from benchmarks.machines import no_mounts, small_disk
 
 _ARGUMENTS = """train dqn --quiet --actors 1 --envs-per-actor 2 --limiter.min-size 64
     --trainer.batch-size 16 --record.interval-s 0.1 --evaluate.where off
@@ -63,32 +63,16 @@ class Outcome:
 def measure(size: Size, directory: Path) -> list[Finding]:
     """Fill the disk of two runs, or more."""
     what, promised = "a disk that is full", "the run goes on; the newest checkpoint loads"
-    if os.geteuid():
-        return [not_run(11, what, promised, "only root may mount a small file system")]
-    try:
-        with _small_disk(directory / "probe"):
-            pass
-    except subprocess.CalledProcessError as error:
-        return [not_run(11, what, promised, f"no file system can be mounted: {error.stderr}")]
+    if why := no_mounts():
+        return [not_run(11, what, promised, why)]
     findings = []
     for stays_full in (False, True):
         outcomes = []
         for number in range(1 if size == "small" else 10):
-            with _small_disk(directory / f"{stays_full}-{number}") as disk:
+            with small_disk(directory / f"{stays_full}-{number}", _DISK) as disk:
                 outcomes.append(_run_on(disk, stays_full=stays_full))
         findings += _judge(outcomes, stays_full=stays_full)
     return findings
-
-
-@contextmanager
-def _small_disk(path: Path) -> Iterator[Path]:
-    path.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(path)]
-    subprocess.run(mounting, check=True, capture_output=True, text=True)  # noqa: S603
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)  # noqa: S603, S607
 
 
 def _run_on(disk: Path, *, stays_full: bool) -> Outcome:

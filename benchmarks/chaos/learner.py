@@ -11,29 +11,24 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import secrets
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
-
-import psutil
 
 from asyncrl.replay.uniform import UniformReplayConfig
 from benchmarks.chaos.finding import Finding
 from benchmarks.chaos.stage import DEADLINE_S, Stage
 from benchmarks.chaos.worlds import Lives, Numbered
-from benchmarks.common import ROOT
+from benchmarks.machines import machine, no_mounts
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # that is where it is
-MARK = "ASYNCRL_CHAOS_MARK"
 _ENOUGH, _STATUS = "enough", "status"
 _CAPACITY = 4_000
-_OWN_SHARED_MEMORY = 'mount --bind "$0" /dev/shm && exec "$@"'
 
 
 def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> None:
@@ -45,21 +40,6 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         time.sleep(0.002)
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the processes that carry a mark and are no corpses."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if wanted in path.read_bytes().split(b"\0"):
-                process = psutil.Process(int(path.parent.name))
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        except (OSError, psutil.Error):  # it has ended, or belongs to somebody else
-            continue
-    return found
-
-
 @dataclass(slots=True)
 class Learner:
     """A run in another process, with environments of `worlds.Numbered`."""
@@ -69,6 +49,7 @@ class Learner:
     width: int = 0
     mark: str = ""
     process: subprocess.Popen[str] | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def pid(self) -> int:
@@ -79,7 +60,7 @@ class Learner:
     @property
     def shared_memory(self) -> Path:
         """Where its /dev/shm is."""
-        return self.directory / "shm" if _can_unshare() else SHARED_MEMORY
+        return SHARED_MEMORY if no_mounts() else self.directory / "shm"
 
     @property
     def lives(self) -> Lives:
@@ -97,28 +78,18 @@ class Learner:
         self.directory.mkdir(exist_ok=True)
         (self.directory / "shm").mkdir(exist_ok=True)
         (self.directory / _STATUS).write_bytes(bytes(8))
-        self.mark = secrets.token_hex(8)
+        own = () if no_mounts() else ("own shared memory",)
+        on = self._stack.enter_context(machine(self.directory, *own))
+        self.mark = on.mark
         command = [sys.executable, "-m", "benchmarks.chaos.learner", str(self.directory)]
         command += [str(self.actors), str(self.width)]
-        if _can_unshare():
-            own = ["unshare", "--mount", "sh", "-c", _OWN_SHARED_MEMORY]
-            command = [*own, str(self.directory / "shm"), *command]
-        self.process = subprocess.Popen(  # noqa: S603  # our own module
-            command,
-            cwd=ROOT,
-            env={**os.environ, MARK: self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = on.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Let nothing of it be left."""
         assert self.process
-        for process in marked(self.mark):
-            process.kill()
+        self._stack.close()
         self.process.communicate(timeout=DEADLINE_S)
 
     def wait_for_steps(self) -> None:
@@ -142,10 +113,6 @@ class Learner:
             raise RuntimeError(f"the learner ended with {self.process.returncode}: {err}")
         actors, books = json.loads(out.splitlines()[-1])
         return actors, Finding(**books)
-
-
-def _can_unshare() -> bool:
-    return os.geteuid() == 0 and shutil.which("unshare") is not None
 
 
 def _until_enough(stage: Stage, directory: Path) -> Iterator[None]:

@@ -23,10 +23,11 @@ import psutil
 from asyncrl.supervision.local import LocalLauncher
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
-from benchmarks.chaos.learner import Learner, marked, wait_until
+from benchmarks.chaos.learner import Learner, wait_until
 from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.chaos.worlds import Order
 from benchmarks.common import note
+from benchmarks.machines import marked
 
 _FAMILY = 8
 """The learner, its helper, four actors and two processes of one of them."""

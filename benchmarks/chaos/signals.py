@@ -24,9 +24,10 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError
 from benchmarks.chaos.figures import percentile
 from benchmarks.chaos.finding import Finding, Size
-from benchmarks.chaos.learner import MARK, marked, wait_until
+from benchmarks.chaos.learner import wait_until
 from benchmarks.chaos.stage import DEADLINE_S
 from benchmarks.common import ASYNCRL, ROOT, note
+from benchmarks.machines import MARK, marked
 
 _CTRL_C = b"\x03"
 

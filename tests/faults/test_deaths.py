@@ -7,7 +7,6 @@ import re
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of
+from benchmarks.machines import Unavailable, control_group
 from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne
@@ -252,23 +252,11 @@ def test_kill_says_how_much_memory_the_actor_held() -> None:
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    """A control group that may have 100 MiB."""
-    for root, limit in (
-        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
-        (Path("/sys/fs/cgroup"), "memory.max"),
-    ):
-        group = root / f"asyncrl-test-{os.getpid()}"
-        try:
-            group.mkdir()
-            (group / limit).write_text(str(100 << 20))
-        except OSError:
-            with suppress(OSError):
-                group.rmdir()
-            continue
-        yield group
-        group.rmdir()
-        return
-    pytest.skip("no control group with a memory limit can be made here")
+    try:
+        with control_group("memory", 100 << 20) as group:
+            yield group
+    except Unavailable as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.fault("F3")

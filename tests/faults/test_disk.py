@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from asyncrl.checkpoint import array_file, checkpoint
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError
 from asyncrl.core.types import Array
+from benchmarks.machines import no_mounts, small_disk
 from tests.support import scale
 from tests.support.traced_saves import (
     BROKEN,
@@ -104,30 +104,21 @@ def test_data_reaches_the_disk_before_it_is_shown(traced: TracedSaves, tmp_path:
     assert done == ["run", *files, ".asyncrl", "switch", "run"]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system that holds one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=1M", "tmpfs", str(disk)]
-    if (
-        not shutil.which("mount")
-        or subprocess.run(mounting, capture_output=True, check=False).returncode
-    ):
-        pytest.skip("this user may mount no file system")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
 @pytest.mark.fault("F17")
-def test_disk_that_is_really_full_costs_the_new_checkpoint_only(small_disk: Path) -> None:
-    checkpointer = Checkpointer(small_disk / "run")
+@pytest.mark.skipif(bool(no_mounts()), reason=no_mounts())
+def test_disk_that_is_really_full_costs_the_new_checkpoint_only(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1M") as disk:
+        only_the_new_checkpoint_is_lost(disk)
+
+
+def only_the_new_checkpoint_is_lost(disk: Path) -> None:
+    checkpointer = Checkpointer(disk / "run")
     checkpointer.save("1", groups(1), {})
     large = {"model": {"weight": np.ones(1 << 18)}}
-    before = sorted(path.name for path in (small_disk / "run").iterdir())
+    before = sorted(path.name for path in (disk / "run").iterdir())
     with pytest.raises(CheckpointError, match=r"/2: No space left on device"):
         checkpointer.save("2", large, {})
-    assert sorted(path.name for path in (small_disk / "run").iterdir()) == before
+    assert sorted(path.name for path in (disk / "run").iterdir()) == before
     checkpointer.save("3", groups(3), {})
     assert value_of(checkpointer.load("1")) == 1
     assert value_of(checkpointer.load_latest()) == 3
