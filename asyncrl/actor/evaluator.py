@@ -60,30 +60,32 @@ class EpisodeEvaluator:
         """Play the episodes, with exploration off unless it is asked for."""
         with evaluation_mode(policy):
             policy.train(self.stochastic)
-            returns, lengths = self._play(policy)
+            returns, lengths, successes = self._play(policy)
         score = float(np.mean(returns))
-        return Evaluation(
-            score,
-            {
-                "eval_reward": score,
-                "eval/return_min": float(np.min(returns)),
-                "eval/return_max": float(np.max(returns)),
-                "eval/return_std": float(np.std(returns)),
-                "eval/length_mean": float(np.mean(lengths)),
-            },
-        )
+        record = {
+            "eval_reward": score,
+            "eval/return_min": float(np.min(returns)),
+            "eval/return_max": float(np.max(returns)),
+            "eval/return_std": float(np.std(returns)),
+            "eval/length_mean": float(np.mean(lengths)),
+        }
+        if not np.isnan(successes).all():
+            record["eval/success_rate"] = float(np.nanmean(successes))
+        return Evaluation(score, record)
 
     def close(self) -> None:
         """Close the environments."""
         self._env.close()
 
-    def _play(self, policy: Policy) -> tuple[list[float], list[int]]:
+    def _play(self, policy: Policy) -> tuple[list[float], list[int], list[float]]:
+        """Return the return, length and success of each episode; NaN where none is reported."""
         env, wanted = self._env, self._config.episodes
         quota = np.full(env.n_envs, wanted // env.n_envs)
         quota[: wanted % env.n_envs] += 1
         total, steps = np.zeros(env.n_envs), np.zeros(env.n_envs, np.int64)
         returns: list[float] = []
         lengths: list[int] = []
+        successes: list[float] = []
         obs = env.reset(self._seed)
         forget(policy, np.ones(env.n_envs, np.bool_))
         while quota.any():
@@ -100,6 +102,7 @@ class EpisodeEvaluator:
                     quota[i] -= 1
                     returns.append(float(total[i]))
                     lengths.append(int(steps[i]))
+                    successes.append(np.nan if out.success is None else float(out.success[i]))
             total[ended] = 0.0
             steps[ended] = 0
             if not (self._warned or returns) and steps.max() >= _LONG:
@@ -110,4 +113,4 @@ class EpisodeEvaluator:
                     _LONG,
                     self._config.max_episode_steps,
                 )
-        return returns, lengths
+        return returns, lengths, successes

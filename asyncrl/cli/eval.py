@@ -70,9 +70,11 @@ def run(arguments: EvalArguments) -> int:
         shown = {"score": score, "episodes": arguments.episodes, "opt_steps": version, **record}
         print(json.dumps(shown))
     else:
+        rate = record.get("eval/success_rate")
         print(
             f"{score:.1f} mean return over {arguments.episodes} episodes "
             f"(min {record['eval/return_min']:.1f}, max {record['eval/return_max']:.1f}), "
+            f"{'' if rate is None else f'success rate {rate:.2f}, '}"
             f"model after {version} optimisation steps"
         )
     return 0

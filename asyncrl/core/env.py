@@ -169,6 +169,11 @@ class EnvStep(NamedTuple):
     """(B,) where an episode ended as people count them: not where only the learner is told of an
     end, as when a life of several is lost. None if that is wherever a flag is set."""
 
+    success: Array | None = None
+    """(B,) float32, of episodes that ended: 1 where the environment reports success, 0 where it
+    reports failure, NaN where it reports neither and where no episode ended. None if all are NaN.
+    Evaluations record it; learning does not use it."""
+
     @property
     def begins(self) -> BoolArray:
         """Return where `obs` may be the first one of an episode.

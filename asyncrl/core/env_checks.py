@@ -79,6 +79,7 @@ class CheckedBatch:
             None if out.stepped is None else self._flags("stepped", out.stepped),
             None if out.score is None else self._numbers("scores", out.score, action),
             None if out.over is None else self._flags("over", out.over),
+            None if out.success is None else self._fitting_numbers("success", out.success),
         )
 
     def close(self) -> None:
@@ -91,9 +92,12 @@ class CheckedBatch:
         return obs
 
     def _numbers(self, what: str, value: Any, action: Array) -> Array:  # noqa: ANN401
-        numbers = self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
+        numbers = self._fitting_numbers(what, value, action)
         self._values.finite(what, numbers, action)
         return numbers
+
+    def _fitting_numbers(self, what: str, value: Any, action: Array | None = None) -> Array:  # noqa: ANN401
+        return self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
 
     def _flags(self, what: str, value: Any) -> BoolArray:  # noqa: ANN401
         return self._fitting(f"flags `{what}`", value, (self._n_envs,), np.dtype(bool), None)

@@ -18,7 +18,7 @@ from asyncrl.core.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks
+from asyncrl.envs.checks import Checks, success_in, successes
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
 _NEVER = 2**62
@@ -143,7 +143,7 @@ class PlainBatch:
         """Act in all of them, then reset those whose episode ended."""
         answers = self._step_all(self._encode(action))
         try:
-            rows, rewards, terminations, truncations, _ = zip(*answers, strict=True)
+            rows, rewards, terminations, truncations, infos = zip(*answers, strict=True)
         except ValueError as error:
             raise self._wrong_api(answers) from error
         final_obs = self._checks.stack(rows, self._everyone, action)
@@ -155,10 +155,11 @@ class PlainBatch:
         ended = (terminated | truncated).nonzero()[0]
         if not len(ended):
             return EnvStep(final_obs, reward, terminated, truncated, final_obs)
+        success = successes(ended, [success_in(infos[i]) for i in ended], self._n_envs)
         # `final_obs` is a copy by now, so an environment that reuses its arrays cannot spoil it.
         obs = final_obs.copy()
         obs[ended] = self._reset(ended.tolist(), None)
-        return EnvStep(obs, reward, terminated, truncated, final_obs)
+        return EnvStep(obs, reward, terminated, truncated, final_obs, success=success)
 
     def close(self) -> None:
         """Close all environments, also if one of them fails to."""

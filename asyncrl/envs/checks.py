@@ -1,8 +1,11 @@
-"""What every batch checks of every step, and how it says what is wrong. Repairs nothing."""
+"""What every batch checks of every step, and how it says what is wrong. Repairs nothing.
+
+And what it reads of infos: whether an episode was a success.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import numpy as np
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.env_checks import ValueChecks, after, as_array, shown
 from asyncrl.core.errors import EnvironmentFault
-from asyncrl.core.types import Array, BoolArray
+from asyncrl.core.types import Array, BoolArray, IntArray
 from asyncrl.envs.spaces import Parts
 
 
@@ -112,6 +115,38 @@ class Checks(ValueChecks):
                     f"{advice}"
                 )
         return None
+
+
+_SUCCESS = ("is_success", "success")
+"""Where infos say it: those of Gymnasium-Robotics, those of Meta-World."""
+
+
+def success_in(info: object, env_id: int | None = None) -> float:
+    """Return what the last info of an episode says of success, 1 or 0 as a rule; NaN if nothing.
+
+    With `env_id` it is the info of a vector environment, with a row for each environment.
+    """
+    if not isinstance(info, Mapping):
+        return np.nan
+    for name in _SUCCESS:
+        found = as_array(info.get(name))
+        if env_id is not None:
+            said = as_array(info.get(f"_{name}", True))
+            if found.ndim == 0 or not (said if said.ndim == 0 else said[env_id]):
+                continue
+            found = as_array(found[env_id])
+        if found.size == 1 and found.dtype.kind in "biuf":
+            return float(found.item())
+    return np.nan
+
+
+def successes(ended: IntArray, said: Sequence[float], n_envs: int) -> Array | None:
+    """Return what infos say of ended episodes as a row for each environment, as in `EnvStep`."""
+    if np.isnan(said).all():
+        return None
+    success = np.full(n_envs, np.nan, np.float32)
+    success[ended] = said
+    return success
 
 
 class _Part:

@@ -25,7 +25,7 @@ from asyncrl.core.env import EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks
+from asyncrl.envs.checks import Checks, success_in, successes
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
 
@@ -91,13 +91,15 @@ class VectorBatch:
         if not ended.any():
             self._resetting = None
             return EnvStep(obs, reward, terminated, truncated, obs, stepped)
-        if self._mode is AutoresetMode.NEXT_STEP:
-            self._resetting = ended
-            return EnvStep(obs, reward, terminated, truncated, obs, stepped)
-        if self._mode is AutoresetMode.SAME_STEP:
+        final_obs, same_step = obs, self._mode is AutoresetMode.SAME_STEP
+        success = self._successes(infos.get("final_info") if same_step else infos, ended)
+        if same_step:
             final_obs = self._with_final_obs(obs, infos, ended, action)
-            return EnvStep(obs, reward, terminated, truncated, final_obs)
-        return EnvStep(self._with_first_obs(obs, ended), reward, terminated, truncated, obs)
+        elif self._mode is AutoresetMode.NEXT_STEP:
+            self._resetting = ended
+        else:
+            obs = self._with_first_obs(obs, ended)
+        return EnvStep(obs, reward, terminated, truncated, final_obs, stepped, success=success)
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -109,6 +111,11 @@ class VectorBatch:
         obs = self._checks.own(raw_obs, None)
         self._checks.sound_obs("first observation of an episode", obs, None)
         return obs
+
+    def _successes(self, infos: object, ended: BoolArray) -> Array | None:
+        env_ids = np.flatnonzero(ended)
+        said = [success_in(infos, env_id) for env_id in env_ids.tolist()]
+        return successes(env_ids, said, self._n_envs)
 
     def _with_final_obs(
         self, obs: Array, infos: Mapping[str, Any], ended: BoolArray, action: Array

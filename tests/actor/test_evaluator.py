@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from asyncrl.actor.evaluator import EpisodeEvaluator, EpisodeEvaluatorConfig
@@ -73,6 +76,43 @@ def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, epis
     assert score == pytest.approx(sum(returns) / episodes)
     assert record["eval/return_max"] == max(returns)
     assert record["eval/length_mean"] == pytest.approx(sum(n for _, n in lengths) / episodes)
+
+
+class Reaching(gymnasium.Env[Any, Any]):
+    """Ends after 2 steps. Infos say success in the first step, and in even episodes at the end."""
+
+    observation_space = Box(-1, 1, (1,))
+    action_space = Discrete(2)
+
+    def __init__(self, name: str) -> None:
+        self.name, self.episode = name, -1
+
+    def reset(self, **_: Any) -> tuple[Array, dict[str, Any]]:
+        self.episode += 1
+        self.steps = 0
+        return np.zeros(1, np.float32), {self.name: 1.0}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        over = self.steps == 2
+        reached = np.float32(not over or self.episode % 2 == 0)
+        return np.zeros(1, np.float32), 0.0, False, over, {self.name: reached}
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+@pytest.mark.parametrize(("name", "rate"), [("is_success", 0.6), ("success", 0.6), ("other", None)])
+def test_success_is_what_the_last_info_of_an_episode_says(
+    mode: AutoresetMode | None, name: str, rate: float | None
+) -> None:
+    makers = [partial(Reaching, name)] * 2
+    env: BatchEnv = (
+        PlainBatch(makers, 2)
+        if mode is None
+        else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode))
+    )
+    # Of five episodes, the first environment plays three, of which two succeed, the second two.
+    _, record = evaluator(env, 5).evaluate(ConstantAgent(0))
+    assert record.get("eval/success_rate") == rate
 
 
 def test_score_is_what_the_environment_counts_not_what_the_learner_is_told() -> None:

@@ -95,6 +95,7 @@ def test_numbers_that_are_not_finite_are_refused_with_their_place(
         ("truncated", False, "flags `truncated` of shape () and dtype bool"),
         ("stepped", np.array([0.0, 1.0]), "flags `stepped` of shape (2,) and dtype float64"),
         ("over", np.zeros(3, bool), "flags `over` of shape (3,)"),
+        ("success", np.zeros(3, np.float32), "gave success of shape (3,)"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(field: str, value: Any, words: str) -> None:
