@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.metrics.system import Cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "usable_cores": _usable_cores(),
+        "usable_cores": round(Cores().share, 2),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": _gpus(),
         "platform": platform.platform(),
@@ -221,12 +222,6 @@ def _processor() -> str:
     except OSError:
         models = []
     return models[0] if models else platform.processor()
-
-
-def _usable_cores() -> int:
-    """Return how many cores this process may run on, where the system tells."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _gpus() -> list[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -27,16 +26,13 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentSchema
 from asyncrl.core.types import ActorId
 from asyncrl.doctor.findings import Finding, fail, ok, warn
+from asyncrl.metrics import limits
+from asyncrl.metrics.limits import ACTOR_BYTES, DESCRIPTORS, TASKS, Need, Room
 from asyncrl.metrics.system import Cores
-from asyncrl.replay.ring_config import RingConfig, available_bytes
+from asyncrl.replay.ring_config import RingConfig
 from asyncrl.supervision.local import LocalLauncher
 
-_DESCRIPTORS_PER_ACTOR = 12
-"""Of the learner's process, its helper's and libzmq's, for one actor; measured: 9."""
-
-_DESCRIPTORS_AT_REST = 120
 _TEMP_BYTES = 256 << 20
-_ACTOR_BYTES = 300 << 20
 _SLOW_START_S = 15.0
 """With loading torch, as the helper that starts actors does it once."""
 
@@ -63,10 +59,19 @@ class MachineFacts:
     """What the questions are answered from."""
 
     cores: int
-    available_bytes: int
-    total_bytes: int
-    descriptors: int
-    """Files and sockets that one process may have open."""
+    """That threads may run on."""
+
+    quota: float | None = None
+    """CPU seconds per second that a control group allows; None if that is as much as the cores."""
+
+    memory: Room
+    """Of the machine, or of the control group or resource limit that leaves less."""
+
+    tasks: Room | None = None
+    """Processes and threads; None if there is no limit. What doctor itself takes counts as left."""
+
+    descriptors: int | None
+    """Files and sockets that one process may have open; None if there is no limit."""
 
     temp: Path
     temp_bytes: int
@@ -97,6 +102,7 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
     """Yield the answers."""
     yield _cores(facts)
     yield _memory(facts)
+    yield _tasks(facts)
     yield _descriptors(facts)
     yield _temp(facts)
     yield _shared_memory(facts)
@@ -107,13 +113,18 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
 
 def read_facts(wanted: Wanted | None = None) -> MachineFacts:
     """Look at the machine; this starts one actor, which looks around and ends."""
+    tasks = limits.tasks()
+    if tasks:  # a run takes the place of this process
+        tasks = Room(tasks.limit, min(tasks.limit, tasks.left + psutil.Process().num_threads()))
     start_s, start_error, told = _start_an_actor()
+    cores = Cores()
     temp = Path(tempfile.gettempdir())
     return MachineFacts(
-        cores=Cores().count,
-        available_bytes=available_bytes(),
-        total_bytes=psutil.virtual_memory().total,
-        descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        cores=cores.affinity,
+        quota=cores.quota.cores if cores.quota else None,
+        memory=limits.memory(),
+        tasks=tasks,
+        descriptors=limits.descriptors(),
         temp=temp,
         temp_bytes=shutil.disk_usage(temp).free if os.access(temp, os.W_OK) else -1,
         shm_bytes=_free_bytes(Path("/dev/shm")),  # noqa: S108  # asked for its size alone
@@ -137,25 +148,27 @@ def memory_bytes(replay: ReplayBufferConfig, schema: SegmentSchema) -> int:
 
 def _cores(facts: MachineFacts) -> Finding:
     seen = f"{facts.cores} for this process"
-    if facts.cores > 1:
+    if facts.quota is not None:
+        seen += f", with a CPU quota of {facts.quota:.3g}"
+    if (facts.cores if facts.quota is None else facts.quota) > 1:
         return ok("cores", seen)
     return warn(
         "cores",
         seen,
         "Actors and learner share it, so an asynchronous run is hardly faster than "
-        "train_sync; look for a limit of the container or of taskset.",
+        "train_sync; raise the limit of the container (docker run --cpus) or of taskset.",
     )
 
 
 def _memory(facts: MachineFacts) -> Finding:
     if facts.wanted:
         return _memory_for(facts.wanted, facts)
-    share = facts.available_bytes / max(1, facts.total_bytes)
+    share = facts.memory.left / max(1, facts.memory.limit)
     seen = (
-        f"{_gib(facts.available_bytes)} of {_gib(facts.total_bytes)} available; a million "
-        f"transitions of CartPole take {_gib(60_000_000)}, of Atari frames {_gib(8_000_000_000)}"
+        f"{_room(facts)}; a million transitions of CartPole take {_gib(60_000_000)}, of Atari "
+        f"frames {_gib(8_000_000_000)}"
     )
-    if share >= 0.1:
+    if share >= 0.1 and facts.memory.left >= 2 * ACTOR_BYTES:
         return ok("memory", seen)
     return warn(
         "memory",
@@ -166,32 +179,55 @@ def _memory(facts: MachineFacts) -> Finding:
 
 
 def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
-    actors_bytes = wanted.actors * _ACTOR_BYTES
+    actors_bytes = wanted.actors * ACTOR_BYTES
     seen = (
-        f"{_gib(facts.available_bytes)} of {_gib(facts.total_bytes)} available; the replay of "
-        f"{wanted.name} takes {_gib(wanted.replay_bytes)} when it is full, its "
-        f"{wanted.actors} actors about {_gib(actors_bytes)}"
+        f"{_room(facts)}; the replay of {wanted.name} takes {_gib(wanted.replay_bytes)} "
+        f"when it is full, its {wanted.actors} actors about {_gib(actors_bytes)}"
     )
-    if wanted.replay_bytes > facts.available_bytes:
+    if wanted.replay_bytes > facts.memory.left:
         advice = "A run would be refused: lower replay.capacity, or set replay.memory_map."
         return fail("memory", seen, advice)
-    if wanted.replay_bytes + actors_bytes > facts.available_bytes:
+    if wanted.replay_bytes + actors_bytes > facts.memory.left:
         advice = "Too little for both: lower replay.capacity, or set fewer actors."
         return warn("memory", seen, advice)
     return ok("memory", seen)
 
 
-def _descriptors(facts: MachineFacts) -> Finding:
-    actors = (facts.descriptors - _DESCRIPTORS_AT_REST) // _DESCRIPTORS_PER_ACTOR
-    seen = f"{facts.descriptors} may be open, enough for about {max(0, actors)} actors"
-    if actors >= 2 * facts.cores:
-        return ok("descriptors", seen)
-    return Finding(
-        level="fail" if actors < 1 else "warn",
-        check="descriptors",
-        seen=seen,
-        advice="Raise the limit: ulimit -n 4096.",
+def _room(facts: MachineFacts) -> str:
+    return f"{_gib(facts.memory.left)} of {_gib(facts.memory.limit)} available"
+
+
+def _tasks(facts: MachineFacts) -> Finding:
+    if facts.tasks is None:
+        return ok("processes", "no limit on processes and threads")
+    limit, left = facts.tasks
+    seen = f"{left} of {limit} processes and threads may be started"
+    advice = (
+        "Raise the limit: pids.max of the control group (docker run --pids-limit), or ulimit -u."
     )
+    return _enough_for_actors("processes", seen, advice, TASKS, left, facts)
+
+
+def _descriptors(facts: MachineFacts) -> Finding:
+    if facts.descriptors is None:
+        return ok("descriptors", "no limit on open files")
+    seen = f"{facts.descriptors} may be open"
+    advice = "Raise the limit: ulimit -n 4096."
+    return _enough_for_actors("descriptors", seen, advice, DESCRIPTORS, facts.descriptors, facts)
+
+
+def _enough_for_actors(
+    check: str, seen: str, advice: str, need: Need, allowed: int, facts: MachineFacts
+) -> Finding:
+    actors = need.actors_within(allowed)
+    if facts.wanted:
+        wanted = facts.wanted.actors
+        seen += f"; a run of {facts.wanted.name} takes about {need.of(wanted)}"
+        return ok(check, seen) if actors >= wanted else fail(check, seen, advice)
+    seen += f", enough for about {actors} actors"
+    if actors >= facts.cores:
+        return ok(check, seen)
+    return fail(check, seen, advice) if actors < 1 else warn(check, seen, advice)
 
 
 def _temp(facts: MachineFacts) -> Finding:
@@ -234,8 +270,8 @@ def _actors(facts: MachineFacts) -> Finding:
         return fail(
             "actors",
             facts.start_error or f"none came to life within {_START_DEADLINE_S:g} s",
-            "Actors are processes of their own; look for limits on processes (ulimit -u), "
-            "for a full disk, or for a sandbox that forbids them.",
+            "Actors are processes; look for a limit on them (pids.max, ulimit -u), for a full "
+            "disk, or for a sandbox that forbids them.",
         )
     how = "forked from a helper that had loaded torch" if facts.forked else "a Python of its own"
     cuda = "initialised" if facts.cuda else "not initialised"

@@ -132,7 +132,9 @@ METRICS: dict[str, Metric] = {
     "system/children_cpu_percent": Metric("%", "of one core, by all processes that it started"),
     "system/children_rss_bytes": Metric("bytes", "their resident memory; shared parts count often"),
     "system/machine_cpu_percent": Metric("%", "of all cores that the learner may use, by anything"),
-    "system/available_bytes": Metric("bytes", "memory that the machine could still give"),
+    "system/available_bytes": Metric(
+        "bytes", "memory that the machine, or the limit of the run's container, could still give"
+    ),
     "system/gpu_percent": Metric("%", "of the time, the first GPU; needs `nvidia-ml-py`"),
     "system/gpu_memory_bytes": Metric("bytes", "of the first GPU, by anything"),
     # The agent and the user.

@@ -7,14 +7,13 @@ import math
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import psutil
 
 from asyncrl.core.recorder import Record
-
-_CGROUP = Path("/sys/fs/cgroup")
+from asyncrl.metrics import limits
+from asyncrl.metrics.limits import ControlGroups
 
 
 class CoreTimes(NamedTuple):
@@ -28,27 +27,38 @@ class CoreTimes(NamedTuple):
 
 
 class Cores:
-    """The cores that this process may use: its affinity, or less where a container has a quota.
+    """The cores that this process may use: its affinity, or less where it has a CPU quota.
 
     Args:
-        cgroup: Where Linux tells what a container may use.
+        groups: The control groups of this process; by default they are read.
     """
 
-    def __init__(self, cgroup: Path = _CGROUP) -> None:
+    def __init__(self, groups: ControlGroups | None = None) -> None:
         self._numbers = _numbers()
-        self._cgroup = cgroup
-        quota = _quota(cgroup)
-        self._quota = quota if quota is not None and quota < len(self._numbers) else None
+        quota = (groups or ControlGroups()).quota()
+        self.quota = quota if quota and quota.cores < len(self._numbers) else None
+        """The CPU quota, if it allows less than the affinity."""
+
+    @property
+    def affinity(self) -> int:
+        """How many cores threads may run on."""
+        return len(self._numbers)
+
+    @property
+    def share(self) -> float:
+        """CPU seconds per second, in units of one core."""
+        return self.quota.cores if self.quota else float(self.affinity)
 
     @property
     def count(self) -> int:
         """How many threads can be at work at once; at least 1."""
-        return len(self._numbers) if self._quota is None else math.ceil(self._quota)
+        return math.ceil(self.share)
 
     def times(self, clock_s: float) -> CoreTimes:
         """Read how busy they have been up to now, which `clock_s` says."""
-        if self._quota is not None:
-            return CoreTimes(_used_s(self._cgroup), self._quota * clock_s)
+        used_s = self.quota.used_s() if self.quota else None
+        if used_s is not None:
+            return CoreTimes(used_s, self.share * clock_s)
         cores = psutil.cpu_times(percpu=True)
         mine = [cores[i] for i in self._numbers if i < len(cores)] or cores
         total_s = sum(_seconds(core) for core in mine)
@@ -60,24 +70,6 @@ def _numbers() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def _quota(cgroup: Path) -> float | None:
-    """Return how many cores' time a container may take; None if that is not limited."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
-        return None if quota == "max" else float(quota) / float(period)
-    except (OSError, ValueError):
-        return None
-
-
-def _used_s(cgroup: Path) -> float:
-    try:
-        lines = (cgroup / "cpu.stat").read_text(encoding="ascii").splitlines()
-        times = dict(line.split() for line in lines)
-        return float(times["usage_usec"]) / 1e6
-    except (OSError, ValueError, KeyError):
-        return 0.0
 
 
 def _seconds(core: Any) -> float:  # noqa: ANN401 - its fields differ between systems
@@ -113,7 +105,8 @@ class SystemMeter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._process = psutil.Process()
-        self._cores = Cores()
+        self._groups = ControlGroups()
+        self._cores = Cores(self._groups)
         self._gpu = find_gpu()
         self._children: list[psutil.Process] = []
         self._children_s: dict[int, float] = {}
@@ -136,12 +129,11 @@ class SystemMeter:
             self._lives, self._listed_at = lives, -math.inf
         before, self._last = self._last, self._read()
         usage = _usage(before, self._last)
-        memory = psutil.virtual_memory()
         return {
             "system/cpu_percent": usage.cpu_percent,
             "system/rss_bytes": float(self._process.memory_info().rss),
             "system/machine_cpu_percent": usage.machine_cpu_percent,
-            "system/available_bytes": float(memory.available),
+            "system/available_bytes": float(limits.memory(self._groups).left),
             **self._read_children(self._last.clock_s - before.clock_s),
             **(self._gpu.record() if self._gpu else {}),
         }

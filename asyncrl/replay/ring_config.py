@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
-import psutil
 
 from asyncrl.core.agent import BatchKind
 from asyncrl.core.declared import COMMON, Count, Share, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema
 from asyncrl.core.types import Array
+from asyncrl.metrics import limits
 
 Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 """Name of each array -> its shape and dtype."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | None) -> None:
@@ -37,7 +35,7 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
         in_file: Bytes in a file.
         directory: Where that file will be; None if there is none.
     """
-    available = available_bytes()
+    available = limits.memory().left
     if in_memory > available:
         other = "" if directory else ", or keep it in a file (replay.memory_map)"
         raise ConfigError(
@@ -56,11 +54,6 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
             f"{what} needs a file of {shown_bytes(in_file)}, and {shown_bytes(free)} are free in "
             f"{directory}; make replay.capacity smaller, or give a directory of another disk"
         )
-
-
-def available_bytes() -> int:
-    """Return the memory that this process may still take: the machine's, or its control group's."""
-    return min(psutil.virtual_memory().available, *_cgroup_rooms(), 1 << 62)
 
 
 def allocate(shapes: Shapes, directory: Path | None) -> dict[str, Array]:
@@ -83,32 +76,6 @@ def allocate(shapes: Shapes, directory: Path | None) -> dict[str, Array]:
         name: np.ndarray(shape, dtype, mapped, starts[name])
         for name, (shape, dtype) in shapes.items()
     }
-
-
-def _cgroup_rooms() -> list[int]:
-    """Return what is left of the limits of this process's control groups (Linux, version 2)."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    own = next((line.partition("::/")[2] for line in lines if line.startswith("0::/")), "")
-    group = _CGROUP / own
-    # In a container the path may be the host's; then the root is the container's own group.
-    chain = [group, *group.parents] if group.is_dir() else [_CGROUP]
-    return [room for g in chain if (room := _room_of(g)) is not None]
-
-
-def _room_of(group: Path) -> int | None:
-    try:
-        limit = (group / "memory.max").read_text(encoding="ascii").strip()
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-        stat = (group / "memory.stat").read_text(encoding="ascii").split()
-    except OSError:
-        return None
-    if limit == "max":
-        return None
-    cached = int(stat[stat.index("inactive_file") + 1]) if "inactive_file" in stat else 0
-    return max(0, int(limit) - used + cached)
 
 
 def shown_bytes(size: int) -> str:

@@ -13,6 +13,7 @@ import pytest
 from asyncrl.core.segment import ColumnSpec, make_schema
 from asyncrl.doctor import machine as machine_check
 from asyncrl.doctor.machine import MachineFacts, Wanted, findings, memory_bytes, read_facts
+from asyncrl.metrics.limits import Room
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.supervision.local import LocalLauncher
@@ -20,8 +21,7 @@ from asyncrl.supervision.local import LocalLauncher
 GIB = 2**30
 GOOD = MachineFacts(
     cores=8,
-    available_bytes=12 * GIB,
-    total_bytes=16 * GIB,
+    memory=Room(16 * GIB, 12 * GIB),
     descriptors=4096,
     temp=Path("/tmp"),  # nothing is written there
     temp_bytes=20 * GIB,
@@ -35,6 +35,7 @@ GOOD = MachineFacts(
 
 
 BIG = Wanted(name="dqn-atari", replay_bytes=13 * GIB, actors=8)
+SMALL = Wanted(name="dqn", replay_bytes=1 << 20, actors=8)
 
 
 def test_good_machine_has_nothing_to_be_told() -> None:
@@ -46,9 +47,15 @@ def test_good_machine_has_nothing_to_be_told() -> None:
     ("facts", "level", "check", "words"),
     [
         ({"cores": 1}, "warn", "cores", "train_sync"),
-        ({"available_bytes": GIB}, "warn", "memory", "fewer actors"),
-        ({"descriptors": 256}, "warn", "descriptors", "ulimit -n"),
-        ({"descriptors": 64}, "fail", "descriptors", "ulimit -n"),
+        ({"quota": 0.5}, "warn", "cores", "--cpus"),
+        ({"memory": Room(16 * GIB, GIB)}, "warn", "memory", "fewer actors"),
+        ({"memory": Room(GIB, GIB // 2)}, "warn", "memory", "fewer actors"),
+        ({"tasks": Room(100, 45)}, "warn", "processes", "pids.max"),
+        ({"tasks": Room(18, 17)}, "fail", "processes", "ulimit -u"),
+        ({"tasks": Room(46, 45), "wanted": SMALL}, "fail", "processes", "pids.max"),
+        ({"descriptors": 42}, "warn", "descriptors", "ulimit -n"),
+        ({"descriptors": 29}, "fail", "descriptors", "ulimit -n"),
+        ({"descriptors": 43, "wanted": SMALL}, "fail", "descriptors", "ulimit -n"),
         ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "make room"),
         ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 cores"),
@@ -69,9 +76,24 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert words in wrong[0].advice
 
 
+@pytest.mark.parametrize("wanted", [None, SMALL])
+def test_limits_that_are_just_enough_are_fine(wanted: Wanted | None) -> None:
+    facts = replace(
+        GOOD, quota=1.5, tasks=Room(50, 46), descriptors=44, memory=Room(4 * GIB, 3 * GIB)
+    )
+    found = {finding.check: finding for finding in findings(replace(facts, wanted=wanted))}
+    assert {finding.level for finding in found.values()} == {"ok"}
+    assert found["cores"].seen == "8 for this process, with a CPU quota of 1.5"
+    assert "3.0 GiB of 4.0 GiB available" in found["memory"].seen
+    enough = "takes about 46" if wanted else "enough for about 8 actors"
+    assert found["processes"].seen.startswith("46 of 50 processes and threads may be started")
+    assert found["processes"].seen.endswith(enough)
+
+
 def test_facts_that_are_fine_are_told_too() -> None:
     facts = replace(
         GOOD,
+        descriptors=None,
         shm_bytes=-1,
         temp=Path("/a" * 40),
         thread_settings=(("OMP_NUM_THREADS", "2"),),
@@ -80,6 +102,8 @@ def test_facts_that_are_fine_are_told_too() -> None:
     seen = {finding.check: finding.seen for finding in findings(facts)}
     assert "OMP_NUM_THREADS=2" in seen["threads"]
     assert "none" in seen["shared memory"]
+    assert "no limit" in seen["descriptors"]
+    assert "no limit" in seen["processes"]
     assert "too long for sockets" in seen["temp space"]
     assert seen["torch"] == "2.13.0, a GPU"
 
@@ -110,12 +134,13 @@ def test_memory_of_a_replay_is_what_is_not_in_a_file(tmp_path: Path) -> None:
 def test_this_machine_can_be_looked_at() -> None:
     facts = read_facts()
     assert facts.cores >= 1
-    assert 0 < facts.available_bytes <= facts.total_bytes
-    assert facts.descriptors > 0
+    assert 0 < facts.memory.left <= facts.memory.limit
+    assert facts.descriptors is None or facts.descriptors > 0
+    assert facts.tasks is None or 0 <= facts.tasks.left <= facts.tasks.limit
     assert facts.start_s < float("inf"), facts.start_error
     assert facts.forked is (sys.platform == "linux")
     assert not facts.cuda
-    assert len(list(findings(facts))) == 8
+    assert len(list(findings(facts))) == 9
 
 
 @pytest.mark.processes

@@ -24,6 +24,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
 from asyncrl.core.types import Array
+from asyncrl.metrics import limits
+from asyncrl.metrics.limits import Room
 from asyncrl.replay import on_device as _on_device
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
@@ -337,7 +339,7 @@ def test_gpu_that_is_too_small_is_refused_before_anything_is_taken(
 
 
 def test_what_the_host_has_no_room_for_may_be_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncrl.replay.ring_config.available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(limits, "memory", lambda: Room(1_000_000, 1_000_000))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device, refusal in (("host", "of memory"), ("cpu", "of memory"), ("cuda", "sees 0 GPUs")):
         config = UniformReplayConfig(capacity=20_000, device=device)

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec, SegmentSchema, make_schema
-from asyncrl.replay import ring_config as _memory
+from asyncrl.metrics import limits
+from asyncrl.metrics.limits import Room
+from asyncrl.replay import ring_config
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
-from asyncrl.replay.ring_config import available_bytes
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -162,24 +163,11 @@ def test_memory_is_not_taken_before_it_is_written() -> None:
     assert process.memory_info().rss - before < 0.1 * buffer.nbytes
 
 
-def make_group(path: Path, limit: str, used: int, inactive: int) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "memory.max").write_text(f"{limit}\n")
-    (path / "memory.current").write_text(f"{used}\n")
-    (path / "memory.stat").write_text(f"anon {used}\ninactive_file {inactive}\n")
-
-
-def test_limit_of_a_control_group_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_memory, "_CGROUP", tmp_path)
-    plenty = SimpleNamespace(available=1 << 40)
-    monkeypatch.setattr(_memory.psutil, "virtual_memory", lambda: plenty)
-    assert available_bytes() == 1 << 40, "there is none"
-    make_group(tmp_path, "max", 10, 0)
-    assert available_bytes() == 1 << 40, "it has no limit"
-    make_group(tmp_path, "5000", 3000, 500)
-    assert available_bytes() == 2500, "caches can make room"
-    make_group(tmp_path, "100", 3000, 500)
-    assert available_bytes() == 0
+def test_limit_of_a_control_group_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = UniformReplayConfig(capacity=1000)
+    monkeypatch.setattr(limits, "memory", lambda: Room(1 << 40, config.nbytes(atari()) - 1))
+    with pytest.raises(ConfigError, match=r"replay\.capacity=1000 needs .* are available"):
+        config.build(atari(), 0)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -219,7 +207,7 @@ def test_killed_process_leaves_no_file(tmp_path: Path) -> None:
 def test_file_that_does_not_fit_its_disk_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(_memory.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    monkeypatch.setattr(ring_config.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(ConfigError, match=r"needs a file of .*1,000 bytes .*are free in"):
         UniformReplayConfig(memory_map=tmp_path).build(atari(), 0)
 
