@@ -19,7 +19,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from asyncrl.checkpoint.array_file import (
     write_file,
     write_group,
 )
-from asyncrl.checkpoint.directory import DirectoryLock, sync
+from asyncrl.checkpoint.directory import DirectoryLock, make_directory, sync
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.types import Arrays, Params
 
@@ -165,6 +165,8 @@ class Checkpointer:
         self._directory = directory
         self._keep_last = keep_last
         self._lock: DirectoryLock | None = None
+        self._found: os.stat_result | None = None
+        """The directory, when it was locked."""
 
     def lock(self) -> None:
         """Keep other runs from writing here, until `unlock`.
@@ -175,6 +177,7 @@ class Checkpointer:
             return
         self._lock = DirectoryLock(self._directory)
         try:
+            self._found = self._directory.stat()
             _try_link(self._directory)
         except ConfigError:
             self.unlock()
@@ -190,7 +193,8 @@ class Checkpointer:
         """Save under `name`, a number of optimisation steps or a word such as `best`.
 
         If this raises, what was saved before, also under the same name, is still whole. Takes the
-        lock meanwhile, if it is not held.
+        lock meanwhile, if it is not held. A directory that was removed or renamed since it was
+        locked is made again.
         """
         path = self._directory / _checked("checkpoint", name)
         files = {_checked("group", group) + _SUFFIX: groups[group] for group in groups}
@@ -207,8 +211,7 @@ class Checkpointer:
         except (OSError, ConfigError) as error:
             reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
-                f"cannot save checkpoint {path}: {reason}; checkpoints that were saved before are "
-                "untouched"
+                f"cannot save checkpoint {path}: {reason}; {self._kept()}"
             ) from error
         return path
 
@@ -266,6 +269,7 @@ class Checkpointer:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         if self._lock:
+            self._keep_lock(self._lock)
             yield
             return
         lock = DirectoryLock(self._directory)
@@ -273,6 +277,38 @@ class Checkpointer:
             yield
         finally:
             lock.release()
+
+    def _keep_lock(self, lock: DirectoryLock) -> None:
+        """Take the lock again if its file is gone, and make the directory again if it is gone."""
+        if lock.is_there:
+            return
+        make_directory(self._directory.parent)  # of a run: for its user alone, too
+        with ExitStack() as undo:
+            again = DirectoryLock(self._directory)
+            undo.callback(again.release)
+            found = self._directory.stat()
+            is_new = self._found is None or not os.path.samestat(found, self._found)
+            if is_new and self.names():
+                raise ConfigError("its directory was replaced by that of another run")
+            undo.pop_all()
+        lock.abandon()
+        self._lock, self._found = again, found
+        if is_new:
+            logger.warning(
+                "%s was removed or renamed, and is made again; checkpoints that were saved before, "
+                "and the best model if there was one, are not in it",
+                self._directory,
+            )
+
+    def _kept(self) -> str:
+        """Say what is left where a save has failed."""
+        try:
+            names = self.names()
+        except OSError as error:
+            return f"what was saved before cannot be read: {error.strerror}"
+        if not names:
+            return "no other checkpoint is there"
+        return "checkpoints that were saved before are untouched"
 
     def _numbered(self) -> list[str]:
         return [name for name in self.names() if _NUMBER.fullmatch(name)]

@@ -69,12 +69,20 @@ class DirectoryLock:
                 "local disk that is not full"
             ) from error
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its file is still where others look for it; not if the directory was removed."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        return False
+
     def release(self) -> None:
         """Give the lock back; a directory made for it goes if it is empty. May be called again."""
         if self._descriptor < 0:
             return
         try:
-            self._path.unlink(missing_ok=True)
+            if self.is_there:
+                self._path.unlink(missing_ok=True)
         finally:
             self.abandon()
         if self._made:

@@ -16,6 +16,7 @@ from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.agent import Policy
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.recorder import Record
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel, policy_of
@@ -62,6 +63,33 @@ def save_config(config: RunConfig, run_dir: Path) -> None:
         save_yaml(config, draft)
 
 
+def keep_config(config: RunConfig, run_dir: Path) -> None:
+    """Save the settings again if they are not there any more."""
+    if not (run_dir / "config.yaml").exists():
+        save_config(config, run_dir)
+
+
+class ConfigKeeper:
+    """A recorder that saves the settings again where the run directory is removed or renamed.
+
+    What a run saves after that is in a new directory of the same name, and is of no use without.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: Path) -> None:
+        self._config = config
+        self._run_dir = run_dir
+
+    def start(self, config: Mapping[str, object]) -> None:
+        """Do nothing: they are there."""
+
+    def write(self, record: Record) -> None:
+        """Look whether they are still there."""
+        keep_config(self._config, self._run_dir)
+
+    def close(self, *, failed: bool) -> None:
+        """Do nothing: nothing is open."""
+
+
 def save_error(error: Exception, run_dir: Path) -> None:
     """Write the traceback to a file, all of it or none, and name the file in a note."""
     path = run_dir / "error.txt"
@@ -94,6 +122,7 @@ def has_summary(run_dir: Path, opt_steps: int) -> bool:
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     """Give the name of a draft, which takes the path's place once all of it is on disk."""
+    make_directory(path.parent)  # which may have been removed while the run went on
     draft = path.with_name(f".{path.name}")
     try:
         yield draft

@@ -24,7 +24,9 @@ from asyncrl.cli.flags import (
     without_rare,
 )
 from asyncrl.cli.run_directory import (
+    ConfigKeeper,
     has_summary,
+    keep_config,
     run_dir_made,
     save_config,
     save_error,
@@ -99,7 +101,10 @@ def setup_of(config: RunConfig) -> Setup:
 
 def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:
     """Return the recorders of a run as one: a file in its directory, and those asked for."""
-    recorders: list[Recorder] = [JsonlRecorder(run_dir / "metrics.jsonl")]
+    recorders: list[Recorder] = [
+        ConfigKeeper(config, run_dir),
+        JsonlRecorder(run_dir / "metrics.jsonl"),
+    ]
     if tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
@@ -277,6 +282,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
             result = trainer.result() if ended else _trained(trainer, config, run_dir)
         stays = ended and has_summary(run_dir, result.opt_steps)
         if not stays:
+            keep_config(config, run_dir)
             save_summary(result, run_dir)
     if stays:
         return interrupted.exit_code

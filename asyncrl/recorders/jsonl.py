@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -29,7 +30,8 @@ class JsonlRecorder:
     A file that is already there is continued. If it ends in half a line, as after a power cut,
     that half is cut off: it can never be read, and the next record must not be glued to it. Where a
     run goes on, so are the last records, as far as they are of later than its checkpoint. While the
-    disk is full, records are left out, and said to be; they go on when there is room.
+    disk is full, records are left out, and said to be; they go on when there is room. A file
+    that is removed or renamed meanwhile is followed by a new one under the same path.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -53,11 +55,23 @@ class JsonlRecorder:
         values = {name: _finite(float(value)) for name, value in record.items()}
         line = json.dumps(values, allow_nan=False).encode() + b"\n"
         try:
+            self._file = self._found(self._file)
             _append(self._file, line)
         except OSError as error:
             self._leave_out(error)
         else:
             self._note_left_out()
+
+    def _found(self, file: FileIO) -> FileIO:
+        """Return the file, or a new one if it is no longer where readers look for it."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):
+                return file
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        begun = self._path.open("ab", buffering=0)
+        file.close()
+        logger.warning("%s was removed or renamed; records go on in a new file", self._path)
+        return begun
 
     def _leave_out(self, error: OSError) -> None:
         if not self._left_out:

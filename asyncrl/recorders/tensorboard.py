@@ -5,6 +5,7 @@ Needs neither torch nor TensorFlow, and loads TensorBoard only when a recorder i
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -17,14 +18,17 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.settings import flatten
 from asyncrl.metrics.metrics import describe
 
+logger = logging.getLogger(__name__)
+
 
 class TensorBoardRecorder:
     """Draws every metric over `env_steps`, and keeps the configuration as text and hyperparameters.
 
     TensorBoard's other axes, relative and wall time, come for free. Each chart says unit and
     meaning of its metric. A directory that already has events is continued: what an interrupted
-    run wrote beyond the checkpoint that it goes on from is hidden. Configuration is flattened
-    with dots: `trainer.batch_size`.
+    run wrote beyond the checkpoint that it goes on from is hidden. If its file is removed, or the
+    directory renamed, a new file is begun. Configuration is flattened with dots:
+    `trainer.batch_size`.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -36,6 +40,8 @@ class TensorBoardRecorder:
                 "pip install asyncrl[tensorboard]"
             ) from error
         self._directory = Path(directory)
+        self._config: Mapping[str, object] = {}
+        self._path = self._directory
         self._writer: Any = None
         self._started = False
         self._described: set[str] = set()
@@ -45,11 +51,12 @@ class TensorBoardRecorder:
         # installed, and run a second thread.
         from tensorboard.summary.writer.record_writer import RecordWriter
 
+        self._config = config
         self._directory.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
-        path = self._directory / f"{name}.{time.monotonic_ns()}"
-        self._writer = RecordWriter(path.open("xb"))
+        self._path = self._directory / f"{name}.{time.monotonic_ns()}"
+        self._writer = RecordWriter(self._path.open("xb"))
         self._add(file_version="brain.Event:2")
         if flat := dict(flatten(config)):
             self._add(summary=_hyperparameters(flat))
@@ -62,6 +69,8 @@ class TensorBoardRecorder:
 
         if self._writer is None:
             raise ValueError(f"{self._directory} is not open: write comes between start and close")
+        if not self._path.exists():
+            self._begin_again()
         step = int(record.get("env_steps", 0))
         if step and not self._started:
             # Tells TensorBoard to hide what an earlier file has from this step on.
@@ -82,6 +91,14 @@ class TensorBoardRecorder:
             finally:
                 self._writer.close()
                 self._writer = None
+
+    def _begin_again(self) -> None:
+        """Write to a new file, which describes everything once more."""
+        before, gone = self._writer, self._path
+        self._described.clear()
+        self.start(self._config)
+        before.close()
+        logger.warning("%s was removed or renamed; records go on in a new file", gone)
 
     def _add(self, **content: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -10,12 +10,14 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import numpy as np
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
+from asyncrl.checkpoint.directory import DirectoryLock
 from asyncrl.core.errors import CheckpointError, ConfigError
 
 DTYPES = "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64".split()
@@ -299,7 +301,9 @@ def test_full_disk_is_a_sentence_and_leaves_nothing(
     assert hidden(tmp_path) == before
     assert value_of(checkpointer, "best") == 1
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match=r"cannot save checkpoint .*file/1"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot save checkpoint .*/1: .*; no other .* there"
+    ):
         Checkpointer(tmp_path / "file").save("1", groups(), {})
 
 
@@ -525,3 +529,64 @@ def test_second_writer_is_refused_and_the_first_one_ends_well(tmp_path: Path) ->
     Checkpointer(tmp_path).load("1")
     Checkpointer(tmp_path).save("other", groups(), {})
     assert not (tmp_path / ".lock").exists()
+
+
+def locked(directory: Path) -> Checkpointer:
+    """Return who holds the lock there, and has saved a checkpoint."""
+    checkpointer = Checkpointer(directory)
+    checkpointer.lock()
+    checkpointer.save("1", groups(1), {})
+    return checkpointer
+
+
+@pytest.mark.fault("F39")
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_directory_that_has_gone_is_made_again(
+    is_renamed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    checkpointer = locked(run / "checkpoints")
+    run.rename(elsewhere)
+    if not is_renamed:
+        shutil.rmtree(elsewhere)
+    checkpointer.save("2", groups(2), {})
+    checkpointer.save("3", groups(3), {})
+    assert checkpointer.names() == ["2", "3"]
+    assert value_of(checkpointer, "3") == 3
+    assert S_IMODE(run.stat().st_mode) == 0o700
+    assert caplog.text.count("was removed or renamed") == 1
+    with pytest.raises(ConfigError, match="in use by another run"):
+        DirectoryLock(run / "checkpoints")
+    checkpointer.unlock()
+    DirectoryLock(run / "checkpoints").release()
+    if is_renamed:
+        assert value_of(Checkpointer(elsewhere / "checkpoints"), "1") == 1
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_run_that_has_taken_the_place_is_left_alone(goes_on: bool, tmp_path: Path) -> None:
+    checkpointer = locked(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    other = locked(tmp_path / "run")
+    if not goes_on:
+        other.unlock()
+    why = "in use by another run" if goes_on else "replaced by that of another run"
+    with pytest.raises(CheckpointError, match=why):
+        checkpointer.save("2", groups(2), {})
+    checkpointer.unlock()
+    assert other.names() == ["1"]
+    assert (tmp_path / "run/.lock").exists() == goes_on
+    other.unlock()
+
+
+def test_lock_that_was_removed_is_taken_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer = locked(tmp_path)
+    (tmp_path / ".lock").unlink()
+    checkpointer.save("2", groups(2), {})
+    assert checkpointer.names() == ["1", "2"]
+    with pytest.raises(ConfigError, match="in use by another run"):
+        DirectoryLock(tmp_path)
+    checkpointer.unlock()
+    assert not caplog.text

@@ -211,3 +211,45 @@ def test_file_that_the_readme_shows_is_taken(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(shown)
     config = parse(["--config", str(tmp_path / "config.yaml")]).config
     assert (config.env, config.envs_per_actor, config.max_env_steps) == ("Pendulum-v1", 4, 50_000)
+
+
+RENAMES = """
+import os
+
+import gymnasium
+
+from tests.support.helpers import wait_until
+
+class Renames(gymnasium.Wrapper):
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 200 and not os.path.exists("runs/elsewhere"):
+            wait_until(lambda: os.path.exists("runs/mine/metrics.jsonl"), 20, "records")
+            os.rename("runs/mine", "runs/elsewhere")
+        return super().step(action)
+
+def make():
+    return Renames(gymnasium.make("CartPole-v1"))
+"""
+
+
+@pytest.mark.fault("F39")
+def test_run_whose_directory_was_renamed_is_all_there_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "renames.py").write_text(RENAMES)
+    flags = ["--env", "renames:make", "--envs-per-actor", "1"]
+    flags += ["--max-opt-steps", "60", "--actors", "1"]
+    command("train", "dqn", *FLAGS, *flags, "--mode", "sync", "--run-dir", "runs/mine")
+    mine = Path("runs/mine")
+    names = {"config.yaml", "metrics.jsonl", "checkpoints"}
+    assert {path.name for path in Path("runs/elsewhere").iterdir()} == names
+    assert {path.name for path in mine.iterdir()} == {*names, "summary.json"}
+    assert Checkpointer(mine / "checkpoints").latest() == "60"
+    assert caplog.text.count("was removed or renamed") == 2
+    command("eval", mine, "--episodes", 1)
+    command("resume", mine, "--max-opt-steps", 70)
+    assert summary(mine)["opt_steps"] == 70

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import resource
+import shutil
 import signal
 import tracemalloc
 from pathlib import Path
@@ -105,6 +106,26 @@ def test_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
     recorder.close(failed=False)
     assert peak < 1 << 20 < len(lines)
     assert path.stat().st_size == len(lines)
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_file_that_has_gone_is_begun_again(
+    is_renamed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    recorder = JsonlRecorder(run / "metrics.jsonl")
+    recorder.start({})
+    recorder.write({"a": 1.0})
+    run.rename(elsewhere)
+    if not is_renamed:
+        shutil.rmtree(elsewhere)
+    recorder.write({"a": 2.0})
+    recorder.write({"a": 3.0})
+    recorder.close(failed=False)
+    assert (run / "metrics.jsonl").read_text() == '{"a": 2.0}\n{"a": 3.0}\n'
+    if is_renamed:
+        assert (elsewhere / "metrics.jsonl").read_text() == '{"a": 1.0}\n'
+    assert caplog.text.count("was removed or renamed") == 1
 
 
 def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:

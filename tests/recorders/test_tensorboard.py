@@ -85,6 +85,20 @@ def test_resumed_run_hides_what_was_beyond_its_checkpoint(tmp_path: Path) -> Non
     assert "config" in events.Tags()["tensors"]
 
 
+def test_directory_that_has_gone_is_begun_again(tmp_path: Path) -> None:
+    recorder = TensorBoardRecorder(tmp_path / "run")
+    recorder.start(CONFIG)
+    recorder.write({"env_steps": 1.0, "fps": 2.0})
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    recorder.write({"env_steps": 2.0, "fps": 3.0})
+    recorder.close(failed=False)
+    assert [s.value for s in load(tmp_path / "elsewhere").Scalars("fps")] == [2.0]
+    again = load(tmp_path / "run")
+    assert [s.value for s in again.Scalars("fps")] == [3.0]
+    assert "environment steps" in again.SummaryMetadata("fps").summary_description
+    assert "config" in again.Tags()["tensors"]
+
+
 def test_missing_package_is_named_with_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

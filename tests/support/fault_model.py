@@ -51,6 +51,7 @@ FAULT_MODEL = {
     "F36": "two runs in one directory: the second is refused by the first one's name",
     "F37": "other versions on the other side, or in a checkpoint: refused, and both are named",
     "F38": "a user's fork start method and threads: no harm",
+    "F39": "the run directory is removed or renamed: it is made again, and the model is in it",
 }
 
 

@@ -47,5 +47,6 @@ class Profiler(Callback):
         """Write what was recorded, also of a run that was shorter."""
         if self._profile is not None and self._profile.profiler is not None:
             self._profile.stop()
+            self._trace.parent.mkdir(parents=True, exist_ok=True)
             self._profile.export_chrome_trace(str(self._trace))
         self._profile = None
