@@ -2,7 +2,8 @@
 
 `LocalLauncher` is the learner's side; `local_helper.py` is the helper process that starts actors,
 `local_child.py` what runs in an actor, `local_files.py` the files between them, and how an actor
-gets what it is to run, which is in no file.
+gets what it is to run, which is in no file. `local_output.py` is about what actors print; it goes
+to this process's stderr, each line after the name of its actor.
 
 Why not `multiprocessing`: its children import the user's main script again, its fork server takes
 a signal meant for the learner, and its children outlive a learner that is killed.
@@ -22,7 +23,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ import cloudpickle
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
+from asyncrl.core.types import ActorId
 from asyncrl.supervision.local_files import (
     LifeFiles,
     LogReader,
@@ -82,15 +84,23 @@ class LocalLauncher:
         start_method: `forkserver` starts an actor in a few milliseconds, `spawn` in as long as
             Python takes to load all modules. `auto` is `forkserver` under Linux, and `spawn`
             where system libraries do not bear a fork.
+        names: Names of processes that are not actors, for what they print.
     """
 
-    def __init__(self, *, preload: Sequence[str] = (), start_method: StartMethod = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        preload: Sequence[str] = (),
+        start_method: StartMethod = "auto",
+        names: Mapping[ActorId, str] | None = None,
+    ) -> None:
         if start_method not in {"auto", "forkserver", "spawn"}:
             raise ConfigError(
                 f"start_method must be auto, forkserver or spawn, got {start_method!r}"
             )
         if start_method == "auto":
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
+        self._names = names or {}
         self._lives: dict[str, _Life] = {}
         self._pending = b""
         self._launched = False
@@ -132,7 +142,7 @@ class LocalLauncher:
     def exits(self, timeout_s: float) -> list[ActorExit]:
         """Return the actors that have ended, each once; wait at most `timeout_s` for one.
 
-        What actors have logged is logged here meanwhile.
+        What actors have logged is logged here meanwhile, and what they print goes to stderr.
         """
         deadline = time.monotonic() + timeout_s
         ended: list[ActorExit] = []
@@ -213,6 +223,8 @@ class LocalLauncher:
             case {"started": str(name), "pid": int(pid)}:
                 self._lives[name].pid = pid
                 self._lives[name].statm = Path(f"/proc/{pid}/statm")
+            case {"said": str(name), "line": str(line)}:
+                self._print(self._lives[name].peer.actor_id, line)
             case {
                 "ended": str(name),
                 "code": int(code),
@@ -221,6 +233,12 @@ class LocalLauncher:
             }:
                 return [_exit_of(self._lives.pop(name), code, size, why)]
         return []
+
+    def _print(self, actor_id: ActorId, line: str) -> None:
+        who = self._names.get(actor_id, f"actor {actor_id}")
+        # Whoever read it may have gone; `sys.stderr` is None where it was closed from the start.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"{who}: {line}\n")
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nobody looks after any more, and say what happened."""

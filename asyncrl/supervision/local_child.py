@@ -53,6 +53,7 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
 
 def _prepare(files: LifeFiles, lifeline: int) -> None:
     """Take from the system what an actor needs, whatever it is to run."""
+    _print_whole_lines()
     stacks = files.path("stacks").open("w", encoding="utf-8")
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)
@@ -68,6 +69,16 @@ def end_with(lifeline: int) -> None:
     with contextlib.suppress(OSError):
         _have_ended_with(lifeline)
     threading.Thread(target=_wait_and_end, args=(lifeline,), daemon=True).start()
+
+
+def _print_whole_lines() -> None:
+    """Write each printed line to the pipe of `local_output.py` at once, whatever is in it."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = open(  # noqa: SIM115  # for the life of the process
+            number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        for place in (name, f"__{name}__"):
+            setattr(sys, place, stream)
 
 
 def _have_ended_with(lifeline: int) -> None:

@@ -6,7 +6,7 @@ all that they have started, and removes the private directory.
 
 One line of JSON each. From the learner: `{"launch": NAME, "body": ID}`, with a descriptor of what
 is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. To the learner:
-`{"started": NAME, "pid": PID}` and
+`{"started": NAME, "pid": PID}`, `{"said": NAME, "line": TEXT}` for what it prints, and
 `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
 """
 
@@ -31,6 +31,7 @@ from pathlib import Path
 from asyncrl.core.errors import describe_error
 from asyncrl.supervision import local_child
 from asyncrl.supervision.local_files import WAITING, LifeFiles, identity, life_mark, life_of
+from asyncrl.supervision.local_output import Outputs
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -67,6 +68,8 @@ def main(arguments: Sequence[str]) -> None:
     """Serve until the learner is gone."""
     _leave_signals_to_learner()
     control, alive, directory, start_method, learner, preload = arguments
+    with contextlib.suppress(OSError):  # stderr may be closed
+        os.dup2(2, 1)  # modules that are preloaded may print
     _adopt_orphans()
     if start_method == "forkserver":
         _preload(json.loads(preload))
@@ -109,17 +112,20 @@ class _Server:
         self._lifeline, self._lifeline_server = os.pipe()
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._control, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+        self._outputs = Outputs(self._poll)
+        self._writable = select.poll()
+        self._writable.register(self._control, select.POLLOUT)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the poll
 
     def run(self, learner: int) -> None:
         """Do as told until the learner has closed its end, or has gone without doing so."""
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
         pending = b""
         while os.getppid() == learner:
-            ready = dict(poll.poll(1000 * self._patience_s()))
+            ready = dict(self._poll.poll(1000 * self._patience_s()))
             if self._woken.fileno() in ready:
                 self._woken.recv(4096)
             if self._control.fileno() in ready:
@@ -131,6 +137,8 @@ class _Server:
                 *lines, pending = (pending + received).split(b"\n")
                 for line in lines:
                     self._obey(json.loads(line))
+            for name, text in self._outputs.look(ready):
+                self._say(name, text)
             self._kill_due()
             self._reap()
 
@@ -156,7 +164,7 @@ class _Server:
 
     def _patience_s(self) -> float:
         due = min(self._kill_at.values(), default=time.monotonic() + _LOOK_S)
-        return min(_LOOK_S, max(0.0, due - time.monotonic()))
+        return min(_LOOK_S, self._outputs.wait_s, max(0.0, due - time.monotonic()))
 
     def _obey(self, order: dict[str, object]) -> None:
         match order:
@@ -184,11 +192,19 @@ class _Server:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         body = self._bodies.pop(body_id)
         try:
-            return self._fork(name, body) if self._forks else self._spawn(name, body)
+            output = self._outputs.open(name)
+            try:
+                start = self._fork if self._forks else self._spawn
+                return start(name, body, output)
+            except OSError:
+                self._outputs.end(name, failed=True)
+                raise
+            finally:
+                os.close(output)
         finally:
             os.close(body)
 
-    def _fork(self, name: str, body: int) -> int:
+    def _fork(self, name: str, body: int, output: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -199,6 +215,8 @@ class _Server:
         code = 1
         try:
             os.setpgid(0, 0)
+            for number in (1, 2):
+                os.dup2(output, number)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, *_TO_ALL):
                 if signal.getsignal(number) != signal.SIG_IGN:
@@ -207,7 +225,7 @@ class _Server:
                 held.close()
             os.close(self._lifeline_server)
             os.close(self._alive)  # else the directory would be in use for as long as this lives
-            for foreign in self._bodies.values():
+            for foreign in (output, *self._bodies.values(), *self._outputs.readers()):
                 os.close(foreign)
             os.environ.update(life_mark(self._directory, name))
             code = local_child.live(LifeFiles(self._directory, name), self._lifeline, body)
@@ -215,13 +233,14 @@ class _Server:
             # Never back into the server's own frames, whatever happened.
             os._exit(code)
 
-    def _spawn(self, name: str, body: int) -> int:
+    def _spawn(self, name: str, body: int, output: int) -> int:
         child = command("local_child", str(self._directory), name, str(self._lifeline), str(body))
         for inherited in (self._lifeline, body):
             os.set_inheritable(inherited, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
         environment = {**os.environ, **life_mark(self._directory, name)}
-        return os.posix_spawn(sys.executable, child, environment, setpgroup=0)
+        to_pipe = [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
+        return os.posix_spawn(sys.executable, child, environment, setpgroup=0, file_actions=to_pipe)
 
     def _kill_due(self) -> None:
         now = time.monotonic()
@@ -236,6 +255,8 @@ class _Server:
             if ended is not None:
                 del self._pids[name]
                 code, peak_bytes = ended
+                for line in self._outputs.end(name, failed=code != 0):
+                    self._say(name, line)
                 self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
         for pid in self._strays():
             reaped, _ = os.waitpid(pid, os.WNOHANG)
@@ -245,6 +266,13 @@ class _Server:
     def _strays(self) -> set[int]:
         """Return orphans of actors, which have become this process's children."""
         return _children() - set(self._pids.values())
+
+    def _say(self, name: str, line: str) -> None:
+        """Pass a line on; this process must not block, also if the learner has stopped reading."""
+        if self._writable.poll(0):
+            self._tell({"said": name, "line": line})
+        else:
+            self._outputs.hide(name, line)
 
     def _tell(self, message: dict[str, object]) -> None:
         with contextlib.suppress(OSError):  # the learner is gone; `run` is about to see it

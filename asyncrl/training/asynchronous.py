@@ -112,7 +112,7 @@ def build_async_trainer(
         if checkpointer:
             undo.callback(checkpointer.unlock)
         # First of all: it loads modules for the actors while the learner's side is being built.
-        launcher = LocalLauncher(preload=_PRELOAD)
+        launcher = LocalLauncher(preload=_PRELOAD, names={ActorId(config.actors): "evaluator"})
         undo.callback(launcher.close)
         closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         learner = plan.build_learner()

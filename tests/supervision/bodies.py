@@ -78,10 +78,14 @@ def forever() -> None:
         time.sleep(0.05)
 
 
-def logs(progress: Progress) -> None:
+def logs_and_prints(progress: Progress) -> None:
     log = logging.getLogger("tests.bodies")
     log.info("nobody is to read this")
     log.warning("the lid\nis %s", "loose")
+    print("a line\nand \udc80 another")  # noqa: T201  # as environments do
+    os.write(1, b"from native code\n")
+    subprocess.run(["sh", "-c", "echo of a child"], check=True)
+    os.write(2, b"last words")
     progress.turn(0)
     os.kill(os.getpid(), signal.SIGKILL)
 

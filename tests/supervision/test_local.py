@@ -180,18 +180,19 @@ def test_signals_to_a_whole_job_are_left_to_the_learner() -> None:
 
 
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
-def test_what_an_actor_logs_is_logged_here_also_if_it_was_killed(
+def test_what_an_actor_logs_and_prints_is_told_here_also_if_it_was_killed(
     start_method: StartMethod,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with LocalLauncher(start_method=start_method) as launcher:
-        launcher.launch(peer(), bodies.logs)
+    with LocalLauncher(start_method=start_method, names={ActorId(1): "evaluator"}) as launcher:
+        launcher.launch(peer(1), bodies.logs_and_prints)
         (ended,) = launcher.exits(DEADLINE_S)
     assert ended.code == -signal.SIGKILL
     told = [(r.name, r.levelname, r.message) for r in caplog.records]
     assert told == [("tests.bodies", "WARNING", "the lid\nis loose")]
-    assert "lid" not in capfd.readouterr().err, "it would break into the live view"
+    printed = ["a line", "and \\udc80 another", "from native code", "of a child", "last words"]
+    assert capfd.readouterr() == ("", "".join(f"evaluator: {line}\n" for line in printed))
 
 
 def test_watching_actors_makes_no_paths(monkeypatch: pytest.MonkeyPatch) -> None:
