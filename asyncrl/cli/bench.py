@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal, get_args
 
 import tyro
@@ -108,21 +105,17 @@ def run(arguments: Arguments) -> int:
 
     bench = arguments.bench
     results: list[Result] = []
-    ended_by = 0
     try:
-        with _interruptible():
-            for stage in make_stages(arguments.stage, bench):
-                _measure(stage, bench, results)
-    except _Interrupted as interrupted:
-        ended_by = interrupted.number
+        for stage in make_stages(arguments.stage, bench):
+            _measure(stage, bench, results)
+    except KeyboardInterrupt:
+        if results:
+            print("asyncrl: interrupted, these are the results of complete rounds", file=sys.stderr)
+        raise
     finally:
         _tell("")
         if results:
             _deliver(results, bench)
-    if ended_by:
-        found = "these are the results of complete rounds" if results else "no round is complete"
-        print(f"asyncrl: interrupted, {found}", file=sys.stderr)
-        return 128 + ended_by
     return _judge(arguments, results)
 
 
@@ -164,35 +157,6 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
     lines = ["", f"compared with {bench.compare}:", *comparison.lines]
     print("\n".join(lines), file=sys.stderr if bench.json else sys.stdout)
     return comparison.exit_code
-
-
-class _Interrupted(BaseException):
-    """A signal that ends measuring; what was measured so far is kept.
-
-    No `KeyboardInterrupt`: a run that is being measured then lets its actors finish.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise `_Interrupted` while the block runs; a second one hurries."""
-    came: list[int] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        came.append(number)
-        raise _Interrupted(number) if len(came) == 1 else KeyboardInterrupt
-
-    heard = (signal.SIGINT, signal.SIGTERM)
-    before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in heard}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _tell(text: str) -> None:

@@ -2,7 +2,7 @@
 
 A command is a module with `parse`, which reads its arguments, and `run`, which does it.
 
-Exit codes: 0 done, 1 failed, 2 wrong arguments, 130 or 143 interrupted after a checkpoint.
+Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 plus the number of the signal that ended it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO
 
-from asyncrl.cli.signals import end_at_signals
+from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 
 _USAGE = """\
@@ -70,7 +69,7 @@ _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; without `argv`, the program's own.
 
-    A run that is interrupted and does not end when it is interrupted again ends the process.
+    The program's own also answers signals: it ends at the first one, and at once at the second.
     """
     # At its end Python searches all objects for garbage, several times: most of a second, with
     # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
@@ -78,12 +77,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_any_text()
     code = 1
     try:
+        if argv is None:
+            raise_at_signals()
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        heard = (said for said in interrupt.args if isinstance(said, signal.Signals))
+        number = next(heard, signal.SIGINT)
         with suppress(OSError):
-            print("asyncrl: interrupted", file=sys.stderr)
-        code = 128 + signal.SIGINT
+            print(f"asyncrl: interrupted by {number.name}", file=sys.stderr)
+        code = 128 + number
     except OSError as error:
         if error.errno not in _READER_HAS_GONE:
             raise
@@ -110,6 +113,8 @@ def _main(args: list[str]) -> int:
         print(_USAGE)
         return 0 if args else 2
     if args[0] == "--version":
+        from importlib.metadata import version  # takes as long as half of the other imports
+
         print(f"asyncrl {version('asyncrl')}")
         return 0
     if " ".join(args[:2]) in _COMMANDS:

@@ -1,5 +1,9 @@
 """Signals of a command line: the first one ends the run well, the second at once.
 
+Every command answers from its first moment: the first signal raises `KeyboardInterrupt` in the main
+thread. A run, once it has been built, stops and saves instead. Without handlers a process with
+number 1, as in a container, would not even end: the system ignores signals for it by default.
+
 SIGTERM and SIGHUP are not waited for by those who send them: the run is given some grace, and no
 more. SIGUSR1, with which schedulers warn of the end, saves a checkpoint, and the run goes on.
 
@@ -35,6 +39,9 @@ forward SIGTERM to those who have it already. Within this time that is one signa
 _FLUSH_S = 0.3
 """How long the end of a process waits for those who read its output."""
 
+_COMMAND_GRACE_S = 8.0
+"""How long a command may take to end after SIGTERM: `docker stop` kills after 10 s."""
+
 _LONGEST_POLL_S = 3600.0
 """poll() counts milliseconds, and not many of them."""
 
@@ -55,8 +62,12 @@ def reserve_s(grace_s: float) -> float:
 class Interrupted:
     """Which signal came, if any, and what comes of it."""
 
-    def __init__(self, interrupter: Interrupter, grace_s: float) -> None:
+    def __init__(
+        self, interrupter: Interrupter, grace_s: float, *, limit: str = "--grace-s"
+    ) -> None:
+        """`limit` is what messages call the grace."""
         self._interrupter = interrupter
+        self._limit = limit
         self._grace_s = grace_s - reserve_s(grace_s) if grace_s else math.inf
         self._deadline = math.inf
         self._signal: signal.Signals | None = None
@@ -83,7 +94,7 @@ class Interrupted:
                     return
             elif not left_s and self._signal:
                 self._deadline = math.inf
-                self._end(f"not done within the grace after {self._signal.name}, see --grace-s")
+                self._end(f"not done within {self._limit} after {self._signal.name}")
 
     def _goes_on(self, number: int) -> bool:
         """Take a byte of the pipe; return whether it says that the block goes on."""
@@ -134,6 +145,18 @@ def _say_unless_that_takes_time(sentence: str) -> None:
             os.write(_STDERR, f"{cursor}{sentence}\n".encode())
 
 
+def raise_at_signals() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`, with their number, from now on.
+
+    The process ends at the second one, or if it has not ended some seconds after the first, which
+    native code may keep from the main thread. `interrupting` decides otherwise for its block.
+    """
+    seen = Interrupted(Interrupter(), _COMMAND_GRACE_S, limit=f"{_COMMAND_GRACE_S:g} s")
+    _listen(seen)
+    for number in _heard():
+        signal.signal(number, _raise)
+
+
 @contextmanager
 def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Interrupted]:
     """Let SIGINT, SIGTERM and SIGHUP stop a run, and SIGUSR1 save it, while the block runs.
@@ -162,14 +185,7 @@ def interrupting(interrupter: Interrupter, grace_s: float = 0.0) -> Iterator[Int
 
 @contextmanager
 def _listening(seen: Interrupted) -> Iterator[None]:
-    heard, told = os.pipe()
-    os.set_blocking(told, False)  # it is written by the signal itself
-    thread = threading.Thread(
-        target=seen.listen, args=(heard,), name="asyncrl-signals", daemon=True
-    )
-    thread.start()
-    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    _told.add(told)
+    heard, told, before, thread = _listen(seen)
     try:
         yield
     finally:
@@ -182,15 +198,43 @@ def _listening(seen: Interrupted) -> Iterator[None]:
         os.close(told)
 
 
+def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
+    """Start the thread; return its pipe's ends, whom signals were told to before, and itself."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)  # it is written by the signal itself
+    thread = threading.Thread(
+        target=seen.listen, args=(heard,), name="asyncrl-signals", daemon=True
+    )
+    thread.start()
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    _told.add(told)
+    return heard, told, before, thread
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    for other in _SIGNALS:  # what ends because of the first signal is not disturbed by another
+        if signal.getsignal(other) is _raise:
+            signal.signal(other, _leave_it_to_the_thread)
+    raise KeyboardInterrupt(signal.Signals(number))
+
+
 def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
     """Do nothing; without a handler, Python would not tell the thread."""
 
 
 def _be_deaf() -> None:
-    """Keep what a forked child is told from its parent: they share the pipe."""
+    """Keep what a forked child is told from its parent: they share the pipe.
+
+    Where signals raise, the child answers them as other processes do: environments fork workers
+    that are ended by SIGTERM.
+    """
     if _told:
         _told.clear()
         signal.set_wakeup_fd(_DEAF)
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _raise:
+            is_ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_be_deaf)

@@ -274,9 +274,9 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
+    with telling_of_replay(quiet=output.quiet):
+        trainer = _build(arguments, run_dir, interrupter, resume=resume)
     with interrupting(interrupter, config.grace_s) as interrupted:
-        with telling_of_replay(quiet=output.quiet):
-            trainer = _build(arguments, run_dir, interrupter, resume=resume)
         with closing(trainer):
             ended = trainer.has_ended()
             result = trainer.result() if ended else _trained(trainer, config, run_dir)

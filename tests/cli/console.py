@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -29,3 +30,13 @@ def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def started(*args: str, cwd: Path) -> AbstractContextManager[warm.Process]:
     """Start one command line; whatever happens in the block, it has ended afterwards."""
     return warm.started("asyncrl", args, cwd=cwd)
+
+
+def hears(pid: int) -> bool:
+    """Tell whether a process has a handler for SIGTERM, as commands have from their first moment.
+
+    Only Linux tells.
+    """
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

@@ -206,7 +206,7 @@ def run(arguments):
             "asyncrl: error: ZeroDivisionError: division by zero "
             "(in making environment 'Mine-v0'; --debug shows the traceback)\n",
         ),
-        ("interrupted", 130, "asyncrl: interrupted\n"),
+        ("interrupted", 130, "asyncrl: interrupted by SIGINT\n"),
     ],
 )
 def test_exit_code_and_sentence_of_each_kind_of_end(

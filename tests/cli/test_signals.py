@@ -19,7 +19,9 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting, reserve_s
 from asyncrl.core.interrupter import Interrupter
-from tests.cli.console import COMMAND, TINY, started
+from tests.cli.conftest import Trained
+from tests.cli.console import COMMAND, TINY, hears, started
+from tests.support import warm
 from tests.support.helpers import wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -95,7 +97,7 @@ def test_run_is_gone_when_its_grace_is_over(
         wait_until(lambda: ends, 20, "the end")
     assert interrupter.reason == f"interrupted by {number.name}"
     assert ends == [128 + number]
-    why = f"not done within the grace after {number.name}, see --grace-s"
+    why = f"not done within --grace-s after {number.name}"
     assert capfd.readouterr().err == f"asyncrl: {why}; ended without a summary\n"
 
 
@@ -151,12 +153,13 @@ def test_nothing_is_left_afterwards() -> None:
 
 
 IN_NATIVE_CODE = """
-import atexit, hashlib, sys
-from asyncrl.cli.signals import interrupting
+import atexit, contextlib, hashlib, sys
+from asyncrl.cli import signals
 from asyncrl.core.interrupter import Interrupter
 
 atexit.register(print, "a long farewell")
-with interrupting(Interrupter()):
+signals._COMMAND_GRACE_S = 0.4
+with {block}:
     print("begins", flush=True)
     sys.stdout.write("words of before")
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
@@ -165,8 +168,25 @@ with interrupting(Interrupter()):
 
 @pytest.mark.fault("F13")
 @pytest.mark.processes
-def test_end_does_not_wait_for_native_code_and_says_no_farewell() -> None:
-    command = [sys.executable, "-c", IN_NATIVE_CODE]
+@pytest.mark.parametrize(
+    ("block", "sent", "why"),
+    [
+        (
+            "signals.interrupting(Interrupter())",
+            [signal.SIGINT, signal.SIGTERM],  # two of one kind may be taken for one
+            "interrupted twice",
+        ),
+        (
+            "contextlib.nullcontext(signals.raise_at_signals())",
+            [signal.SIGTERM],
+            "not done within 0.4 s after SIGTERM",
+        ),
+    ],
+)
+def test_end_does_not_wait_for_native_code_and_says_no_farewell(
+    block: str, sent: list[signal.Signals], why: str
+) -> None:
+    command = [sys.executable, "-c", IN_NATIVE_CODE.format(block=block)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
@@ -175,14 +195,14 @@ def test_end_does_not_wait_for_native_code_and_says_no_farewell() -> None:
             child = psutil.Process(process.pid)
             before_s = child.cpu_times().user
             wait_until(lambda: child.cpu_times().user > before_s + 0.2, 20, "it to be in there")
-            process.send_signal(signal.SIGINT)
-            process.send_signal(signal.SIGTERM)  # two of one kind may be taken for one
+            for number in sent:
+                process.send_signal(number)
             out, err = process.communicate(timeout=30)
         finally:
             process.kill()
     assert out == "words of before"
-    assert err == "asyncrl: interrupted twice; ended without a summary\n"
-    assert process.returncode in {130, 143}  # whichever is delivered last
+    assert err == f"asyncrl: {why}; ended without a summary\n"
+    assert process.returncode in {128 + number for number in sent}  # whichever is delivered last
 
 
 def test_handlers_are_as_before_afterwards() -> None:
@@ -331,7 +351,7 @@ def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
     assert process.returncode == 128 + number
     why = "interrupted twice"
     if number == signal.SIGTERM:
-        why = "not done within the grace after SIGTERM, see --grace-s"
+        why = "not done within --grace-s after SIGTERM"
     assert err == f"asyncrl: {why}; ended without a summary\n"
     assert Checkpointer(tmp_path / "x/checkpoints").load_latest()
 
@@ -352,3 +372,86 @@ def test_run_that_is_asked_to_saves_and_goes_on(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=20)
     assert process.returncode == 130, err
     assert err == ""
+
+
+# --- before a run begins, and in commands that are no runs ---------------------------------------
+
+WAITING = """
+import threading
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Waiting(CartPoleEnv):
+    def __init__(self, at="step", **_):
+        super().__init__()
+        self.at = at
+        self.wait("make")
+
+    def step(self, action):
+        self.wait("step")
+        return super().step(action)
+
+    def wait(self, at):
+        if self.at == at:
+            Path("begun").touch()
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.fault("F14")
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("number", "command"),
+    [
+        (signal.SIGTERM, "eval run"),
+        (signal.SIGTERM, "doctor waiting:Waiting"),
+        (signal.SIGTERM, "train dqn --env waiting:Waiting --env-kwargs at make --run-dir x"),
+        (signal.SIGHUP, "train dqn --actors auto --env waiting:Waiting --env-kwargs at make"),
+    ],
+)
+def test_every_command_ends_at_a_signal(
+    number: signal.Signals, command: str, trained: Trained, tmp_path: Path
+) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").symlink_to(trained.directory / "checkpoints")
+    config = (trained.directory / "config.yaml").read_text()
+    (tmp_path / "run/config.yaml").write_text(config.replace("CartPole-v1", "waiting:Waiting"))
+    with started(*command.split(), cwd=tmp_path) as process:
+        wait_until((tmp_path / "begun").exists, 40, "the environment")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (128 + number, f"asyncrl: interrupted by {number.name}\n")
+    assert not {"x", "runs"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_command_ends_at_a_signal_while_it_loads(tmp_path: Path) -> None:
+    """A fresh process, as forked ones have loaded everything."""
+    with warm.started("asyncrl", ["train", "dqn"], cwd=tmp_path, fresh=True) as process:
+        wait_until(lambda: hears(process.pid), 20, "the signal's handler")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (143, "asyncrl: interrupted by SIGTERM\n")
+    assert not list(tmp_path.iterdir())
+
+
+FORKS = """
+import os, signal
+from asyncrl.cli.signals import raise_at_signals
+
+raise_at_signals()
+child = os.fork()
+if child == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGTERM)
+"""
+
+
+@pytest.mark.processes
+def test_forked_children_of_a_command_answer_signals_as_others_do() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
