@@ -419,6 +419,9 @@ def _born(request: dict[str, Any], held: list[int]) -> _Child:
     for number, descriptor in enumerate(held[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    # The streams of the parent remember positions in other files.
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", 1, errors="backslashreplace", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
     os.environ.clear()
