@@ -121,7 +121,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
     temp = Path(tempfile.gettempdir())
     return MachineFacts(
         cores=cores.affinity,
-        quota=cores.quota.cores if cores.quota else None,
+        quota=cores.quota_cores,
         memory=limits.memory(),
         tasks=tasks,
         descriptors=limits.descriptors(),

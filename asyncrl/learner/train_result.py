@@ -45,6 +45,12 @@ class TrainResult:
     machine_cpu_percent: float = 0.0
     """Of all cores that it may use, by everything."""
 
+    children_cpu_percent: float | None = None
+    """Of one core, by the processes that it started; None if there were none."""
+
+    throttled_percent: float | None = None
+    """Of the periods of a CPU quota, those in which it was used up; None without a quota."""
+
     setup: Setup = field(default_factory=Setup)
     learner_shares: Mapping[str, float]
     """Parts of its time by phase, from the first optimisation step to the last one."""
@@ -79,6 +85,8 @@ class TrainResult:
             restarts=round(sum(row.get("restarts", 0) for row in self.actors.values())),
             cpu_percent=self.cpu_percent,
             machine_cpu_percent=self.machine_cpu_percent,
+            children_cpu_percent=self.children_cpu_percent,
+            throttled_percent=self.throttled_percent,
         )
         return judge(facts)
 

@@ -132,6 +132,9 @@ METRICS: dict[str, Metric] = {
     "system/children_cpu_percent": Metric("%", "of one core, by all processes that it started"),
     "system/children_rss_bytes": Metric("bytes", "their resident memory; shared parts count often"),
     "system/machine_cpu_percent": Metric("%", "of all cores that the learner may use, by anything"),
+    "system/throttled_percent": Metric(
+        "%", "of the periods of a CPU quota, those in which it was used up; absent without a quota"
+    ),
     "system/available_bytes": Metric(
         "bytes", "memory that the machine, or the limit of the run's container, could still give"
     ),

@@ -13,7 +13,7 @@ import psutil
 
 from asyncrl.core.recorder import Record
 from asyncrl.metrics import limits
-from asyncrl.metrics.limits import ControlGroups
+from asyncrl.metrics.limits import ControlGroups, Throttled
 
 
 class CoreTimes(NamedTuple):
@@ -38,6 +38,11 @@ class Cores:
         quota = (groups or ControlGroups()).quota()
         self.quota = quota if quota and quota.cores < len(self._numbers) else None
         """The CPU quota, if it allows less than the affinity."""
+
+    @property
+    def quota_cores(self) -> float | None:
+        """CPU seconds per second that a control group allows; None if the affinity allows less."""
+        return self.quota.cores if self.quota else None
 
     @property
     def affinity(self) -> int:
@@ -90,6 +95,12 @@ class Usage(NamedTuple):
     machine_cpu_percent: float
     """Of all the cores that this process may use, by everything."""
 
+    children_cpu_percent: float | None
+    """Of one core, by the processes that this one started; None if there were none."""
+
+    throttled_percent: float | None
+    """Of the periods of its CPU quota, those in which it was used up; None without a quota."""
+
 
 class Gpu(Protocol):
     """Tells how a device is used."""
@@ -110,6 +121,7 @@ class SystemMeter:
         self._gpu = find_gpu()
         self._children: list[psutil.Process] = []
         self._children_s: dict[int, float] = {}
+        self._children_used_s = 0.0
         self.start()
 
     def start(self) -> None:
@@ -118,6 +130,7 @@ class SystemMeter:
         self._first = self._last = self._read()
         self._listed_at = -math.inf
         self._read_children(seconds=1.0)
+        self._children_used_s, self._children_read_at = 0.0, self._first.clock_s
 
     def record(self, among: Record | None = None) -> Record:
         """Return the metrics; use of processors is since the last record.
@@ -128,24 +141,40 @@ class SystemMeter:
         if lives != self._lives:
             self._lives, self._listed_at = lives, -math.inf
         before, self._last = self._last, self._read()
-        usage = _usage(before, self._last)
+        throttled = self._last.throttled_since(before)
         return {
-            "system/cpu_percent": usage.cpu_percent,
+            "system/cpu_percent": self._last.own_since(before),
             "system/rss_bytes": float(self._process.memory_info().rss),
-            "system/machine_cpu_percent": usage.machine_cpu_percent,
+            "system/machine_cpu_percent": self._last.busy_since(before),
+            **({} if throttled is None else {"system/throttled_percent": throttled}),
             "system/available_bytes": float(limits.memory(self._groups).left),
             **self._read_children(self._last.clock_s - before.clock_s),
             **(self._gpu.record() if self._gpu else {}),
         }
 
     def usage(self) -> Usage:
-        """Return the mean use since `start`."""
-        return _usage(self._first, self._read())
+        """Return the mean use since `start`; that of children until the last record."""
+        now = self._read()
+        children_s = self._children_read_at - self._first.clock_s
+        return Usage(
+            cpu_percent=now.own_since(self._first),
+            machine_cpu_percent=now.busy_since(self._first),
+            children_cpu_percent=(
+                100 * self._children_used_s / children_s if children_s > 0 else None
+            ),
+            throttled_percent=now.throttled_since(self._first),
+        )
 
     def _read(self) -> _Reading:
         own = self._process.cpu_times()
         clock_s = self._clock()
-        return _Reading(clock_s, own.user + own.system, self._cores.times(clock_s))
+        quota = self._cores.quota
+        return _Reading(
+            clock_s,
+            own.user + own.system,
+            self._cores.times(clock_s),
+            quota.throttled() if quota else None,
+        )
 
     def _read_children(self, seconds: float) -> Record:
         """Return what the processes that this one has started take, and theirs."""
@@ -164,6 +193,10 @@ class SystemMeter:
             self._children_s[child.pid] = times.user + times.system
         if not self._children_s:
             return {}
+        self._children_read_at = self._clock()
+        self._children_used_s += sum(
+            max(s - before.get(pid, 0.0), 0.0) for pid, s in self._children_s.items()
+        )
         taken: Record = {"system/children_rss_bytes": float(rss)}
         # One that has just been found has run for a while: its first reading is only noted.
         if self._children_s.keys() <= before.keys():
@@ -204,13 +237,23 @@ class _Reading(NamedTuple):
     clock_s: float
     own_s: float
     cores: CoreTimes
+    throttled: Throttled | None
 
+    def own_since(self, before: _Reading) -> float:
+        """Return what this process took, in percent of one core."""
+        passed_s = max(self.clock_s - before.clock_s, 1e-9)
+        return 100 * max(self.own_s - before.own_s, 0.0) / passed_s
 
-def _usage(before: _Reading, now: _Reading) -> Usage:
-    passed_s = max(now.clock_s - before.clock_s, 1e-9)
-    total_s = now.cores.total_s - before.cores.total_s
-    busy = (now.cores.busy_s - before.cores.busy_s) / total_s if total_s > 0 else 0.0
-    return Usage(
-        cpu_percent=100 * max(now.own_s - before.own_s, 0.0) / passed_s,
-        machine_cpu_percent=100 * min(max(busy, 0.0), 1.0),
-    )
+    def busy_since(self, before: _Reading) -> float:
+        """Return what was taken of all the cores, in percent."""
+        total_s = self.cores.total_s - before.cores.total_s
+        busy = (self.cores.busy_s - before.cores.busy_s) / total_s if total_s > 0 else 0.0
+        return 100 * min(max(busy, 0.0), 1.0)
+
+    def throttled_since(self, before: _Reading) -> float | None:
+        """Return in how many percent of its periods the CPU quota was used up."""
+        if self.throttled is None or before.throttled is None:
+            return None
+        periods = self.throttled.periods - before.throttled.periods
+        throttled = self.throttled.throttled - before.throttled.throttled
+        return 100 * throttled / periods if periods > 0 else 0.0

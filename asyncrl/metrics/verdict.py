@@ -2,7 +2,8 @@
 
 The evidence is who waits for whom. Actors that wait have more to give than the learner can take;
 a learner that waits could take more than actors give; if nobody waits, cores are what is short,
-or the two sides fit. Within a side, the phase that takes most of the time decides.
+or the two sides fit. Within a side, the phase that takes most of the time decides. What slows both
+sides down comes first: restarts, a CPU quota, other programs on the same cores.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ class Setup:
 
     cores: int = field(default_factory=lambda: Cores().count)
     """That this process may use."""
+
+    quota: float | None = field(default_factory=lambda: Cores().quota_cores)
+    """CPU seconds per second that a control group allows; None if that is as much as the cores."""
+
+    @property
+    def share(self) -> float:
+        """CPU seconds per second that a run may take."""
+        return self.cores if self.quota is None else self.quota
 
 
 _ONCE = 1.0
@@ -75,6 +84,12 @@ class Facts:
     machine_cpu_percent: float | None = None
     """Of all cores, by everything."""
 
+    children_cpu_percent: float | None = None
+    """Of one core, by the processes that the learner's started."""
+
+    throttled_percent: float | None = None
+    """Of the periods of a CPU quota, those in which it was used up."""
+
     @classmethod
     def of_record(cls, values: Record, setup: Setup) -> Facts:
         """Read them from the newest values of a run's metrics."""
@@ -88,6 +103,8 @@ class Facts:
             restarts=round(sum(v for name, v in values.items() if name.endswith("/restarts"))),
             cpu_percent=values.get("system/cpu_percent"),
             machine_cpu_percent=values.get("system/machine_cpu_percent"),
+            children_cpu_percent=values.get("system/children_cpu_percent"),
+            throttled_percent=values.get("system/throttled_percent"),
         )
 
     @property
@@ -100,6 +117,19 @@ class Facts:
         """The part of its time that the learner waits for actors."""
         return self.learner.get("wait", 0.0)
 
+    @property
+    def cores_taken(self) -> float | None:
+        """How many cores' time the run got."""
+        if self.cpu_percent is None or (self.setup.actors and self.children_cpu_percent is None):
+            return None
+        return (self.cpu_percent + (self.children_cpu_percent or 0.0)) / 100
+
+    @property
+    def cores_wanted(self) -> float:
+        """How many cores' time the run would take if it got them: that in which nobody waits."""
+        at_work = self.setup.actors * (1 - self.actors_wait) + 1 - self.learner_waits
+        return min(at_work, self.setup.share)
+
 
 def _below(values: Record, prefix: str) -> dict[str, float]:
     return {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
@@ -108,8 +138,10 @@ def _below(values: Record, prefix: str) -> dict[str, float]:
 Kind = Literal[
     "too-early",
     "unmeasured",
-    "alone",
     "restarts",
+    "throttled",
+    "contended",
+    "alone",
     "bookkeeping-bound",
     "overcommitted",
     "limiter-bound",
@@ -133,6 +165,10 @@ _BOOKS = 0.2
 _BOOKS_GOAL = 0.05
 _POLICY_GOAL = 0.25
 _FULL_PERCENT = 95.0
+_THROTTLED_PERCENT = 25.0
+_TAKEN = 0.75
+"""Of the cores that a run wants; with less, others take them."""
+
 _MANY_RESTARTS = 3
 _CALM_S = 60.0
 """Between two restarts of any actors; rarer ones cost nothing that counts."""
@@ -166,8 +202,10 @@ def judge(facts: Facts) -> Verdict:
     if untold := _untold(facts):
         return untold
     for rule in (
-        _alone,
         _restarts,
+        _throttled,
+        _contended,
+        _alone,
         _bookkeeping_bound,
         _overcommitted,
         _limiter_bound,
@@ -221,6 +259,30 @@ def _restarts(facts: Facts) -> Verdict | None:
         f"held up by faults: actors were started again {facts.restarts} times, once in "
         f"{facts.wall_s / facts.restarts:.0f} s; the warnings say what ended them, and that comes "
         "before any tuning",
+    )
+
+
+def _throttled(facts: Facts) -> Verdict | None:
+    if (facts.throttled_percent or 0.0) < _THROTTLED_PERCENT:
+        return None
+    quota = "" if facts.setup.quota is None else f" of {facts.setup.quota:.2g} cores"
+    return Verdict(
+        "throttled",
+        f"throttled: the CPU quota{quota} is used up in {facts.throttled_percent:.0f} % of its "
+        "periods, and then the run stands still; raise the quota (docker run --cpus, CPUQuota of "
+        "systemd, limits.cpu of Kubernetes)",
+    )
+
+
+def _contended(facts: Facts) -> Verdict | None:
+    """Judge a run that gets less of the cores than it would take, because they are busy."""
+    taken, wanted = facts.cores_taken, facts.cores_wanted
+    if taken is None or taken >= _TAKEN * wanted or not _full(facts):
+        return None
+    return Verdict(
+        "contended",
+        f"contended: other programs use {_cores(facts)}, and this run gets {taken:.1f} of the "
+        f"{wanted:.1f} that it could use; stop them, or start fewer runs at once",
     )
 
 
@@ -283,12 +345,10 @@ def _learner_bound(facts: Facts) -> Verdict | None:
     lower = f"lower limiter.samples_per_insert{to} for more environment steps"
     enough = math.ceil(working)
     advice = "speed the learner up" if enough == setup.actors else f"{_actors(enough)} would do"
-    if _full(facts) and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
+    crowded = _full(facts) and working + 1 > setup.cores and setup.actors > 1
+    if crowded and (facts.cpu_percent or 100.0) < _FULL_PERCENT:
         gets = f"{facts.cpu_percent:.0f} % of a core"
-        if working + 1 <= setup.cores:
-            advice = f"other programs leave it {gets}; {advice}"
-        elif setup.actors > 1:
-            advice = f"{_actors(setup.actors - 1)} would leave it more than {gets}"
+        advice = f"{_actors(setup.actors - 1)} would leave it more than {gets}"
     return Verdict("learner-bound", f"{evidence}; {advice}, or {lower}")
 
 

@@ -18,6 +18,8 @@ RECORD = {
     "actor/1/restarts": 2.0,
     "system/cpu_percent": 98.0,
     "system/machine_cpu_percent": 75.0,
+    "system/children_cpu_percent": 50.0,
+    "system/throttled_percent": 12.0,
 }
 
 
@@ -33,6 +35,8 @@ def test_record_holds_every_fact() -> None:
         restarts=3,
         cpu_percent=98.0,
         machine_cpu_percent=75.0,
+        children_cpu_percent=50.0,
+        throttled_percent=12.0,
     )
 
 
@@ -44,6 +48,7 @@ def test_what_a_record_lacks_is_not_known() -> None:
     read = Facts.of_record({}, Setup())
     assert (read.actors_wait, read.learner_waits) == (0.0, 0.0)
     assert (read.cpu_percent, read.machine_cpu_percent) == (None, None)
+    assert (read.children_cpu_percent, read.throttled_percent) == (None, None)
 
 
 def test_cores_are_those_that_this_process_may_use() -> None:

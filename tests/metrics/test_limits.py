@@ -82,7 +82,7 @@ class Machine:
     used_s: float | None = None
 
     def write(self, root: Path) -> None:
-        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self").mkdir(parents=True, exist_ok=True)
         (root / "proc/self/mountinfo").write_text("\n".join((OTHER, *self.mounts)))
         (root / "proc/self/cgroup").write_text("\n".join(self.groups))
         for directory, files in self.files.items():

@@ -5,14 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
+from asyncrl.metrics import system
+from asyncrl.metrics.limits import ControlGroups
 from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.system import SystemMeter, find_gpu
+from tests.metrics.test_limits import Machine, cpu_v2, v2
 
 SPIN = "import sys; print(flush=True)\nwhile True: pass"
 
@@ -94,9 +99,30 @@ def test_new_actors_are_searched_for_at_once() -> None:
         work(0.1)
         now_s += 1.0
         assert meter.record(among=one)["system/children_cpu_percent"] > 0.0
+        assert (meter.usage().children_cpu_percent or 0.0) > 0.0
     finally:
         child.kill()
         child.communicate()
+
+
+def test_throttling_is_that_since_the_last_record_and_since_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def write(periods: int, throttled: int) -> None:
+        files = cpu_v2("1000 100000", periods, throttled)
+        Machine(mounts=(v2(),), groups=("0::/",), files={"": files}).write(tmp_path)
+
+    write(100, 50)
+    monkeypatch.setattr(system, "ControlGroups", partial(ControlGroups, tmp_path))
+    meter = SystemMeter()
+    write(110, 55)
+    assert meter.record()["system/throttled_percent"] == 50.0
+    assert meter.record()["system/throttled_percent"] == 0.0, "no period has passed"
+    write(120, 65)
+    record = meter.record()
+    assert record["system/throttled_percent"] == 100.0
+    assert meter.usage().throttled_percent == 75.0
+    assert all(describe(name) for name in record)
 
 
 class FakeNvml(SimpleNamespace):

@@ -36,6 +36,7 @@ def facts(
         "envs_per_actor": 8,
         "samples_per_insert": 4.0,
         "cores": 8,
+        "quota": None,
     }
     return Facts(
         setup=Setup(**(defaults | (setup or {}))),
@@ -74,6 +75,63 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         facts(0.5, restarts=5, wall_s=3600.0),
         "learner-bound",
         ("2 actors would do",),
+    ),
+    "quota is used up": (
+        facts(setup={"cores": 1, "quota": 0.5}, throttled_percent=94.0),
+        "throttled",
+        ("quota of 0.5 cores is used up in 94 % of its periods", "raise the quota"),
+    ),
+    "quota is used up, in one process": (
+        facts(setup={"actors": 0}, learner={"opt": 1.0}, throttled_percent=30.0),
+        "throttled",
+        ("the CPU quota is used up in 30 %",),
+    ),
+    "quota is seldom used up": (
+        facts(0.5, setup={"quota": 6.0}, throttled_percent=20.0, machine_cpu_percent=60.0),
+        "learner-bound",
+        ("2 actors would do",),
+    ),
+    "others take the cores": (
+        facts(
+            learner_waits=0.6,
+            setup={"actors": 2, "cores": 2},
+            machine_cpu_percent=100.0,
+            cpu_percent=20.0,
+            children_cpu_percent=45.0,
+        ),
+        "contended",
+        ("the 2 cores (100 % busy)", "gets 0.7 of the 2.0 that", "fewer runs"),
+    ),
+    "others take the core of one process": (
+        facts(
+            setup={"actors": 0, "cores": 2},
+            learner={"act": 0.5, "opt": 0.5},
+            machine_cpu_percent=99.0,
+            cpu_percent=60.0,
+        ),
+        "contended",
+        ("gets 0.6 of the 1.0 that",),
+    ),
+    "others take cores that are not wanted": (
+        facts(
+            0.5,
+            setup={"actors": 1},
+            machine_cpu_percent=99.0,
+            cpu_percent=97.0,
+            children_cpu_percent=45.0,
+        ),
+        "learner-bound",
+        ("speed the learner up",),
+    ),
+    "the run itself takes the cores": (
+        facts(
+            setup={"actors": 2, "cores": 2},
+            machine_cpu_percent=99.0,
+            cpu_percent=70.0,
+            children_cpu_percent=120.0,
+        ),
+        "cores-bound",
+        ("share the 2 cores (99 % busy)",),
     ),
     "inline evaluation": (
         facts(0.5, learner={"eval": 0.5, "opt": 0.5}),
@@ -134,16 +192,6 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         ),
         "learner-bound",
         ("1 actor would leave it more than 63 % of a core, or lower",),
-    ),
-    "learner lacks a core because of others": (
-        facts(
-            0.9,
-            setup={"actors": 2, "cores": 2},
-            machine_cpu_percent=98.0,
-            cpu_percent=49.0,
-        ),
-        "learner-bound",
-        ("other programs leave it 49 % of a core; 1 actor would do, or lower",),
     ),
     "learner much too slow": (
         facts(0.99),
@@ -252,6 +300,7 @@ def test_every_kind_has_a_case() -> None:
     envs=st.none() | st.integers(1, 512),
     ratio=st.none() | st.sampled_from([0.0, 0.5, 32.0]),
     load=st.none() | st.floats(0, 100),
+    quota=st.none() | st.floats(0.01, 64),
     restarts=st.integers(0, 9),
 )
 def test_any_run_gets_one_sentence(
@@ -262,13 +311,20 @@ def test_any_run_gets_one_sentence(
     envs: int | None,
     ratio: float | None,
     load: float | None,
+    quota: float | None,
     restarts: int,
 ) -> None:
     actor, learner = shares[:4], shares[4:]
     learner_phases = ("wait", "sample", "opt", "publish", "record", "eval", "save", "other")
     verdict = judge(
         Facts(
-            setup=Setup(actors=actors, envs_per_actor=envs, samples_per_insert=ratio, cores=cores),
+            setup=Setup(
+                actors=actors,
+                envs_per_actor=envs,
+                samples_per_insert=ratio,
+                cores=cores,
+                quota=quota,
+            ),
             actor={
                 name: part / sum(actor)
                 for name, part in zip(("env", "policy", "send", "wait"), actor, strict=True)
@@ -282,6 +338,8 @@ def test_any_run_gets_one_sentence(
             restarts=restarts,
             cpu_percent=load,
             machine_cpu_percent=load,
+            children_cpu_percent=load,
+            throttled_percent=None if quota is None else load,
         )
     )
     assert verdict.kind in typing.get_args(Kind)
