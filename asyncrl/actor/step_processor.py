@@ -112,7 +112,7 @@ class OneStep:
         out = step.outcome
         flags = out.terminated.view(np.uint8) | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
-            self._stacks.follow(step)
+            self._stacks.check_step(step)
         if len(self._everyone) != len(flags):
             self._everyone = np.arange(len(flags))
         if len(self._versions) != len(flags) or self._versions[0] != step.model_version:
@@ -202,7 +202,7 @@ class _Stacks:
                 "to the number of frames, or to 1 to store observations whole"
             )
 
-    def follow(self, step: Step) -> None:
+    def check_step(self, step: Step) -> None:
         """Raise if a step's observations are not what will be built of their newest frames."""
         obs, out = step.obs, step.outcome
         begins = self._begins if self._begins is not None else np.ones(len(obs), bool)

@@ -43,8 +43,8 @@ from asyncrl.agents.parts.policy_gradient import (
     Activation,
     PolicyValueNet,
     StochasticPolicy,
-    Trajectories,
     TrajectoryAgent,
+    TrajectoryBatch,
     make_torso,
     own_columns,
     read_columns,
@@ -208,7 +208,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)
         mask = data["mask"]
         nothing = reward.new_zeros(len(reward), 0)
-        played = Trajectories(obs, mask, data.get(MEMORY, nothing))
+        played = TrajectoryBatch(obs, mask, data.get(MEMORY, nothing))
         unroll = self.net.unroll
         outputs, values = self.updater(unroll, obs, played.memory, played.begins)
         outputs = outputs[:, :-1]

@@ -51,8 +51,8 @@ from asyncrl.agents.parts.policy_gradient import (
     Minibatches,
     PolicyValueNet,
     StochasticPolicy,
-    Trajectories,
     TrajectoryAgent,
+    TrajectoryBatch,
     gae,
     make_torso,
     own_columns,
@@ -347,15 +347,15 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         """Learn from a batch of trajectories, several times."""
         obs, reward = self.updater.trajectories(data)
         nothing = torch.zeros(len(reward), 0, device=self.device)
-        played = Trajectories(obs, data["mask"], data.get("memory", nothing))
+        played = TrajectoryBatch(obs, data["mask"], data.get("memory", nothing))
         # Still in the mode in which actors act, so that both tell the same probabilities.
         columns, told = self.look_back(played, reward, data)
         with self.learning:
-            return told | self.descend(Minibatches(self.net, played, columns, self.updater))
+            return told | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
 
     @torch.no_grad()
     def look_back(
-        self, played: Trajectories, reward: Tensor, data: Mapping[str, Tensor]
+        self, played: TrajectoryBatch, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Estimate, with the network as it is now, what was good; return columns and numbers."""
         unroll = self.net.unroll
@@ -407,7 +407,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             return values
         return values / self.value_norm.scale() + self.value_norm.mean.float()
 
-    def descend(self, minibatches: Minibatches) -> dict[str, Tensor]:
+    def run_epochs(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of what they tell."""
         told: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):

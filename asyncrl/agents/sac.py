@@ -103,7 +103,7 @@ class Temperature:
             return
         # The slope of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
         self._log_alpha.grad = entropy - self._target_entropy
-        self._adam.descend()
+        self._adam.step()
 
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0

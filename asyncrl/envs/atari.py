@@ -133,7 +133,7 @@ class AtariBatch:
         self._env.close()
 
     def _mended(self, out: EnvStep, ended: BoolArray) -> Array:
-        self._stacks.follow(out.final_obs)
+        self._stacks.step(out.final_obs)
         if not ended.any():
             return out.final_obs
         # Where no game has ended, both are one array: a life lost needs a second one.

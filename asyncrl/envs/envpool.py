@@ -70,7 +70,7 @@ class EnvPoolBatch:
         out = self._env.step(action)
         if self._stacks is not None:
             begun = None if out.stepped is None else ~out.stepped
-            self._stacks.follow(out.obs, begun)
+            self._stacks.step(out.obs, begun)
         told = self._pool.infos
         if "lives" not in told:
             return out

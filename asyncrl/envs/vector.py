@@ -182,7 +182,7 @@ class FrameStacks:
         self._age[... if begun is None else begun] = 0
         self._mend(obs)
 
-    def follow(self, obs: Array, begun: BoolArray | None = None) -> None:
+    def step(self, obs: Array, begun: BoolArray | None = None) -> None:
         """Take the stacks of one step later, of which some may have begun an episode."""
         self._age += 1
         if begun is not None:

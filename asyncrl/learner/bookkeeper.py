@@ -53,7 +53,7 @@ _POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluateConfig:
+class EvaluationTimingConfig:
     """When a run evaluates."""
 
     interval_opt_steps: Annotated[CountOrOff, COMMON] = 500
@@ -112,7 +112,7 @@ class SaveConfig:
 class BookkeepingConfig:
     """When to evaluate, record and save. An interval of 0 is off."""
 
-    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    evaluate: EvaluationTimingConfig = field(default_factory=EvaluationTimingConfig)
     """When the agent is scored."""
 
     record: RecordConfig = field(default_factory=RecordConfig)

@@ -9,14 +9,14 @@ from typing import Annotated, Literal, TypeVar
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.core.errors import ConfigError
-from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluationTimingConfig, RecordConfig
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 """Records that do not depend on the clock, so that two runs record the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig(EvaluateConfig):
+class EvaluationConfig(EvaluationTimingConfig):
     """When, where and how the agent is scored."""
 
     where: Literal["background", "inline", "off"] = "background"

@@ -17,7 +17,7 @@ from torch import nn
 
 from asyncrl.actor import trajectory_processor
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
-from asyncrl.agents.parts.policy_gradient import Minibatches, Trajectories
+from asyncrl.agents.parts.policy_gradient import Minibatches, TrajectoryBatch
 from asyncrl.agents.parts.schedules import Schedule
 from asyncrl.agents.parts.updater import InParts
 from asyncrl.agents.ppo import (
@@ -226,7 +226,7 @@ def test_minibatches_hold_each_transition_once(memory: dict[str, Any], parts: in
     mask = torch.from_numpy(batch["mask"])
     number = torch.arange(mask.numel()).reshape(mask.shape)
     start = torch.zeros(len(mask), agent.net.memory_size)
-    whole = Trajectories(torch.from_numpy(batch["obs"]), mask, start)
+    whole = TrajectoryBatch(torch.from_numpy(batch["obs"]), mask, start)
     minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(1))
     order = torch.Generator().manual_seed(0)
     epochs = []
@@ -248,7 +248,7 @@ def test_minibatches_are_answered_as_whole_trajectories_are(
     agent = agent_for(**memory)
     batch = {name: torch.from_numpy(column) for name, column in batch_for(agent, n=5).items()}
     start = batch.get("memory", torch.zeros(5, 0))
-    whole = Trajectories(batch["obs"], batch["mask"], start)
+    whole = TrajectoryBatch(batch["obs"], batch["mask"], start)
     outputs, values = agent.net.unroll(whole.obs, whole.memory, whole.begins)
     number = torch.arange(batch["mask"].numel()).reshape(batch["mask"].shape)
     minibatches = Minibatches(agent.net, whole, {"number": number}, InParts(in_parts))

@@ -26,7 +26,7 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig, CollectThenTrain
-from asyncrl.learner.bookkeeper import EvaluateConfig, RecordConfig, SaveConfig
+from asyncrl.learner.bookkeeper import EvaluationTimingConfig, RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
@@ -48,7 +48,7 @@ _GROUPS: dict[Any, str] = {  # what a sentence puts before the name of a setting
     Exploration: "agent.exploration",
     RecordConfig: "record",
     SaveConfig: "save",
-    EvaluateConfig: "evaluate",
+    EvaluationTimingConfig: "evaluate",
     EpisodeEvaluatorConfig: "evaluate.play",
     RateLimiterConfig: "limiter",
     RestartPolicyConfig: "supervision.restart",

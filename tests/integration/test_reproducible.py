@@ -15,7 +15,7 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.segment import make_schema
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig
+from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluationTimingConfig, RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -35,7 +35,7 @@ def run(agent_config: AgentConfig, env_id: str, seed: int) -> tuple[Params, list
     schema = make_schema(processor.columns(env.spec, ()), length=1, lookahead=replay.lookahead)
     recorder = MemoryRecorder()
     books = BookkeepingConfig(
-        evaluate=EvaluateConfig(interval_opt_steps=150),
+        evaluate=EvaluationTimingConfig(interval_opt_steps=150),
         record=RecordConfig(interval_s=0, interval_opt_steps=100),
     )
     Trainer(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluateConfig, RecordConfig, SaveConfig
+from asyncrl.learner.bookkeeper import (
+    BookkeepingConfig,
+    EvaluationTimingConfig,
+    RecordConfig,
+    SaveConfig,
+)
 
 
 def bookkeeping(**settings: Any) -> BookkeepingConfig:
@@ -14,7 +19,7 @@ def bookkeeping(**settings: Any) -> BookkeepingConfig:
         section, _, setting = name.partition("_")
         sections[section][setting] = value
     return BookkeepingConfig(
-        evaluate=EvaluateConfig(**sections["evaluate"]),
+        evaluate=EvaluationTimingConfig(**sections["evaluate"]),
         record=RecordConfig(**sections["record"]),
         save=SaveConfig(**sections["save"]),
     )

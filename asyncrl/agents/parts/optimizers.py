@@ -20,7 +20,7 @@ from asyncrl.agents.parts.schedules import Schedule, value_at
 class LeanOptimizer(ABC):
     """Steps parameters down along their gradients. Results are those of torch's, bit by bit.
 
-    A learning rate that is a schedule changes where `follow` is called, before an update.
+    A learning rate that is a schedule changes where `set_rate_at` is called, before an update.
     """
 
     slots: ClassVar[tuple[str, ...]]
@@ -49,7 +49,7 @@ class LeanOptimizer(ABC):
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
 
-    def follow(self, env_steps: int) -> float:
+    def set_rate_at(self, env_steps: int) -> float:
         """Take the learning rate that the schedule, if there is one, has by now; return it."""
         if self._schedule:
             self.learning_rate = self._schedule.at(env_steps)
@@ -75,7 +75,7 @@ class LeanOptimizer(ABC):
         return [param.grad for param in self.params if param.grad is not None]
 
     @torch.no_grad()
-    def descend(self) -> None:
+    def step(self) -> None:
         """Take one step with the parameters that have a gradient."""
         params, gradients, places = self.params, self.gradients(), self._all
         if len(gradients) != len(params):

@@ -248,7 +248,7 @@ class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectories:
+class TrajectoryBatch:
     """What a network is to look at: observations (B, T + 1, ...), and where from."""
 
     obs: NetworkInput
@@ -270,7 +270,7 @@ class Minibatches:
     def __init__(
         self,
         net: PolicyValueNet,
-        played: Trajectories,
+        played: TrajectoryBatch,
         columns: Mapping[str, Tensor],
         ask: Callable[..., tuple[Tensor, Tensor]],
     ) -> None:

@@ -329,7 +329,7 @@ class Descent:
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
         norms = self._limit()
-        optimizer.descend()
+        optimizer.step()
         return norms
 
     def _limit(self) -> dict[str, Tensor]:
@@ -430,7 +430,7 @@ class Updater:
         run can still save a checkpoint.
         """
         for descent in self._descents.values():
-            descent.optimizer.follow(env_steps)
+            descent.optimizer.set_rate_at(env_steps)
         self._check(batch)
         if self._random is not None:
             torch.manual_seed(int(self._random.integers(2**63)))

@@ -69,7 +69,7 @@ class Both:
         """Take a step in which some parameters have no gradient."""
         for tensors, step in (
             (self.expected, self.reference.step),
-            (self.params, self.optimizer.descend),
+            (self.params, self.optimizer.step),
         ):
             give_gradients(tensors, seed)
             for place in absent:
@@ -116,7 +116,7 @@ def test_it_goes_on_from_a_state_of_torchs(pair: Pair) -> None:
         give_gradients(both.expected, seed)
         both.reference.step()
         give_gradients(both.params, 100 + seed)
-        optimizer.descend()
+        optimizer.step()
     for mine, theirs in zip(both.params, both.expected, strict=True):
         mine.data.copy_(theirs)
     state = both.reference.state_dict()["state"]
@@ -131,11 +131,11 @@ def test_a_state_that_was_loaded_is_a_copy(pair: Pair) -> None:
     params, others = parameters(), parameters()
     optimizer, other = pair.make(params), pair.make(others)
     give_gradients(params, 0)
-    optimizer.descend()
+    optimizer.step()
     before = copy.deepcopy(optimizer.state)
     other.load(optimizer.state)
     give_gradients(others, 1)
-    other.descend()
+    other.step()
     for place, slots in before.items():
         assert all(torch.equal(value, optimizer.state[place][n]) for n, value in slots.items())
 
@@ -146,7 +146,7 @@ def test_gradients_are_forgotten(pair: Pair) -> None:
     optimizer = pair.make(params)
     give_gradients(params, 0)
     optimizer.clear()
-    optimizer.descend()
+    optimizer.step()
     assert not optimizer.state
     assert all(torch.equal(*pair) for pair in zip(params, parameters(), strict=True))
 
@@ -160,10 +160,10 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
     for seed, env_steps in enumerate((0, 5, 10, 13, 20, 30)):
         for tensors in (expected, params):
             give_gradients(tensors, seed)
-        assert adam.follow(env_steps) == schedule.at(env_steps)
+        assert adam.set_rate_at(env_steps) == schedule.at(env_steps)
         assert float(adam.tell("rate")["rate"]) == pytest.approx(schedule.at(env_steps))
         reference.param_groups[0]["lr"] = schedule.at(env_steps)
-        adam.descend()
+        adam.step()
         reference.step()
         if seed == 2:
             adam.load(copy.deepcopy(adam.state))
@@ -173,7 +173,7 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
 
 def test_a_number_follows_nothing() -> None:
     adam = FusedAdam(parameters(), 0.1)
-    assert adam.follow(1000) == 0.1
+    assert adam.set_rate_at(1000) == 0.1
     assert adam.learning_rate == 0.1
     assert adam.tell("rate") == {}
 
@@ -185,8 +185,8 @@ def test_rmsprop_follows_a_schedule() -> None:
     for env_steps in (0, 5, 10):
         for tensors in (expected, params):
             give_gradients(tensors, env_steps)
-        reference.param_groups[0]["lr"] = ours.follow(env_steps)
-        ours.descend()
+        reference.param_groups[0]["lr"] = ours.set_rate_at(env_steps)
+        ours.step()
         reference.step()
     assert reference.param_groups[0]["lr"] == 0.0
     assert all(torch.equal(*pair) for pair in zip(params, expected, strict=True))
@@ -198,17 +198,17 @@ def test_a_recorded_step_reads_the_learning_rate_anew() -> None:
     params = parameters("cuda")
     adam = FusedAdam(params, Schedule(points=((0, 0.1), (10, 0.0)), interpolate=False))
     give_gradients(params, 0)
-    adam.follow(0)
+    adam.set_rate_at(0)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        adam.descend()
-        adam.descend()
+        adam.step()
+        adam.step()
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        adam.descend()
+        adam.step()
     for env_steps in (0, 10):
-        adam.follow(env_steps)
+        adam.set_rate_at(env_steps)
         before = params[0].detach().clone()
         graph.replay()
         assert torch.equal(params[0], before) == (env_steps == 10)

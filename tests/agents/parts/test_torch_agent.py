@@ -320,7 +320,7 @@ def test_a_schedule_counts_before_a_rate_that_was_set() -> None:
     for agent, adam in zip(agents, (made, scheduled), strict=True):
         agent.parts["adam"] = adam
     agents[1].load_state(agents[0].state())
-    assert scheduled.follow(50) == pytest.approx(0.05)
+    assert scheduled.set_rate_at(50) == pytest.approx(0.05)
 
 
 def test_part_that_cannot_be_saved_is_named() -> None:
@@ -398,7 +398,7 @@ def test_state_that_does_not_fit_a_lean_optimizer_is_refused_in_words(
     agent = agent_with(1.0)
     agent.parts["adam"] = adam = FusedAdam(agent.model.parameters(), 0.1)
     agent.model(torch.ones(1, 2)).sum().backward()
-    adam.descend()
+    adam.step()
     before = flat(agent.state())
     with pytest.raises(CheckpointError, match=words):
         agent.load_state(changed(agent.state(), **changes))
