@@ -13,7 +13,7 @@ from asyncrl.bench.stage_learner import learner_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.errors import AsyncRLError
-from asyncrl.core.interrupter import CrashForwardingThread
+from asyncrl.core.interrupter import CrashForwardingThread, start_thread
 from asyncrl.core.launcher import Launcher, Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
@@ -174,7 +174,7 @@ class _Loop:
         counter = CrashForwardingThread(
             trainer.interrupter, partial(self._count, trainer), "asyncrl-bench"
         )
-        counter.start()
+        start_thread(counter)
         while not trainer.should_stop:
             trainer.run_step()
         counter.join()

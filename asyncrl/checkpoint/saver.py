@@ -1,5 +1,7 @@
 """Writes checkpoints in a thread of its own, so that learning does not wait for the disk.
 
+Where the system refuses a thread, whoever saves writes the checkpoint, and waits for the disk.
+
 What is to be saved must be a copy, or a stream of what was there. Of two checkpoints of the same
 kind, numbered or of one word, that wait to be written, the newer one is enough. A disk that is full
 ends no run: what was saved before is whole, the failure is told and counted, and the next
@@ -73,7 +75,7 @@ class Saver:
         self._failed: dict[str, _Job] = {}
         self._running = False
         self._closing = False
-        self._thread: CrashForwardingThread | None = None
+        self._has_begun = False
         self._failures = 0
         self._errors: dict[str, CheckpointError] = {}
         self._write_s = 0.0
@@ -92,13 +94,14 @@ class Saver:
         with self._changed:
             overtaken = [self._waiting.get(job.kind), self._failed.pop(job.kind, None)]
             self._waiting[job.kind] = job
-            was_running, self._running = self._running, True
+            # A new thread waits for the lock, so it cannot end before it counts as running.
+            in_thread = self._running = self._running or self._started()
+            self._has_begun = True
             self._changed.notify_all()
         for older in filter(None, overtaken):
             self._end(older)
-        if not was_running:
-            self._thread = CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver")
-            self._thread.start()
+        while not in_thread and self._waiting:
+            self._write_next()
 
     def best(self) -> Checkpoint | None:
         """Return the best model that is on disk; None if there is none, or it is not whole."""
@@ -136,9 +139,23 @@ class Saver:
 
     def record(self) -> Record:
         """Return how often saving failed, and how long the newest checkpoint took to write."""
-        if self._thread is None:
+        if not self._has_begun:
             return {}
         return {"checkpoint/failures": float(self._failures), "checkpoint/write_s": self._write_s}
+
+    def _started(self) -> bool:
+        """Start the thread; tell whether the system allows one."""
+        try:
+            CrashForwardingThread(self._interrupter, self._run, "asyncrl-saver").start()
+        except RuntimeError as error:
+            if not self._has_begun:
+                logger.warning(
+                    "no thread for writing checkpoints (%s); training waits for each of them. "
+                    "Raise the limit on processes and threads, see ulimit -u",
+                    error,
+                )
+            return False
+        return True
 
     def _run(self) -> None:
         try:

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.interrupter import Interrupter, start_thread
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -131,8 +131,9 @@ def _flush_unless_that_takes_time() -> None:
             sys.stdout.flush()
 
     thread = threading.Thread(target=flush, daemon=True)
-    thread.start()
-    thread.join(_FLUSH_S)
+    with suppress(RuntimeError):  # the system gives no thread, and the end must not wait
+        thread.start()
+        thread.join(_FLUSH_S)
 
 
 def _say_unless_that_takes_time(sentence: str) -> None:
@@ -205,7 +206,7 @@ def _listen(seen: Interrupted) -> tuple[int, int, int, threading.Thread]:
     thread = threading.Thread(
         target=seen.listen, args=(heard,), name="asyncrl-signals", daemon=True
     )
-    thread.start()
+    start_thread(thread)
     before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     _told.add(told)
     return heard, told, before, thread

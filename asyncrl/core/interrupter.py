@@ -117,6 +117,18 @@ class Interrupter:
         self._token.put(None)
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; the `RuntimeError` where the system refuses one says what to do."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        error.add_note(
+            f"asyncrl: for thread {thread.name}; raise the limit on processes and threads, "
+            "ulimit -u or the container's pids limit, or run fewer actors"
+        )
+        raise
+
+
 class CrashForwardingThread(threading.Thread):
     """A thread whose failure ends the run.
 

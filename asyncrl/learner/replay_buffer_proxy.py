@@ -18,7 +18,7 @@ from typing import Any, Literal
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import CheckpointError, TransportError
-from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
@@ -98,7 +98,7 @@ class ReplayBufferProxy:
 
     def start(self) -> None:
         """Start receiving."""
-        self._thread.start()
+        start_thread(self._thread)
 
     def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
         """Wait until the limiter allows a batch; False if it did not in time."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.interrupter import start_thread
 from asyncrl.core.recorder import GoesOn, Record, Recorder
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class BackgroundRecorder:
     def start(self, config: Mapping[str, object]) -> None:
         """Start the thread, which starts the recorders."""
         self._config = dict(config)
-        self._thread.start()
+        start_thread(self._thread)
 
     def write(self, record: Record) -> None:
         """Take a copy of the record; it is written later."""
@@ -169,8 +170,12 @@ class BackgroundRecorder:
                 closing = threading.Thread(
                     target=self._attempt, args=(recorder, _closing(self._failed)), daemon=True
                 )
-                closing.start()
-                closing.join(_LAST_CLOSE_S)
+                try:
+                    start_thread(closing)
+                except RuntimeError as error:
+                    logger.warning("%s was not closed: %s", type(recorder).__name__, error)
+                else:
+                    closing.join(_LAST_CLOSE_S)
 
 
 def _writing(record: Record) -> Callable[[Recorder], None]:

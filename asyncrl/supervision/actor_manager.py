@@ -15,7 +15,7 @@ from typing import Annotated
 
 from asyncrl.core.declared import CountOrOff, Positive, PositiveOrOff, Within, check_declared
 from asyncrl.core.errors import ActorFailed
-from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
 from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
@@ -132,7 +132,7 @@ class ActorManager:
 
     def start(self) -> None:
         """Start every actor, and watch them."""
-        self._thread.start()
+        start_thread(self._thread)
 
     @property
     def next_incarnation(self) -> int:

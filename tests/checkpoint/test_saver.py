@@ -20,7 +20,7 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.types import Params
 from asyncrl.metrics.metrics import describe
 from tests.support.fakes import ConstantAgent, ThriftyAgent
-from tests.support.helpers import wait_until
+from tests.support.helpers import no_thread, wait_until
 
 GROUPS = {"model": {"weight": np.ones(3)}}
 
@@ -290,6 +290,26 @@ def test_disk_that_never_answers_does_not_hold_the_end_up(stage: Stage) -> None:
     stage.save("1")
     with pytest.raises(CheckpointError, match=r"not on disk after 0\.05 s"):
         stage.saver.close(0.05)
+
+
+def test_without_a_thread_whoever_saves_writes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    stage.checkpointer.may_write.set()
+    stage.checkpointer.fail = full_disk
+    stage.save("best")
+    stage.checkpointer.fail = lambda: None
+    stage.save("1", "2")
+    assert stage.checkpointer.written == ["1", "best", "2"]
+    assert caplog.text.count("no thread for writing checkpoints (can't start new thread)") == 1
+    assert stage.saver.record()["checkpoint/failures"] == 1
+    stage.saver.close(0.0)  # nothing is waited for
+    stage.checkpointer.fail = full_disk
+    stage.save("3")
+    with pytest.raises(CheckpointError, match="no space left"):
+        stage.saver.close(0.0)
+    stage.saver._errors.clear()
 
 
 def mistake() -> None:

@@ -22,7 +22,7 @@ from asyncrl.core.interrupter import Interrupter
 from tests.cli.conftest import Trained
 from tests.cli.console import COMMAND, TINY, hears, started
 from tests.support import warm
-from tests.support.helpers import wait_until
+from tests.support.helpers import no_thread, wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -68,6 +68,20 @@ def test_second_signal_ends_the_process(
         wait_until(lambda: ends, 20, "the end")
     assert ends == [128 + number]
     assert capfd.readouterr().err == "asyncrl: interrupted twice; ended without a summary\n"
+
+
+@pytest.mark.fault("F13")
+def test_process_ends_also_where_the_system_allows_no_more_threads(
+    ends: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupter = Interrupter()
+    with interrupting(interrupter):
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
+        send_to_oneself(signal.SIGINT)
+        assert interrupter.wait(20)
+        send_to_oneself(signal.SIGINT)
+        wait_until(lambda: ends, 20, "the end")
+    assert ends == [130]
 
 
 @pytest.mark.fault("F14")

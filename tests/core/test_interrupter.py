@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.core.interrupter import CrashForwardingThread, Interrupter
+from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
+from tests.support.helpers import no_thread
 
 _SOON_S = 10.0
 
@@ -225,3 +226,12 @@ def test_a_thread_that_ends_well_ends_nothing() -> None:
     thread.join(_SOON_S)
     assert done == [1]
     assert not interrupter.is_set
+
+
+def test_a_thread_that_the_system_refuses_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    thread = CrashForwardingThread(Interrupter(), lambda: None, "asyncrl-test")
+    with pytest.raises(RuntimeError, match="can't start new thread") as refused:
+        start_thread(thread)
+    (note,) = refused.value.__notes__
+    assert note.startswith("asyncrl: for thread asyncrl-test; raise the limit on processes")

@@ -14,6 +14,7 @@ from asyncrl.core.recorder import Record
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.memory import MemoryRecorder
+from tests.support.helpers import no_thread
 
 DEADLINE_S = 10.0
 
@@ -165,16 +166,25 @@ def test_first_failure_is_the_one_remembered() -> None:
     assert str(background.failure) == "start on a full disk"
 
 
+@pytest.mark.parametrize("allows_threads", [True, False])
 def test_hanging_recorder_is_left_behind_and_the_others_are_closed(
-    gated: GatedRecorder, caplog: pytest.LogCaptureFixture
+    allows_threads: bool,
+    gated: GatedRecorder,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good = MemoryRecorder()
     background = BackgroundRecorder([gated, good], close_timeout_s=0.05)
     background.start({})
     background.write(record(0))
     assert gated.entered.wait(DEADLINE_S)
+    if not allows_threads:
+        monkeypatch.setattr(threading.Thread, "start", no_thread)
     background.close(failed=False)
-    assert good.failed is False
+    assert good.failed is (False if allows_threads else None)
+    assert (
+        "MemoryRecorder was not closed: can't start new thread" in caplog.text
+    ) != allows_threads
     assert gated.failed is None
     assert isinstance(background.failure, TimeoutError)
     assert "GatedRecorder hangs; left behind after 0.05 s, with 0 records not" in caplog.text

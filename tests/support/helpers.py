@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ def wait_until(condition: Callable[[], object], timeout_s: float, what: str) -> 
         if time.monotonic() >= deadline:
             raise TimeoutError(f"waited {timeout_s:g} s for: {what}")
         time.sleep(0.01)
+
+
+def no_thread(_: threading.Thread) -> None:
+    """Stand in for `threading.Thread.start` where the system allows no more threads."""
+    raise RuntimeError("can't start new thread")
 
 
 @contextmanager
