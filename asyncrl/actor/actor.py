@@ -106,7 +106,7 @@ class Actor:
         """Live a whole life: first model, steps until asked to finish, and the last words."""
         self._arrive(hello)
         self.start(seed)
-        while not self._link.stopping():
+        while not self._is_to_finish():
             self.run_step()
             self._progress.turn(self._outbox.produced)
             if self._clock() - self._reported_at >= _REPORT_INTERVAL_S:
@@ -127,7 +127,7 @@ class Actor:
         """Wait for a first real model, then reset the environments: nothing acts before it."""
         self._watch.start()
         self._policy.train()
-        while self._version < 0 and not self._link.stopping():
+        while self._version < 0 and not self._is_to_finish():
             self._progress.waiting(True)
             self._sync_model(timeout_s=_WAIT_S)
         self._progress.waiting(False)
@@ -167,10 +167,20 @@ class Actor:
         self._send_ready()
 
     def finish(self) -> None:
-        """Send the tail, give the last report, and wait until all of it is stored."""
+        """Send the tail, give the last report, and wait until all of it is stored.
+
+        At the end of the run the wait has a deadline. An actor that is replaced while the run goes
+        on waits for as long as the learner needs, as for credit.
+        """
         if self._meter.env_steps:
             self.finish_streams()
-        self._link.send(self.report(final=True), timeout_s=_WAIT_S)
+        report = self.report(final=True)
+        while not self._link.send(report, timeout_s=_WAIT_S) and not self._link.stopping():
+            self._progress.waiting(True)
+        while not self._link.stopping():
+            self._progress.waiting(True)
+            if self._link.drain(_WAIT_S):
+                return
         self._link.drain(self._time_left_s())
 
     def report(self, *, final: bool = False) -> ActorReport:
@@ -191,6 +201,10 @@ class Actor:
             final=final,
         )
 
+    def _is_to_finish(self) -> bool:
+        """Whether the run ends, or this actor is to be replaced."""
+        return self._link.stopping() or self._progress.finishing()
+
     def _sync_model(self, timeout_s: float = 0.0) -> None:
         info = self._link.latest_model("act", self._version, timeout_s)
         if info is not None:
@@ -204,7 +218,7 @@ class Actor:
         self.finish_streams()
         while True:
             self._pause(wait_s)
-            if self._link.stopping():
+            if self._is_to_finish():
                 return
             self._progress.waiting(True)  # making them is no slow step either
             try:
@@ -223,7 +237,7 @@ class Actor:
         """Wait, as one waits for a model; whatever else comes meanwhile is seen to."""
         self._watch.lap("env")
         until = self._clock() + seconds
-        while (left_s := until - self._clock()) > 0 and not self._link.stopping():
+        while (left_s := until - self._clock()) > 0 and not self._is_to_finish():
             self._progress.waiting(True)
             self._sync_model(timeout_s=min(_WAIT_S, left_s))
         self._progress.waiting(False)

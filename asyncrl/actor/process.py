@@ -186,7 +186,7 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
         while not link.hello(hello, _WAIT_S):  # without a sign of life, as in an actor's start
             pass
         version = ModelVersion(-1)
-        while not link.stopping():
+        while not (link.stopping() or progress.finishing()):
             progress.waiting(True)
             info = link.latest_model("evaluate", version, _WAIT_S)
             if info is None:
@@ -202,6 +202,8 @@ def run_evaluator(spec: EvaluatorSpec, peer: Peer, progress: Progress) -> None:
             )
             while not link.send(report, _SEND_S) and not link.stopping():
                 progress.waiting(True)
+        while not (link.stopping() or link.drain(_WAIT_S)):
+            progress.waiting(True)
     finally:
         link.close()
         evaluator.close()

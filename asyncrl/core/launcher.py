@@ -25,6 +25,10 @@ class Progress(Protocol):
         """
         ...
 
+    def finishing(self) -> bool:
+        """Whether the launcher asks this actor to finish while the run goes on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
@@ -87,6 +91,10 @@ class Launcher(Protocol):
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return the memory that a living actor holds now; 0 where the system does not tell."""
+        ...
+
+    def finish(self, peer: Peer) -> None:
+        """Ask a living actor to send what it has and end with code 0; do not wait for it."""
         ...
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:

@@ -24,6 +24,7 @@ class ActorRow:
     env_steps: int = 0
     episodes: int = 0
     restarts: int = 0
+    memory_restarts: int = 0
     dropped: bool = False
     steps_per_s: float = 0.0
     model_version: ModelVersion | None = None
@@ -37,6 +38,7 @@ class ActorRow:
             "env_steps": self.env_steps,
             "episodes": self.episodes,
             "restarts": self.restarts,
+            "memory_restarts": self.memory_restarts,
             "env_restarts": self.policy.get("env_restarts", 0.0),
             "dropped": int(self.dropped),
         }
@@ -101,10 +103,12 @@ class ActorTable:
             self._env_steps[peer] = env_steps
             self._rows.setdefault(peer.actor_id, ActorRow()).env_steps += new
 
-    def on_restart(self, actor_id: ActorId) -> None:
-        """Note that a slot was refilled."""
+    def on_restart(self, actor_id: ActorId, *, at_memory_limit: bool = False) -> None:
+        """Note that a slot was refilled: after a death, or after an end at the memory limit."""
         with self._lock:
-            self._rows.setdefault(actor_id, ActorRow()).restarts += 1
+            row = self._rows.setdefault(actor_id, ActorRow())
+            row.restarts += not at_memory_limit
+            row.memory_restarts += at_memory_limit
 
     def on_drop(self, actor_id: ActorId) -> None:
         """Note that the run goes on without a slot."""
@@ -155,6 +159,7 @@ def _row_record(prefix: str, row: ActorRow) -> Record:
         f"{prefix}/env_steps_per_s": row.steps_per_s,
         f"{prefix}/episodes": float(row.episodes),
         f"{prefix}/restarts": float(row.restarts),
+        **({f"{prefix}/memory_restarts": float(n)} if (n := row.memory_restarts) else {}),
         **(
             {}
             if row.model_version is None

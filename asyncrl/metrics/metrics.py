@@ -113,7 +113,12 @@ METRICS: dict[str, Metric] = {
         "episodes", "ended in this slot, since the run was begun or resumed"
     ),
     "actor/<id>/restarts": Metric(
-        "1", "times the slot was refilled, since the run was begun or resumed"
+        "1", "times the slot was refilled after a death, since the run was begun or resumed"
+    ),
+    "actor/<id>/memory_restarts": Metric(
+        "1",
+        "times its process was replaced at `supervision.memory_limit_bytes`, without loss, since "
+        "the run was begun or resumed; absent until it was",
     ),
     "actor/<id>/model_version": Metric(
         "opt steps",

@@ -137,7 +137,8 @@ class SystemMeter:
 
         Where other metrics `among` it tell of actors that are new, children are searched at once.
         """
-        lives = {name: n for name, n in (among or {}).items() if name.endswith("/restarts")}
+        ends = ("/restarts", "/memory_restarts")
+        lives = {name: n for name, n in (among or {}).items() if name.endswith(ends)}
         if lives != self._lives:
             self._lives, self._listed_at = lives, -math.inf
         before, self._last = self._last, self._read()

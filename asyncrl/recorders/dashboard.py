@@ -51,7 +51,7 @@ _LOADS = (
     ("gpu", "system/gpu_percent", "system/gpu_memory_bytes"),
 )
 _ACTOR_COLUMNS = ("env_steps", "env_steps_per_s", "episodes", "restarts", "model_version")
-_STATES = ("dropped", "env_restarts")
+_STATES = ("dropped", "env_restarts", "memory_restarts")
 """Told in other columns."""
 
 _MOST_POLICY_COLUMNS = 2
@@ -302,8 +302,9 @@ def _actor_cells(state: RunState, slot: str, row: Mapping[str, float]) -> list[R
     elif (idle_s := state.idle_s(slot)) >= _IDLE_S and not state.ended:
         pace = Text(f"idle {duration(idle_s)}", style="bold red")
     restarts = cell("restarts", "bold yellow" if row.get("restarts") else "")
-    if row.get("env_restarts"):
-        restarts = Text(f"{restarts.plain}+{count(row['env_restarts'])} env", style="bold yellow")
+    for name, kind in (("memory_restarts", "memory"), ("env_restarts", "env")):
+        if row.get(name):
+            restarts = Text(f"{restarts.plain}+{count(row[name])} {kind}", style="bold yellow")
     return [
         Text(slot),
         cell("env_steps"),

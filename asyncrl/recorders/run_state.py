@@ -239,6 +239,7 @@ def _of_actors(actors: _Rows) -> Iterator[str]:
     for metric, thing, words in (
         ("dropped", "actor", "dropped"),
         ("restarts", "restart", ""),
+        ("memory_restarts", "restart", "at the memory limit"),
         ("env_restarts", "renewal", "of environments"),
     ):
         found = {slot: row[metric] for slot, row in actors.items() if row.get(metric)}

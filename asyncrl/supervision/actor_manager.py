@@ -20,16 +20,20 @@ from asyncrl.core.launcher import ActorBody, ActorExit, Launcher
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.restart_policy import (
+    RAISE_LIMIT,
     Cause,
     Drop,
     GiveUp,
+    MemoryWatch,
     RestartPolicy,
     RestartPolicyConfig,
     Stragglers,
+    at_limit,
     cause_of,
     hung,
     lagged,
-    overgrown,
+    overstayed,
+    too_large_to_start,
 )
 
 logger = logging.getLogger(__name__)
@@ -60,8 +64,10 @@ class ActorManagerConfig:
     """The same for its start: modules are loaded then, and environments built."""
 
     memory_limit_bytes: CountOrOff = 0
-    """An actor whose process holds more memory is replaced, before the system kills whom it will;
-    0 sets no limit. What it shares with the others, such as loaded modules, counts."""
+    """An actor whose process holds more memory sends what it has, ends and is replaced, before the
+    system kills a process of its choice; 0 sets no limit. Nothing is lost, and it counts as no
+    death. If starting takes most of an actor's time, the run ends. Memory that actors share, such
+    as loaded modules, counts."""
 
     min_pace: Annotated[float, Within("[0, 1)", zero="never")] = 0.0
     """An actor that makes less than this share of the median actor's steps is replaced, where there
@@ -71,7 +77,8 @@ class ActorManagerConfig:
     """Over so long their steps are compared."""
 
     stop_timeout_s: Positive = 15.0
-    """Time for actors to send their tails and end, before they are killed."""
+    """Time for actors to send their tails and end, before they are killed. At the memory limit,
+    time without a sign of life."""
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
     """When an actor that died is started again."""
@@ -89,6 +96,13 @@ class _Slot:
     signs: tuple[int, int] = (0, 0)
     silent_s: float = 0.0
     killed_because: Cause | None = None
+    held_bytes: int = 0
+    """What it held when it was asked to finish; 0 before."""
+
+    replaces: bool = False
+    """Whether the life before ended at the memory limit, as it was asked to."""
+
+    memory: MemoryWatch = field(default_factory=MemoryWatch)
 
 
 class ActorManager:
@@ -107,7 +121,7 @@ class ActorManager:
         names: Mapping[ActorId, str] | None = None,
         first_incarnation: int = 0,
         on_exit: Callable[[ActorExit], None] = lambda _: None,
-        on_restart: Callable[[ActorId], None] = lambda _: None,
+        on_restart: Callable[[ActorId, bool], None] = lambda _, __: None,
         on_drop: Callable[[ActorId], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -128,6 +142,7 @@ class ActorManager:
         self._stop_now = threading.Event()
         self._blames = True
         self._looked_at = clock()
+        self._memory_told = False
         self._thread = CrashForwardingThread(interrupter, self._run, name="asyncrl-manager")
 
     def start(self) -> None:
@@ -183,8 +198,9 @@ class ActorManager:
                     return
                 self._fill_slots()
                 self._take_exits(self._launcher.exits(_WATCH_S))
-                self._end_hanging()
-                self._end_large()
+                passed_s = self._time_passed_s()
+                self._end_hanging(passed_s)
+                self._replace_large(passed_s)
                 self._end_slow()
             self._kill_remaining()
         finally:
@@ -200,8 +216,10 @@ class ActorManager:
                 self._launcher.launch(peer, self._bodies[actor_id](peer))
                 slot.alive, slot.restart_at = True, None
                 slot.signs, slot.silent_s, slot.killed_because = (0, 0), 0.0, None
+                slot.memory.begin(replaces=slot.replaces)
                 if slot.incarnation > self._first_incarnation:
-                    self._on_restart(actor_id)
+                    self._on_restart(actor_id, slot.replaces)
+                slot.held_bytes, slot.replaces = 0, False
 
     def _take_exits(self, exits: Sequence[ActorExit]) -> None:
         for ended in exits:  # all of them first: who is alive matters below
@@ -224,6 +242,10 @@ class ActorManager:
                 logger.warning("%s %s, %s. %s%s", who, cause.how, lost, cause.advice, text)
             return
         now = self._clock()
+        if slot.held_bytes and not ended.code:
+            slot.replaces, slot.restart_at = True, now
+            self._policy.on_replacement()
+            return
         left = self._others_left(ended.peer.actor_id)
         decision = self._policy.on_exit(
             ended, now=now, others_work=self._anyone_works(), others_left=left, cause=cause
@@ -265,34 +287,79 @@ class ActorManager:
             if slot.alive:
                 yield Peer(actor_id=actor_id, incarnation=slot.incarnation), slot
 
-    def _end_hanging(self) -> None:
-        """Kill actors that have given no sign of life, neither a step nor a wait, for too long."""
+    def _time_passed_s(self) -> float:
+        """Return how much of the time since the last call counts as the actors'."""
         now = self._clock()
         passed_s, self._looked_at = min(now - self._looked_at, _LONGEST_LOOK_S), now
-        if not self._config.step_timeout_s or self._finishing.is_set():
+        return passed_s
+
+    def _end_hanging(self, passed_s: float) -> None:
+        """Kill actors that have given no sign of life, neither a step nor a wait, for too long."""
+        if self._finishing.is_set():
             return
         for peer, slot in self._living():
             progress = self._launcher.progress(peer)
             signs = (progress.turns, progress.waits)
             slot.silent_s = slot.silent_s + passed_s if signs == slot.signs else 0.0
             slot.signs = signs
-            starts = signs == (0, 0)
-            limit_s = self._config.start_timeout_s if starts else self._config.step_timeout_s
-            if slot.silent_s > limit_s:
-                slot.killed_because = hung(slot.silent_s, limit_s, starts=starts)
-                slot.silent_s = 0.0
+            if cause := self._hangs(slot):
+                slot.killed_because, slot.silent_s = cause, 0.0
                 self._launcher.kill(peer, with_stacks=True)
 
-    def _end_large(self) -> None:
-        """Kill actors that hold more memory than they may."""
+    def _hangs(self, slot: _Slot) -> Cause | None:
+        config, silent_s = self._config, slot.silent_s
+        if slot.held_bytes:
+            if silent_s <= config.stop_timeout_s:
+                return None
+            limit_bytes, timeout_s = config.memory_limit_bytes, config.stop_timeout_s
+            return overstayed(slot.held_bytes, limit_bytes, silent_s, timeout_s)
+        starts = slot.signs == (0, 0)
+        limit_s = config.start_timeout_s if starts else config.step_timeout_s
+        if not config.step_timeout_s or silent_s <= limit_s:
+            return None
+        return hung(silent_s, limit_s, starts=starts)
+
+    def _replace_large(self, passed_s: float) -> None:
+        """Ask actors to finish that hold more memory than they may."""
         limit_bytes = self._config.memory_limit_bytes
         if not limit_bytes or self._finishing.is_set():
             return
         for peer, slot in self._living():
+            if slot.killed_because or slot.held_bytes:
+                continue
             held_bytes = self._launcher.memory_bytes(peer)
-            if held_bytes > limit_bytes and not slot.killed_because:
-                slot.killed_because = overgrown(held_bytes, limit_bytes)
+            progress = self._launcher.progress(peer)
+            works = progress.turns > 0
+            slot.memory.look(passed_s, held_bytes, works=works, waits=progress.waiting)
+            if held_bytes <= limit_bytes:
+                continue
+            if works:
+                self._replace(peer, slot, held_bytes)
+            else:
+                slot.killed_because = too_large_to_start(held_bytes, limit_bytes)
                 self._launcher.kill(peer)
+
+    def _replace(self, peer: Peer, slot: _Slot, held_bytes: int) -> None:
+        """Ask an actor to finish at the memory limit, unless starting others costs too much."""
+        who = self._name(peer.actor_id)
+        found = at_limit(held_bytes, self._config.memory_limit_bytes)
+        slot.held_bytes, slot.silent_s = held_bytes, 0.0
+        if end := slot.memory.on_limit(held_bytes):
+            why = f"{who} {found}; {end.why}; the run ends. {end.advice}"
+            self._interrupter.fail(ActorFailed(why))
+            return
+        self._launcher.finish(peer)
+        level = logging.INFO if self._memory_told else logging.WARNING
+        self._memory_told = True
+        logger.log(
+            level,
+            "%s %s; it finishes and is replaced, without loss. It %s. Replacements are counted as "
+            "actor/<id>/memory_restarts; further ones are not logged. %s",
+            who,
+            found,
+            slot.memory.growth(held_bytes),
+            RAISE_LIMIT,
+        )
 
     def _end_slow(self) -> None:
         """Kill actors that are much slower than the others."""
@@ -301,7 +368,7 @@ class ActorManager:
         told = {
             peer: self._launcher.progress(peer)
             for peer, slot in self._living()
-            if not slot.killed_because and peer.actor_id not in self._names
+            if not (slot.killed_because or slot.held_bytes or peer.actor_id in self._names)
         }
         turns = {peer: progress.turns for peer, progress in told.items()}
         waiting = [peer for peer, progress in told.items() if progress.waiting]

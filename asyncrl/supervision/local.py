@@ -168,6 +168,10 @@ class LocalLauncher:
         except OSError:  # it has just ended, or has not begun
             return 0
 
+    def finish(self, peer: Peer) -> None:
+        """Ask a living actor to send what it has and end with code 0; do not wait for it."""
+        self._lives[LifeFiles.of(self._directory, peer).name].board.finish()
+
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """End an actor and all it has started; its exit follows in `exits`."""
         name = LifeFiles.of(self._directory, peer).name

@@ -1,6 +1,6 @@
 """The files that one life of an actor leaves in the launcher's private directory.
 
-    0-3.progress   its counters, mapped into memory by both sides
+    0-3.progress   its counters and the request to finish, mapped into memory by both sides
     0-3.error      class and message of the exception that ended it, then its traceback
     0-3.stacks     where its threads stood when it crashed, or when it was asked
     0-3.log        what it logged, a line of JSON each, for the learner's own log
@@ -28,7 +28,7 @@ from pathlib import Path
 from asyncrl.core.launcher import ProgressReport
 from asyncrl.core.messages import Peer
 
-_CELLS = 4
+_CELLS = 5
 _BYTES = 8 * _CELLS
 _ENDINGS = ("progress", "error", "stacks", "log")
 _MOST_LOG_BYTES = 1 << 20
@@ -124,7 +124,7 @@ class LogFile(logging.Handler):
 
 
 class ProgressBoard:
-    """A few numbers of 8 bytes that one process writes and another one reads.
+    """A few numbers of 8 bytes, each written by one process and read by another.
 
     Aligned numbers of 8 bytes are read and written in one piece, so there is no lock.
     """
@@ -146,9 +146,17 @@ class ProgressBoard:
         self._cells[2] = waiting
         self._cells[3] += 1
 
+    def finish(self) -> None:
+        """Ask the actor to finish; only the launcher's side writes this cell."""
+        self._cells[4] = 1
+
+    def finishing(self) -> bool:
+        """Whether the launcher asks the actor to finish."""
+        return bool(self._cells[4])
+
     def read(self) -> ProgressReport:
         """Return what was noted."""
-        turns, produced, waiting, waits = self._cells
+        turns, produced, waiting, waits, _ = self._cells
         return ProgressReport(turns, produced, bool(waiting), waits)
 
     def close(self) -> None:

@@ -43,6 +43,7 @@ _OR_BEAR = (
     ", or, if it may happen at times, set supervision.restart.on_exception to restart_env, restart "
     "or drop_actor."
 )
+RAISE_LIMIT = "Raise the limit, or run fewer environments in each actor."
 _NEED_LESS = "Run fewer actors, or fewer environments in each."
 _MAKE_ROOM = (
     "Run fewer actors, or raise the system's limit of processes, of open files or of memory."
@@ -164,6 +165,10 @@ class RestartPolicy:
             return GiveUp(_spent(f"its death number {spent}", self._config), advice)
         return Restart(wait_s)
 
+    def on_replacement(self) -> None:
+        """Note that an actor that has worked is replaced, which is no death."""
+        self._ever_lived = True
+
     def _on_exception(
         self, ended: ActorExit, advice: str, others_left: int | None
     ) -> Drop | GiveUp | None:
@@ -277,13 +282,90 @@ def lagged(
     )
 
 
-def overgrown(held_bytes: int, limit_bytes: int) -> Cause:
-    """Say why an actor was killed that held too much memory."""
+def too_large_to_start(held_bytes: int, limit_bytes: int) -> Cause:
+    """Say why an actor was killed that reached its memory limit before it made a step."""
     return Cause(
-        f"held {held_bytes / 2**20:.0f} MiB of memory where supervision.memory_limit_bytes allows "
-        f"{limit_bytes / 2**20:.0f}, and was killed",
-        "If that is no leak, raise the limit, or run fewer environments in each actor.",
+        f"{at_limit(held_bytes, limit_bytes)}, before its first step, and was killed",
+        f"A new actor needs more than that. {RAISE_LIMIT}",
     )
+
+
+def overstayed(held_bytes: int, limit_bytes: int, silent_s: float, timeout_s: float) -> Cause:
+    """Say why an actor was killed that was asked to finish at its memory limit."""
+    return Cause(
+        f"{at_limit(held_bytes, limit_bytes)}, did not finish within {silent_s:.0f} s and was "
+        "killed",
+        f"If a step may take so long, raise supervision.stop_timeout_s, now {timeout_s:g}; else "
+        + _SEE_STACKS,
+        wasted_s=silent_s,
+    )
+
+
+_LIVES_COMPARED = 3
+_MOST_STARTING = 0.5
+"""Share of the time of so many lives in a row. Above it the run ends."""
+
+
+@dataclass(slots=True)
+class MemoryWatch:
+    """How the processes of one slot grow up to the memory limit, and what replacing them costs."""
+
+    _replaces: bool = False
+    _fresh_bytes: int = 0
+    _starting_s: float = 0.0
+    _working_s: float = 0.0
+    _past: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_LIVES_COMPARED))
+
+    def begin(self, *, replaces: bool) -> None:
+        """Begin a life; `replaces` says that the one before had reached the limit."""
+        self._replaces = replaces
+        self._fresh_bytes, self._starting_s, self._working_s = 0, 0.0, 0.0
+        if not replaces:
+            self._past.clear()
+
+    def look(self, passed_s: float, held_bytes: int, *, works: bool, waits: bool) -> None:
+        """Note what it holds now, and what it did since the last look; look often."""
+        if works:
+            self._fresh_bytes = self._fresh_bytes or held_bytes
+            self._working_s += passed_s
+        elif not waits:
+            self._starting_s += passed_s
+
+    def growth(self, held_bytes: int) -> str:
+        """Say in words how this life has grown to what it holds now."""
+        per_min = (held_bytes - self._fresh_bytes) / max(self._working_s, 1e-9) * 60.0
+        return f"held {_mib(self._fresh_bytes)} at its first step and grew by {_mib(per_min)}/min"
+
+    def on_limit(self, held_bytes: int) -> GiveUp | None:
+        """Decide whether the run ends, since it would go on starting this actor; ask once a life.
+
+        The first life does not count: its start may include the loading of modules.
+        """
+        if self._replaces:
+            self._past.append((self._starting_s, self._working_s))
+        if len(self._past) < _LIVES_COMPARED:
+            return None
+        starting_s, working_s = map(sum, zip(*self._past, strict=True))
+        share = starting_s / max(starting_s + working_s, 1e-9)
+        if share <= _MOST_STARTING:
+            return None
+        return GiveUp(
+            f"its last {_LIVES_COMPARED} replacements spent {share:.0%} of their time starting; "
+            f"the last one {self.growth(held_bytes)}",
+            f"{RAISE_LIMIT} If it is a leak, mend it.",
+        )
+
+
+def at_limit(held_bytes: int, limit_bytes: int) -> str:
+    """Say that an actor has reached its memory limit; to follow its name in a sentence."""
+    return (
+        f"held {_mib(held_bytes)} of memory where supervision.memory_limit_bytes allows "
+        f"{_mib(limit_bytes)}"
+    )
+
+
+def _mib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**20:.0f} MiB"
 
 
 def _spent(what: str, config: RestartPolicyConfig) -> str:

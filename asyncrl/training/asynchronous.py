@@ -192,9 +192,9 @@ def _manager(
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 
-    def on_restart(actor_id: ActorId) -> None:
+    def on_restart(actor_id: ActorId, at_memory_limit: bool) -> None:
         if actor_id < config.actors:
-            proxy.actors.on_restart(actor_id)
+            proxy.actors.on_restart(actor_id, at_memory_limit=at_memory_limit)
 
     return ActorManager(
         launcher,

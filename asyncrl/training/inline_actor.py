@@ -165,3 +165,7 @@ class _NoProgress:
 
     def waiting(self, waiting: bool) -> None:
         """Nobody watches."""
+
+    def finishing(self) -> bool:
+        """Return False: no launcher asks for an end."""
+        return False

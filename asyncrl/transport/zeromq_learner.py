@@ -20,7 +20,7 @@ from math import ceil
 import zmq
 
 from asyncrl.core.errors import TransportClosed, TransportError, WireError
-from asyncrl.core.messages import Experience, Hello, Message, ModelInfo, Peer, Report
+from asyncrl.core.messages import ActorReport, Experience, Hello, Message, ModelInfo, Peer, Report
 from asyncrl.core.transport import Topic, Transport
 from asyncrl.transport.protocol import (
     Ack,
@@ -105,6 +105,7 @@ class ZmqLearnerLink:
         self._news = False
         self._finish = False
         self._told_to_finish: set[Peer] = set()
+        self._leaving: set[bytes] = set()  # their final report has come: they may be gone soon
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -286,6 +287,9 @@ class ZmqLearnerLink:
             self._send(message.peer, Welcome())
             self._finish_if_asked(message.peer)
         elif admitted and isinstance(message, Report):
+            if isinstance(message, ActorReport) and message.final:
+                self._forget_requests(message.peer)
+                self._leaving.add(self._name(message.peer))
             self._send(message.peer, self._table.ack(message.peer))
         return message if admitted else None
 
@@ -323,8 +327,11 @@ class ZmqLearnerLink:
             peer, reason = self._table.refusals.popleft()
             _log.info("turning %s away: %s", peer, reason)
             self._send(peer, Refusal(reason))
-            for key in [key for key in self._requests if key[0] == peer]:
-                del self._requests[key]
+            self._forget_requests(peer)
+
+    def _forget_requests(self, peer: Peer) -> None:
+        for key in [key for key in self._requests if key[0] == peer]:
+            del self._requests[key]
 
     def _send(self, peer: Peer, message: _ToActor) -> None:
         self._send_frames(self._name(peer), self._wire.encode(message))
@@ -336,7 +343,8 @@ class ZmqLearnerLink:
             # Gone, or deaf for a thousand messages; an actor that comes back asks again.
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise
-            self._table.counters["undelivered"] += 1
+            if name not in self._leaving:
+                self._table.counters["undelivered"] += 1
 
     def _name(self, peer: Peer) -> bytes:
         return routing_id(self._prefix, peer)

@@ -52,6 +52,7 @@ class FakeLink:
         self.experience: list[Experience] = []
         self.reports: list[ActorReport] = []
         self.drained_s: list[float] = []
+        self.drained_at_s = float("inf")
         self.on_wait: Callable[[], None] = lambda: None
 
     def clock(self) -> float:
@@ -93,7 +94,7 @@ class FakeLink:
         self.calls.append("drain")
         self.drained_s.append(timeout_s)
         self.now_s += timeout_s
-        return False
+        return self.now_s >= self.drained_at_s
 
     def close(self) -> None: ...
 
@@ -109,6 +110,7 @@ class WatchedProgress:
     def __init__(self) -> None:
         self.turns: list[int] = []
         self.waits: list[bool] = []
+        self.replaced = False
         self.on_turn: Callable[[], None] = lambda: None
 
     def turn(self, produced: int) -> None:
@@ -117,6 +119,9 @@ class WatchedProgress:
 
     def waiting(self, waiting: bool) -> None:
         self.waits.append(waiting)
+
+    def finishing(self) -> bool:
+        return self.replaced
 
 
 class WatchedBatch(CountingBatch):
@@ -384,6 +389,33 @@ def test_learner_that_is_gone_while_draining_costs_one_deadline() -> None:
     life.stop_after(3)
     life.actor.run(HELLO, seed=1)
     assert life.link.drained_s == [DRAIN_S]
+
+
+@pytest.mark.fault("F3", "F30")
+@pytest.mark.parametrize("ends", [False, True])
+def test_actor_that_is_replaced_waits_for_the_learner_while_the_run_goes_on(*, ends: bool) -> None:
+    life = Life(0, n_envs=6)
+    life.outbox._n_segments = 1
+    life.link.credit = 2
+    life.link.drained_at_s = 10 * DRAIN_S
+
+    def time_passes() -> None:
+        life.progress.replaced = life.link.now_s >= 3.0
+        if life.link.now_s >= 5 * DRAIN_S:
+            life.link.stop = ends
+            life.link.credit = 0 if ends else 10**9
+
+    life.link.on_wait = time_passes
+    life.actor.run(HELLO, seed=1)
+    lost = life.outbox.produced - len(life.sent())
+    if ends:
+        assert lost > 0
+        assert life.link.now_s <= 6 * DRAIN_S + 1.0, "the end of the run has a deadline"
+    else:
+        assert lost == 0, "however late the learner gives credit"
+        assert life.link.now_s == pytest.approx(10 * DRAIN_S, abs=0.2)
+        assert set(life.progress.waits[-100:]) == {True}, "signs of life"
+    assert life.link.reports[-1].final
 
 
 def test_reports_come_at_intervals_and_tell_what_is_new() -> None:

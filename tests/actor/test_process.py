@@ -49,6 +49,7 @@ class Link:
         self.models = list(MODELS)
         self.reports: list[EvaluationReport] = []
         self.hellos = 0
+        self.undrained = 3
 
     def connect(self, _: object) -> Link:
         return self
@@ -68,6 +69,10 @@ class Link:
         self.reports.append(message)
         return timeout_s > 0
 
+    def drain(self, _: float) -> bool:
+        self.undrained -= 1
+        return not self.undrained
+
     def close(self) -> None: ...
 
 
@@ -86,22 +91,36 @@ class Acts:
 
 
 def test_steps_of_evaluations_do_not_count_for_schedules() -> None:
-    policy, link = Scheduled(), Link()
+    link = Link()
+    run_evaluator(evaluates(Scheduled(), link), PEER, NoProgress())
+    assert [report.score for report in link.reports] == [30.0, 70.0]
+    assert [model.env_steps for model in MODELS] == [30, 70]
 
+
+def evaluates(policy: Scheduled, link: Link) -> EvaluatorSpec:
     class Config(ConstantConfig):
         def build_policy(self, *_: object) -> Any:
             return policy
 
-    spec = EvaluatorSpec(
+    return EvaluatorSpec(
         env_spec=COUNTING_SPEC,
         make_evaluator=lambda: Acts(policy),
         agent=Config(),
         transport=link,  # type: ignore[arg-type]
         seed=0,
     )
-    run_evaluator(spec, PEER, NoProgress())
-    assert [report.score for report in link.reports] == [30.0, 70.0]
-    assert [model.env_steps for model in MODELS] == [30, 70]
+
+
+@pytest.mark.fault("F3")
+def test_evaluator_that_is_replaced_ends_once_its_report_has_been_read() -> None:
+    class FinishesOnce(NoProgress):
+        def finishing(self) -> bool:
+            return bool(link.reports)
+
+    link = Link()
+    run_evaluator(evaluates(Scheduled(), link), PEER, FinishesOnce())
+    assert len(link.reports) == 1
+    assert link.undrained == 0
 
 
 # --- environments that fail ----------------------------------------------------------------------

@@ -64,6 +64,9 @@ class Until:
 
     def waiting(self, waiting: bool) -> None: ...
 
+    def finishing(self) -> bool:
+        return False
+
 
 def test_bare_loop_and_batch_do_the_same_to_plain_environments() -> None:
     actions = actions_for(7)

@@ -124,6 +124,16 @@ def test_a_slot_can_be_filled_again(launcher: Launcher) -> None:
         assert end_of(launcher).peer == peer(0, incarnation)
 
 
+@pytest.mark.fault("F3")
+def test_an_actor_that_is_asked_to_finish_ends_with_0(launcher: Launcher) -> None:
+    launcher.launch(peer(0), bodies.finishes)
+    launcher.launch(peer(1), bodies.finishes)
+    wait_until(lambda: runs(launcher, peer(0)) and runs(launcher, peer(1)), DEADLINE_S, "turns")
+    launcher.finish(peer(1))
+    ended = end_of(launcher)
+    assert (ended.peer, ended.code, ended.last.produced) == (peer(1), 0, 2), "nobody else"
+
+
 @pytest.mark.fault("F6")
 @pytest.mark.parametrize("body", [bodies.waits, bodies.holds_the_gil])
 def test_kill_ends_any_actor(launcher: Launcher, body: ActorBody) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from asyncrl.core.errors import ActorFailed
@@ -22,10 +23,11 @@ from asyncrl.learner.stop_conditions import MaxSeconds
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of
+from asyncrl.training.common_config import EvaluationConfig
 from benchmarks.machines import Unavailable, control_group
 from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
-from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, SlowInOne
+from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.integration.test_train_async import config, run
 
 pytestmark = pytest.mark.processes
@@ -276,6 +278,38 @@ def test_actor_without_memory_ends_with_an_error() -> None:
     assert ended.code == 1
     assert ended.error.startswith("MemoryError")
     assert "in eats" in ended.text
+
+
+def holds(progress: Progress) -> None:
+    progress.turn(psutil.Process().memory_info().rss)
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell")
+def test_environment_that_leaks_trains_on_without_a_death_or_a_loss() -> None:
+    def replaced(trainer: AsyncTrainer) -> bool:
+        rows = trainer.proxy.actors.rows().values()
+        return sum(row.memory_restarts for row in rows) >= 3
+
+    limit_bytes = end_of(holds).last.produced + (100 << 20)
+    supervision = ActorManagerConfig(
+        memory_limit_bytes=limit_bytes, restart=RestartPolicyConfig(max_restarts=0)
+    )
+    result, trainer = run(
+        config(supervision=supervision, evaluate=EvaluationConfig(where="off")),
+        make_env=Leaking,
+        strategy=until(replaced),
+        stop=MaxSeconds(DEADLINE_S),
+    )
+    assert result.stop_reason == "seen"
+    assert adds_up(trainer)
+    balance = trainer.proxy.ledger.balance()
+    assert (balance.lost, balance.dropped) == (0, 0)
+    assert balance.produced == balance.stored == result.env_steps
+    assert not any(actor["restarts"] for actor in result.actors.values())
+    assert not any(name.startswith("link/") for name in trainer.proxy.record()), (
+        "nothing is sent to those that have left"
+    )
 
 
 # --- hangs and stragglers ------------------------------------------------------------------------

@@ -99,6 +99,20 @@ class FallsInActors:
         return CountingBatch()
 
 
+class Leaking(CountingBatch):
+    """Keeps 5 MB of each episode; an episode takes about 50 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(length=10)
+        self._kept: list[bytes] = []
+
+    def step(self, action: Array) -> EnvStep:
+        time.sleep(0.005)
+        outcome = super().step(action)
+        self._kept += [b"x" * 5_000_000 for _ in outcome.terminated.nonzero()[0]]
+        return outcome
+
+
 class SlowInOne(FallsInActors):
     """Makes one environment whose tenth step lasts until it is released, and quick ones."""
 

@@ -28,11 +28,14 @@ def test_rows_add_up_over_reports_and_lives() -> None:
     table.on_report(report(1, env_steps=100, episodes=2))
     table.on_report(report(1, env_steps=300, episodes=5))
     table.on_restart(ActorId(1))
+    table.on_restart(ActorId(1), at_memory_limit=True)
     table.on_report(report(1, 1, env_steps=50, episodes=1, policy={"exploration_rate": 0.5}))
     row = table.rows()[ActorId(1)]
-    assert (row.env_steps, row.episodes, row.restarts) == (350, 6, 1)
+    assert (row.env_steps, row.episodes) == (350, 6)
+    assert (row.restarts, row.memory_restarts) == (1, 1)
     record = table.take()
     assert record["actor/1/env_steps"] == 350
+    assert record["actor/1/memory_restarts"] == 1
     assert record["actor/1/env_steps_per_s"] == 25
     assert record["actor/1/exploration_rate"] == 0.5
     assert record["episodes"] == 6

@@ -147,6 +147,7 @@ FAULTS = {
     "actor/3/dropped": 1.0,
     "actor/1/restarts": 12.0,
     "actor/2/restarts": 1.0,
+    "actor/2/memory_restarts": 9.0,
     "actor/0/env_restarts": 5.0,
     "actor/0/model_version": 2990.0,
     "actor/3/model_version": 1000.0,
@@ -165,7 +166,8 @@ def test_faults_are_told_below_the_ledger(width: int) -> None:
     told = " ".join(line.strip() for line in frame[first : frame.index("", first)])
     assert told == (
         "faults  1 actor dropped (actor 3), 13 restarts (actors 1, 2), "
-        "5 renewals of environments (actor 0), 1 checkpoint not written, 1 message malformed, "
+        "9 restarts at the memory limit (actor 2), 5 renewals of environments (actor 0), "
+        "1 checkpoint not written, 1 message malformed, "
         "40 messages sent again, 12.0 k connections refused"
     )
 
@@ -202,7 +204,7 @@ def test_line_of_an_actor_tells_its_faults_and_how_far_it_is_behind() -> None:
     assert rows == [
         ["0", "1.0", "k", "500", "40", "0+5", "env", "10", "0.2500"],
         ["1", "1.0", "k", "501", "40", "12", "0.2500"],
-        ["2", "1.0", "k", "502", "40", "1", "0.2500"],
+        ["2", "1.0", "k", "502", "40", "1+9", "memory", "0.2500"],
         ["3", "1.0", "k", "dropped", "40", "0", "0.2500"],
     ]
 

@@ -53,6 +53,13 @@ def takes_turns(progress: Progress) -> None:
         time.sleep(0.01)
 
 
+def finishes(progress: Progress) -> None:
+    while not progress.finishing():
+        progress.turn(1)
+        time.sleep(0.01)
+    progress.turn(2)
+
+
 def tells_checksum(progress: Progress, data: bytes) -> None:
     progress.turn(zlib.crc32(data))
 

@@ -20,6 +20,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.actor_manager import ActorManager, ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
+from tests.support.fakes import NoProgress
 from tests.support.helpers import wait_until
 
 DEADLINE_S = 30.0
@@ -37,6 +38,7 @@ class FakeLauncher:
         self.left_s = 0.0
         self.launched: list[Peer] = []
         self.alive: list[Peer] = []
+        self.asked: list[Peer] = []
         self.killed: list[tuple[Peer, bool]] = []
         self.stopped: set[Peer] = set()
         self.memory: dict[Peer, int] = {}
@@ -49,7 +51,7 @@ class FakeLauncher:
         self._reports: dict[Peer, ProgressReport] = {}
 
     def launch(self, peer: Peer, body: ActorBody) -> None:
-        body(_NoProgress())
+        body(NoProgress())
         self.launched.append(peer)
         self._reports[peer] = ProgressReport(0, 0, waiting=False)
         self.alive.append(peer)
@@ -75,6 +77,10 @@ class FakeLauncher:
     def memory_bytes(self, peer: Peer) -> int:
         assert peer in self.alive, "a launcher knows the memory of living actors only"
         return self.memory.get(peer, 0)
+
+    def finish(self, peer: Peer) -> None:
+        assert peer in self.alive, "only living actors can be asked"
+        self.asked.append(peer)
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         self.killed.append((peer, with_stacks))
@@ -116,12 +122,6 @@ class FakeLauncher:
         wait_until(lambda: self.rounds >= target, DEADLINE_S, "the manager to look again")
 
 
-class _NoProgress:
-    def turn(self, produced: int) -> None: ...
-
-    def waiting(self, waiting: bool) -> None: ...
-
-
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
@@ -145,6 +145,7 @@ class Stage:
         self.ran: list[Peer] = []
         self.exits: list[ActorExit] = []
         self.restarts: list[ActorId] = []
+        self.memory_restarts: list[ActorId] = []
         self.drops: list[ActorId] = []
         self.manager = ActorManager(
             self.launcher,
@@ -153,10 +154,13 @@ class Stage:
             self.interrupter,
             names=names,
             on_exit=self.exits.append,
-            on_restart=self.restarts.append,
+            on_restart=self._on_restart,
             on_drop=self.drops.append,
             clock=self.clock,
         )
+
+    def _on_restart(self, actor_id: ActorId, at_memory_limit: bool) -> None:
+        (self.memory_restarts if at_memory_limit else self.restarts).append(actor_id)
 
     def _make_body(self, peer: Peer) -> Callable[[Progress], None]:
         return lambda _: self.ran.append(peer)
@@ -414,24 +418,118 @@ def test_timeout_of_0_never_looks() -> None:
 # --- actors that eat -----------------------------------------------------------------------------
 
 
+LIMIT = 100 << 20
+
+
 @pytest.mark.fault("F3")
-def test_actor_that_holds_too_much_memory_is_replaced_and_why_is_told(
+def test_actor_at_its_memory_limit_finishes_and_is_replaced_which_is_no_death(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with started(memory_limit_bytes=100 << 20) as stage:
+    with started(memory_limit_bytes=LIMIT, max_restarts=0, backoff_s=1000.0) as stage:
+        for life in range(4):
+            stage.wait_for(peer(1, life))
+            stage.launcher.memory |= {peer(0): LIMIT, peer(1, life): 60 << 20}
+            stage.all_work()
+            stage.launcher.watch_for(60.0)
+            stage.launcher.memory[peer(1, life)] = 150 << 20
+            wait_until(lambda n=life: len(stage.launcher.asked) > n, DEADLINE_S, "it to be asked")
+            stage.launcher.wait_rounds()
+            assert peer(1, life) in stage.launcher.alive, "it is given time"
+            stage.launcher.end(peer(1, life))
+        stage.wait_for(peer(1, 4))
+        stage.launcher.wait_rounds()
+        assert stage.launcher.asked == [peer(1, life) for life in range(4)], "and once each"
+        assert stage.launcher.killed == []
+        assert (stage.restarts, stage.memory_restarts) == ([], [1, 1, 1, 1])
+        assert stage.interrupter.error is None
+        (told,) = caplog.messages
+        assert re.sub(r"\d+ MiB/min", "#", told) == (
+            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB; "
+            "it finishes and is replaced, without loss. It held 60 MiB at its first step and grew "
+            "by #. Replacements are counted as actor/<id>/memory_restarts; further ones are not "
+            "logged. Raise the limit, or run fewer environments in each actor."
+        )
+
+
+@pytest.mark.fault("F3")
+@pytest.mark.parametrize("waits", [False, True])
+def test_actor_that_is_asked_to_finish_is_killed_once_it_gives_no_sign_of_life(
+    caplog: pytest.LogCaptureFixture, *, waits: bool
+) -> None:
+    with started(memory_limit_bytes=LIMIT, stop_timeout_s=15.0) as stage:
         stage.all_work()
-        stage.launcher.memory |= {peer(0): 100 << 20, peer(1): 150 << 20}
-        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "actor 1 to be killed")
+        stage.launcher.memory[peer(1)] = 150 << 20
+        stage.launcher.works(peer(1), turns=2, waiting=waits)  # for the learner, with its tail
+        wait_until(lambda: stage.launcher.asked, DEADLINE_S, "actor 1 to be asked")
+        caplog.clear()
+        stage.launcher.watch_for(20.0)
+        if waits:
+            assert stage.launcher.killed == []
+            return
+        stage.wait_for(peer(1, 1))
+        assert stage.launcher.killed == [(peer(1), True)]
+        assert (stage.restarts, stage.memory_restarts) == ([1], [])
+        assert re.sub(r"within \d+ s", "within # s", caplog.messages[0]) == (
+            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB, "
+            "did not finish within # s and was killed; it is started again in 1.0 s. If a step may "
+            "take so long, raise supervision.stop_timeout_s, now 15; else look at where its "
+            "threads stood, which is told below if they could still tell.\n\nits stacks"
+        )
+
+
+@pytest.mark.fault("F3", "F5")
+def test_limit_below_what_a_new_actor_needs_ends_the_run_at_once() -> None:
+    with started(memory_limit_bytes=LIMIT) as stage:
+        stage.launcher.memory[peer(0)] = 150 << 20
+        wait_until(lambda: stage.interrupter.error, DEADLINE_S, "the run to fail")
+        assert str(stage.interrupter.error) == (
+            "actor 0 held 150 MiB of memory where supervision.memory_limit_bytes allows 100 MiB, "
+            "before its first step, and was killed; no actor had made a single step before, so a "
+            "restart would not help; the run ends. A new actor needs more than that. Raise the "
+            "limit, or run fewer environments in each actor."
+        )
+
+
+@pytest.mark.fault("F3")
+def test_replacement_that_cannot_start_is_one_death_of_an_actor_that_has_worked() -> None:
+    with started(1, memory_limit_bytes=LIMIT, max_restarts=1) as stage:
+        stage.all_work()
+        stage.launcher.memory[peer(0)] = 150 << 20
+        wait_until(lambda: stage.launcher.asked, DEADLINE_S, "it to be asked")
+        stage.launcher.memory[peer(0, 1)] = 150 << 20
+        stage.launcher.end(peer(0))
+        wait_until(lambda: stage.launcher.killed, DEADLINE_S, "the new one to be killed")
         stage.launcher.wait_rounds()
         stage.clock.now += 1.0
-        stage.wait_for(peer(1, 1))
-        assert stage.launcher.killed == [(peer(1), False)]
-        assert caplog.messages == [
-            "actor 1 held 150 MiB of memory where supervision.memory_limit_bytes allows 100, and "
-            "was killed; it is started again in 1.0 s. If that is no leak, raise the limit, or run "
-            "fewer environments in each actor."
-        ]
+        stage.wait_for(peer(0, 2))
         assert stage.interrupter.error is None
+
+
+@pytest.mark.fault("F3", "F7")
+def test_leak_that_keeps_an_actor_starting_ends_the_run() -> None:
+    with started(1, memory_limit_bytes=LIMIT) as stage:
+        for life in range(4):
+            stage.wait_for(peer(0, life))
+            stage.launcher.watch_for(20.0)  # to start
+            stage.launcher.memory[peer(0, life)] = 80 << 20
+            stage.launcher.works(peer(0, life), turns=1)
+            stage.launcher.watch_for(10.0)
+            stage.launcher.memory[peer(0, life)] = 110 << 20
+            wait_until(
+                lambda n=life: len(stage.launcher.asked) > n or stage.interrupter.error,
+                DEADLINE_S,
+                "it to be asked",
+            )
+            if life < 3:
+                stage.launcher.end(peer(0, life))
+        assert stage.launcher.asked == [peer(0, life) for life in range(3)]
+        error = re.sub(r"\d+%|\d+ MiB/min", "#", str(stage.interrupter.error))
+        assert error == (
+            "actor 0 held 110 MiB of memory where supervision.memory_limit_bytes allows 100 MiB; "
+            "its last 3 replacements spent # of their time starting; the last one held 80 MiB at "
+            "its first step and grew by #; the run ends. Raise the limit, or run fewer "
+            "environments in each actor. If it is a leak, mend it."
+        )
 
 
 def test_memory_without_a_limit_is_nobodys_business() -> None:

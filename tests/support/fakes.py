@@ -157,6 +157,9 @@ class NoProgress:
 
     def waiting(self, waiting: bool) -> None: ...
 
+    def finishing(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantConfig:
