@@ -6,10 +6,11 @@ so `opt` is handed what a run would hand it: the agent's own columns, sequences 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -477,6 +478,24 @@ def _wrong_models(subject: Subject) -> str:
     return "models that do not fit are refused"
 
 
+def _parts(subject: Subject) -> str:
+    torch_agent = sys.modules.get("asyncrl.agents.parts.torch_agent")  # not loaded for its sake
+    agent: Any = subject.agent()
+    if torch_agent is None or not isinstance(agent, torch_agent.TorchAgent):
+        return ""
+    for name, part in agent.parts.items():
+        held = getattr(agent, name, part)
+        if held is not part and isinstance(held, torch_agent.Part):
+            raise _Broken(
+                f"`self.{name}` is another object than `self.parts[{name!r}]`, which is saved; a "
+                "base has put the latter there, and may go on using it",
+                "Give what is new a name of its own and put it into `self.parts`; or hand it to "
+                f"all that uses the base's `{name}`, such as `self.updater`, and put it into "
+                "`self.parts` in its place",
+            )
+    return ""
+
+
 def _states(subject: Subject) -> str:
     agent = subject.agent()
     fresh = _copied(agent.state())
@@ -597,6 +616,7 @@ _CHECKS: Mapping[str, Callable[[Subject], str]] = {
     "opt": _learning,
     "model": _models,
     "wrong model": _wrong_models,
+    "parts": _parts,
     "state": _states,
     "going on": _going_on,
     "seed": _repeating,

@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
+from asyncrl.agents.dqn import DQNAgent, DQNConfig
+from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.core.agent import Act, BatchKind, PolicyContext
 from asyncrl.core.env import EnvSpec
 from asyncrl.core.messages import ModelInfo
@@ -252,6 +255,24 @@ def test_what_lacks_a_method_is_told_which() -> None:
 def test_own_agents_that_keep_the_contract_pass() -> None:
     for made in (ConstantAgent, ThriftyAgent):
         check_agent(OwnConfig(made), COUNTING_SPEC)
+
+
+class ReplacesTheOptimizer(DQNAgent):
+    """Its updates go on with the optimizer of its base."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.optimizer = FusedAdam(self.net.parameters(), 0.1)
+
+
+class ReplacingConfig(DQNConfig):
+    def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
+        return ReplacesTheOptimizer(self, spec, context, torch.device("cpu"))
+
+
+def test_what_takes_the_place_of_a_bases_part_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"parts: `self\.optimizer` is another object than"):
+        check_agent(ReplacingConfig(hidden=(8,), device="cpu"), COUNTING_SPEC)
 
 
 @dataclass(frozen=True)
