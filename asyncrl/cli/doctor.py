@@ -44,6 +44,10 @@ class DoctorArguments:
     agent's config, which is asked whether the agent keeps its contract. Without one, only the
     machine is looked at."""
 
+    agent: str = ""
+    """`module:Class` of an agent's config that is to be asked in the spaces of ENV, in place of
+    playing with ENV; without it, an agent is asked in two small spaces."""
+
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     """Arguments for making it."""
 
@@ -77,6 +81,11 @@ class DoctorArguments:
                 "give one of an environment to play with, --preset and --config: the latter two "
                 "are about the machine, and bring an environment of their own"
             )
+        if self.agent and not self.env:
+            raise ConfigError(
+                "--agent is asked in the spaces of an environment: asyncrl doctor ENV --agent "
+                f"{self.agent}; or asyncrl doctor {self.agent} for two small spaces"
+            )
         if self.config is not None:
             check_config_file(self.config)
 
@@ -109,10 +118,12 @@ def run(arguments: DoctorArguments) -> int:
     fit = "fail" not in levels
     if arguments.json:
         found = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"env": arguments.env or None, "fit": fit, "findings": found}))
+        about = {"env": arguments.env or None, "agent": arguments.agent or None}
+        print(json.dumps({**about, "fit": fit, "findings": found}))
     else:
         verdict = "fit for training" if fit else "not fit for training"
-        print(f"\n{arguments.env or 'this machine'} is {verdict}: {_count(levels)}")
+        subject = arguments.agent or arguments.env or "this machine"
+        print(f"\n{subject} is {verdict}: {_count(levels)}")
     return 0 if fit else 1
 
 
@@ -125,6 +136,7 @@ def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
         seconds=arguments.seconds,
         seed=arguments.seed,
         patience_s=_PATIENCE_S,
+        agent=arguments.agent,
     )
 
 

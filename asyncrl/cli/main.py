@@ -41,8 +41,8 @@ usage: asyncrl COMMAND [OPTIONS]
       measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
       find how many actors and environments train fastest, as train --actors auto does first
-  asyncrl doctor [ENV] [--vectorization batch|native] [--preset NAME|--config FILE] [--json]
-      say whether this machine, or an environment to play with, is fit for training
+  asyncrl doctor [ENV] [--agent MODULE:CONFIG] [--preset NAME|--config FILE] [--json] ...
+      say whether this machine, an environment or an agent is fit for training
 
   --version prints which asyncrl this is; --debug shows the traceback of an error;
   COMMAND --help shows all options\

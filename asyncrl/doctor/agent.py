@@ -134,12 +134,17 @@ def examine_agent(
 
 
 def examine_anywhere(
-    make: AgentConfig | Callable[[], AgentConfig], tell: Callable[[str], None] = lambda _: None
+    make: AgentConfig | Callable[[], AgentConfig],
+    tell: Callable[[str], None] = lambda _: None,
+    *,
+    spaces: Mapping[str, EnvSpec] | None = None,
 ) -> Iterator[Finding]:
-    """Yield what is to be said of an agent in small spaces, all of those that it is for.
+    """Yield what is to be said of an agent in each of these spaces that it is for.
 
-    It is given by its settings, or by their class. `tell` hears what is done next.
+    It is given by its settings, or by their class. Without `spaces` there are two small ones.
+    `tell` hears what is done next.
     """
+    spaces = spaces or _SPACES
     tell("settings")
     try:
         config = make() if isinstance(make, type) else cast(AgentConfig, make)
@@ -149,7 +154,7 @@ def examine_anywhere(
     refusals: list[str] = []
     right: list[str] = []
     wrong: list[str] = []
-    for name, spec in _SPACES.items():
+    for name, spec in spaces.items():
         levels = set()
         try:
             for finding in _examine_in(name, spec, config, tell):
@@ -166,12 +171,12 @@ def examine_anywhere(
             "If it is for the former alone, let `build` raise ConfigError for spaces that it is "
             "not for, as `n_actions(spec, name)` of asyncrl/agents/parts/networks.py does.",
         )
-    if len(refusals) == len(_SPACES):
+    if len(refusals) == len(spaces):
         yield fail(
             "spaces",
             "; ".join(refusals),
-            "If it is for other spaces, call asyncrl.testing.check_agent(config, spec) with those "
-            "of your environments, make_env().spec.",
+            "If it is for other spaces, name an environment that has them: asyncrl doctor ENV "
+            "--agent module:Class.",
         )
 
 
@@ -190,7 +195,7 @@ def _examine_in(
     except Exception as error:  # whatever foreign code raises
         yield raised("settings", error, _FIRST)
         return
-    yield ok("spaces", f"3 numbers are seen; actions: {name}")
+    yield ok("spaces", f"actions: {name}")
     yield from examine_agent(config, spec, tell=tell)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from asyncrl.core.agent import is_agent_config
-from asyncrl.core.env import BatchEnv
+from asyncrl.core.env import BatchEnv, look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.doctor import findings
@@ -218,13 +218,16 @@ _DONE = "done"
 
 
 def examine(
-    config: EnvConfig, *, seconds: float, seed: int, patience_s: float
+    config: EnvConfig, *, seconds: float, seed: int, patience_s: float, agent: str = ""
 ) -> Iterator[Finding]:
     """Yield what a process of its own finds, and a failure if that process ends before it is done.
 
-    It is ended if nothing comes for `patience_s` longer than it plays, and with this process.
+    It is ended if nothing comes for `patience_s` longer than it plays, and with this process. With
+    the path of an agent's config as `agent`, that is asked, in the spaces of the environment.
     """
-    what = json.dumps({"config": to_plain(config), "seconds": seconds, "seed": seed})
+    what = json.dumps(
+        {"config": to_plain(config), "seconds": seconds, "seed": seed, "agent": agent}
+    )
     doing, quiet_s = "start", seconds + patience_s
     (reader, writer), (lifeline, held) = os.pipe(), os.pipe()
     child = _start(what, writer, lifeline)
@@ -265,9 +268,12 @@ def main(arguments: Sequence[str]) -> None:
         send({"doing": doing})
 
     config = from_plain(EnvConfig, what["config"])
-    found = _agent(config.id, tell) or diagnose(
-        config, seconds=what["seconds"], seed=what["seed"], pickled=pickled, tell=tell
-    )
+    if what["agent"]:
+        found = _agent_in(what["agent"], config, tell)
+    else:
+        found = _agent(config.id, tell) or diagnose(
+            config, seconds=what["seconds"], seed=what["seed"], pickled=pickled, tell=tell
+        )
     for finding in found:
         send(dataclasses.asdict(finding))
     with suppress(OSError, ValueError):  # the environment may have closed it
@@ -284,6 +290,22 @@ def _agent(path: str, tell: Callable[[str], None]) -> Iterator[Finding] | None:
     if not is_agent_config(named):
         return None
     return examine_anywhere(named, tell)
+
+
+def _agent_in(path: str, config: EnvConfig, tell: Callable[[str], None]) -> Iterator[Finding]:
+    """Yield what is to be said of the agent of that path in the spaces of an environment."""
+    tell("make")
+    try:
+        spec, _ = look_at(config.build)
+        named: Any = load_object(path)
+    except Exception as error:  # whatever foreign code raises
+        yield findings.raised("make", error, _FIRST)
+        return
+    if is_agent_config(named):
+        yield from examine_anywhere(named, tell, spaces={f"those of {config.id}": spec})
+    else:
+        seen = f"{path} is no config of an agent, but {named!r:.80}"
+        yield fail("settings", seen, "Name the class whose `build` makes the agent.")
 
 
 def _start(what: str, writer: int, lifeline: int) -> subprocess.Popen[bytes]:

@@ -76,6 +76,21 @@ def test_agents_are_asked_whether_they_keep_their_contract(
     assert "`opt` of BrokenTable must return numbers by name, got None; return" in out
 
 
+def test_agent_is_asked_in_the_spaces_of_an_environment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    agent = "examples.own_agent:TableConfig"
+    assert run(parse(["CartPole-v1", "--agent", agent])) == 0
+    out = capsys.readouterr().out
+    assert "actions: those of CartPole-v1" in out
+    assert f"{agent} is fit for training" in out
+    assert run(parse([PATIENT, "--agent", PATIENT])) == 1
+    assert "is no config of an agent" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse(["--agent", agent])
+    assert "asyncrl doctor ENV --agent" in " ".join(capsys.readouterr().err.split())
+
+
 def test_without_an_environment_the_machine_is_looked_at(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
