@@ -25,6 +25,7 @@ from typing import Any, TextIO
 
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
+from asyncrl.core.recorder import CLOCK_TIME
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
@@ -126,11 +127,17 @@ def _main(args: list[str]) -> int:
     handler.setLevel(logging.WARNING)  # also for loggers that tell more than that to others
     logging.basicConfig(
         level=logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
+        format=("" if _at_terminal() else "%(asctime)s ") + "%(levelname)s %(name)s: %(message)s",
+        datefmt=CLOCK_TIME,
         handlers=[handler],
     )
     _look_in_current_directory()
     return _run(args[0], args[1:], debug=debug)
+
+
+def _at_terminal() -> bool:
+    """Whether somebody reads along; a file that is read later needs clock times."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _look_in_current_directory() -> None:

@@ -8,6 +8,9 @@ from typing import Protocol, runtime_checkable
 Record = Mapping[str, float]
 """Flat metric names and their values. Names and units are listed in `metrics.py`."""
 
+CLOCK_TIME = "%Y-%m-%dT%H:%M:%S%z"
+"""How lines that are read later say when they were written: local time, with its zone."""
+
 
 class Recorder(Protocol):
     """Keeps records. Called from one thread; may block, for `BackgroundRecorder` stands before it.

@@ -22,6 +22,7 @@ METRICS: dict[str, Metric] = {
     "env_steps": Metric("env steps", "steps of all training environments so far"),
     "opt_steps": Metric("opt steps", "optimisation steps so far"),
     "wall_s": Metric("s", "wall-clock time since training began"),
+    "time": Metric("s", "clock time of the record, since 1970 in UTC; in `metrics.jsonl` alone"),
     # Rates, each over the time since the record before.
     "fps": Metric("env steps/s", "environment steps of all actors together"),
     "opt_steps_per_sec": Metric("opt steps/s", "optimisation steps"),

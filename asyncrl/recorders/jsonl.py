@@ -10,7 +10,8 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -24,7 +25,7 @@ _BLOCK_BYTES = 16 << 10
 
 
 class JsonlRecorder:
-    """Appends each record to a file as one line, `null` for NaN and infinity.
+    """Appends each record to a file as one line, after its `time`; `null` for NaN and infinity.
 
     JSON has no word for those two, and other words for them are what strict readers stumble over.
     A file that is already there is continued. If it ends in half a line, as after a power cut,
@@ -34,8 +35,9 @@ class JsonlRecorder:
     that is removed or renamed meanwhile is followed by a new one under the same path.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, clock: Callable[[], float] = time.time) -> None:
         self._path = Path(path)
+        self._clock = clock
         self._file: FileIO | None = None
         self._left_out = 0
         self._at: Record | None = None
@@ -53,7 +55,10 @@ class JsonlRecorder:
         if self._file is None:
             raise ValueError(f"{self._path} is not open: write comes between start and close")
         values = {name: _finite(float(value)) for name, value in record.items()}
-        line = json.dumps(values, allow_nan=False).encode() + b"\n"
+        line = (
+            json.dumps({"time": round(self._clock(), 3), **values}, allow_nan=False).encode()
+            + b"\n"
+        )
         try:
             self._file = self._found(self._file)
             _append(self._file, line)

@@ -5,14 +5,15 @@ Computes no metrics; what a frame looks like is said in `dashboard.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.metrics.verdict import Setup, shortfall
 from asyncrl.recorders.dashboard import Dashboard, ledger_line
 from asyncrl.recorders.run_state import RunState, count, duration, fault_phrases, measure, percent
@@ -26,7 +27,7 @@ class TerminalRecorder:
     In a terminal one frame is redrawn in place with each record; what is printed through the same
     console, or to `sys.stdout` and `sys.stderr`, appears above it. Anywhere else, as in a log
     file, each record becomes one plain line, and twice a minute another one says what limits the
-    run. A metric that a record leaves out keeps its value.
+    run; these lines begin with the clock time. A metric that a record leaves out keeps its value.
 
     Args:
         console: Where to draw; standard output by default.
@@ -44,7 +45,9 @@ class TerminalRecorder:
         limits: Mapping[str, float] | None = None,
         target: tuple[str, float] | None = None,
         setup: Setup | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._console = console or Console()
         self._state = RunState(limits or {}, target, setup)
         self._live: Live | None = None
@@ -65,6 +68,7 @@ class TerminalRecorder:
             self._live.update(Dashboard(self._state), refresh=True)
 
     def _print(self, line: str) -> None:
+        line = f"{time.strftime(CLOCK_TIME, time.localtime(self._clock()))} {line}"
         self._console.print(Text(line, overflow="ignore", no_wrap=True), soft_wrap=True)
 
     def _judge(self) -> None:

@@ -20,6 +20,8 @@ from tests.cli.conftest import Trained
 from tests.cli.console import TINY, run, started
 from tests.support.helpers import wait_until
 
+CLOCK_TIME = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
+
 
 def metrics(run_dir: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -37,7 +39,8 @@ def test_finished_run_goes_on_to_a_higher_limit(run_dir: Path) -> None:
     limit = before["opt_steps"] + 200
     done = run("resume", "run", "--max-opt-steps", str(limit), "--quiet", cwd=run_dir.parent)
     assert done.returncode == 0, done.stderr
-    assert "resumed with other settings than before: max_opt_steps" in done.stderr
+    logged = rf"{CLOCK_TIME} WARNING asyncrl\.\S+: resumed with other settings than before: max_opt"
+    assert re.search(logged, done.stderr, re.MULTILINE)
     assert parse([str(run_dir)]).agent == "dqn", "the name that train knows"
     after = json.loads((run_dir / "summary.json").read_text())
     assert after["opt_steps"] == limit

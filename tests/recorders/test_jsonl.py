@@ -9,35 +9,39 @@ import resource
 import shutil
 import signal
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from asyncrl.recorders.jsonl import JsonlRecorder
 
+make_recorder = partial(JsonlRecorder, clock=lambda: 1234.5678)
+TIME = '"time": 1234.568, '
+
 
 def test_values_that_json_has_no_word_for_become_null(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.start({})
     recorder.write({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
     recorder.close(failed=False)
-    assert path.read_bytes() == b'{"a": null, "b": null, "c": null, "d": 1.5}\n'
+    assert path.read_text() == f'{{{TIME}"a": null, "b": null, "c": null, "d": 1.5}}\n'
 
 
 def test_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.start({})
     recorder.write({"a": 1.0})
-    assert path.read_bytes() == b'{"a": 1.0}\n'
+    assert path.read_text() == f'{{{TIME}"a": 1.0}}\n'
     recorder.close(failed=False)
 
 
 def test_existing_file_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for value in (1.0, 2.0):
-        recorder = JsonlRecorder(path)
+        recorder = make_recorder(path)
         recorder.start({})
         recorder.write({"a": value})
         recorder.close(failed=False)
@@ -50,11 +54,11 @@ def test_half_a_line_is_cut_off(
 ) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(whole + '{"a": 2.')
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.start({})
     recorder.write({"a": 3.0})
     recorder.close(failed=False)
-    assert path.read_text() == whole + '{"a": 3.0}\n'
+    assert path.read_text() == whole + f'{{{TIME}"a": 3.0}}\n'
     assert "half a record" in caplog.text
 
 
@@ -71,7 +75,7 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     known = line(1, 10) + line(2, 25) + line(3, 30) + line(3, 30, eval_reward=1.0)
     later = line(3, 31) + line(4, 30) + line(5, 50, long="x" * 100_000)  # type: ignore[arg-type]
     path.write_text(earlier + known + later + '{"opt_st')
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.go_on(env_steps=30, opt_steps=3)
     with caplog.at_level(logging.INFO):
         recorder.start({})
@@ -79,14 +83,14 @@ def test_what_a_killed_run_did_after_its_checkpoint_is_cut_off(
     assert "3 records" in caplog.text
     recorder.write({"opt_steps": 4.0})
     recorder.close(failed=False)
-    assert path.read_text() == earlier + known + '{"opt_steps": 4.0}\n'
+    assert path.read_text() == earlier + known + f'{{{TIME}"opt_steps": 4.0}}\n'
 
 
 @pytest.mark.parametrize("before", ["", "\n", '{"opt_st', line(7, 70), line(7, 70) * 3])
 def test_whole_file_may_be_of_later(tmp_path: Path, before: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(before)
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.go_on(env_steps=30, opt_steps=3)
     recorder.start({})
     recorder.close(failed=False)
@@ -97,7 +101,7 @@ def test_long_file_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = (line(1, 10) * 200_000).encode()
     path.write_bytes(lines + b'{"half')
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.go_on(env_steps=30, opt_steps=3)
     tracemalloc.start()
     recorder.start({})
@@ -113,7 +117,7 @@ def test_file_that_has_gone_is_begun_again(
     is_renamed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    recorder = JsonlRecorder(run / "metrics.jsonl")
+    recorder = make_recorder(run / "metrics.jsonl")
     recorder.start({})
     recorder.write({"a": 1.0})
     run.rename(elsewhere)
@@ -122,14 +126,14 @@ def test_file_that_has_gone_is_begun_again(
     recorder.write({"a": 2.0})
     recorder.write({"a": 3.0})
     recorder.close(failed=False)
-    assert (run / "metrics.jsonl").read_text() == '{"a": 2.0}\n{"a": 3.0}\n'
+    assert (run / "metrics.jsonl").read_text() == f'{{{TIME}"a": 2.0}}\n{{{TIME}"a": 3.0}}\n'
     if is_renamed:
-        assert (elsewhere / "metrics.jsonl").read_text() == '{"a": 1.0}\n'
+        assert (elsewhere / "metrics.jsonl").read_text() == f'{{{TIME}"a": 1.0}}\n'
     assert caplog.text.count("was removed or renamed") == 1
 
 
 def test_write_after_close_says_what_is_wrong(tmp_path: Path) -> None:
-    recorder = JsonlRecorder(tmp_path / "metrics.jsonl")
+    recorder = make_recorder(tmp_path / "metrics.jsonl")
     recorder.start({})
     recorder.close(failed=False)
     with pytest.raises(ValueError, match="between start and close"):
@@ -141,21 +145,21 @@ def test_records_go_on_when_a_full_disk_has_room_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"
-    recorder = JsonlRecorder(path)
+    recorder = make_recorder(path)
     recorder.start({})
     recorder.write({"a": 1.0})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(b'{"a": 1.0}\n') + 5, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, limits[1]))
         recorder.write({"a": 2.0})  # half of it fits
         recorder.write({"a": 3.0})
-        assert path.read_bytes() == b'{"a": 1.0}\n'
+        assert path.read_text() == f'{{{TIME}"a": 1.0}}\n'
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     recorder.write({"a": 4.0})
     recorder.close(failed=False)
-    assert path.read_bytes() == b'{"a": 1.0}\n{"a": 4.0}\n'
+    assert path.read_text() == f'{{{TIME}"a": 1.0}}\n{{{TIME}"a": 4.0}}\n'
     assert caplog.text.count("records are left out until") == 1
     assert "2 records are left out" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -46,6 +47,16 @@ SUMMARY = {
 }
 
 
+NOW = 1_790_000_000.0
+
+
+def untimed(text: str) -> list[str]:
+    """Return lines without their clock times, which are all the same here."""
+    lines = [line.split(" ", 1) for line in text.splitlines()]
+    assert {datetime.fromisoformat(stamp).timestamp() for stamp, _ in lines} == {NOW}
+    return [line for _, line in lines]
+
+
 def file_console() -> tuple[Console, io.StringIO]:
     out = io.StringIO()
     return Console(file=out, width=40), out
@@ -58,7 +69,7 @@ def terminal_console() -> tuple[Console, io.StringIO]:
 
 
 def run(console: Console, *, failed: bool = False) -> None:
-    recorder = TerminalRecorder(console, limits={"env_steps": 50_000})
+    recorder = TerminalRecorder(console, limits={"env_steps": 50_000}, clock=lambda: NOW)
     recorder.start({})
     for record in (FIRST, EVALUATION, LATER):
         recorder.write(record)
@@ -68,7 +79,7 @@ def run(console: Console, *, failed: bool = False) -> None:
 def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
     console, out = file_console()
     run(console)
-    assert out.getvalue().splitlines() == [
+    assert untimed(out.getvalue()) == [
         "     1 s | env 100 | opt 0 | fps 95.4/s",
         "    12 s | env 47.0 k | opt 11.9 k | fps 95.4/s | eval 201.0 (best 205.5)",
         "    12 s | env 48.1 k | opt 12.0 k | fps 3.9 k/s | return 132.4 | eval 201.0 (best 205.5)",
@@ -77,13 +88,14 @@ def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
 
 def test_plain_lines_say_what_limits_the_run_twice_a_minute() -> None:
     console, out = file_console()
-    recorder = TerminalRecorder(console, setup=Setup(actors=2, samples_per_insert=4.0, cores=8))
+    setup = Setup(actors=2, samples_per_insert=4.0, cores=8)
+    recorder = TerminalRecorder(console, setup=setup, clock=lambda: NOW)
     waits = {"share/learner_opt": 0.9, "share/actor_wait": 0.6, "share/actor_env": 0.4}
     recorder.start({})
     for wall_s in range(1, 100, 3):
         recorder.write({"wall_s": float(wall_s), "opt_steps": wall_s // 31} | waits)
     recorder.close(failed=False)
-    lines = out.getvalue().splitlines()
+    lines = untimed(out.getvalue())
     at = [i for i, line in enumerate(lines) if "learner-bound: actors wait 60 %" in line]
     assert [lines[i - 1].split("|")[0].strip() for i in at] == ["31 s", "61 s", "91 s"]
     assert all(lines[i].startswith(f"{'':>8} | ") for i in at)
