@@ -14,6 +14,7 @@ there are more threads at work than cores, all of them get an equal part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -80,7 +81,9 @@ class LearnerCost:
 class Task:
     """What a plan is for."""
 
-    cores: int
+    cores: float
+    """CPU seconds per second; a CPU quota may allow part of a core."""
+
     batch_size: int
     samples_per_insert: float
     """0 is off."""
@@ -155,10 +158,10 @@ def choose(predictions: Sequence[Prediction]) -> Prediction:
     )
 
 
-def actor_counts(cores: int, also: Iterable[int] = ()) -> list[int]:
+def actor_counts(cores: float, also: Iterable[int] = ()) -> list[int]:
     """Return numbers of actors worth a thought: all small ones, then steps of a quarter."""
     counts, count = set(also), 1
     while count <= cores:
         counts.add(count)
         count += max(1, count // 4)
-    return sorted(counts | {cores})
+    return sorted(counts | {math.ceil(cores)})

@@ -25,6 +25,7 @@ from asyncrl.bench.trial import Trial
 from asyncrl.core.errors import AsyncRLError, ConfigError
 
 _STEP = 4
+_MOST_ACTORS = 1 << 16
 _MOST_ENVS = 256
 _MOST_LENGTH = 64
 _SEND_SHARE = 0.2
@@ -55,6 +56,7 @@ class Freedom:
     envs: bool = True
     length: bool = True
     threads: bool = True
+    most_actors: int = _MOST_ACTORS
     most_envs: int = _MOST_ENVS
     """Environments of an actor, at the most."""
 
@@ -105,7 +107,7 @@ class Tuning:
             case "learner":
                 return f", because {actors} the learner busy and more would wait for it"
             case "cores":
-                return f", because that keeps the {self.task.cores} cores busy"
+                return f", because that keeps the {self.task.cores:g} cores busy"
             case "actors":
                 return ", because the actors are the slower side and more found no room"
         return ""
@@ -227,6 +229,10 @@ class Tuner:
     def _predictions(self) -> list[Prediction]:
         """Return what the model expects of every plan whose costs are known."""
         counts = actor_counts(self.task.cores, also=[self.start.actors])
+        if self.freedom.actors:
+            counts = [n for n in counts if n <= self.freedom.most_actors]
+        else:
+            counts = [self.start.actors]
         return [
             predict(
                 Plan(actors=n, envs_per_actor=envs, segment_length=length, threads=threads),
@@ -236,7 +242,7 @@ class Tuner:
             )
             for (envs, length), cost in self._costs.items()
             for threads in self._learners
-            for n in (counts if self.freedom.actors else [self.start.actors])
+            for n in counts
         ]
 
     def _learner(self, threads: int) -> LearnerCost:

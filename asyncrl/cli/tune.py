@@ -19,6 +19,7 @@ from asyncrl.cli.flags import check_config_file, naming_flags
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError
+from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import load_over, preset, preset_like
@@ -129,6 +130,7 @@ def tune(
 ) -> tuple[RunConfig, Tuning]:
     """Return the settings with what the search has chosen, and the search."""
     freedom = _allowed(config, freedom or Freedom())
+    actors = min(config.actors, freedom.most_actors) if freedom.actors else config.actors
     threads = getattr(config.agent, "threads", 0) if freedom.threads else 0
 
     def configured(plan: Plan) -> RunConfig:
@@ -149,12 +151,12 @@ def tune(
     tuning = Tuner(
         try_plan=try_plan,
         task=Task(
-            cores=Cores().count,
+            cores=Cores().share,
             batch_size=config.trainer.batch_size,
             samples_per_insert=config.limiter.samples_per_insert,
         ),
         start=Plan(
-            actors=config.actors,
+            actors=actors,
             envs_per_actor=config.envs_per_actor,
             segment_length=config.segment.length,
             threads=threads or 1,
@@ -211,7 +213,7 @@ def _fitting_agent(options: TuneOptions) -> str:
 
 
 def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
-    """Leave alone what would change the algorithm, or cannot be changed."""
+    """Leave alone what would change the algorithm, or cannot be changed; keep within limits."""
     most = freedom.most_envs
     if config.max_env_steps:
         most = min(most, config.max_env_steps // (_FEWEST_STEPS_EACH * config.actors))
@@ -224,6 +226,7 @@ def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:
         freedom,
         length=freedom.length and not cut,
         threads=freedom.threads and getattr(config.agent, "threads", 0) > 0,
+        most_actors=min(freedom.most_actors, limits.most_actors()),
         most_envs=max(most, config.envs_per_actor),
     )
 

@@ -17,8 +17,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import psutil
-
 from asyncrl.agents.parts.torch_agent import gpu_names
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import Peer
@@ -68,7 +66,7 @@ class MachineFacts:
     """Of the machine, or of the control group or resource limit that leaves less."""
 
     tasks: Room | None = None
-    """Processes and threads; None if there is no limit. What doctor itself takes counts as left."""
+    """Processes and threads; None if there is no limit."""
 
     descriptors: int | None
     """Files and sockets that one process may have open; None if there is no limit."""
@@ -113,9 +111,7 @@ def findings(facts: MachineFacts) -> Iterator[Finding]:
 
 def read_facts(wanted: Wanted | None = None) -> MachineFacts:
     """Look at the machine; this starts one actor, which looks around and ends."""
-    tasks = limits.tasks()
-    if tasks:  # a run takes the place of this process
-        tasks = Room(tasks.limit, min(tasks.limit, tasks.left + psutil.Process().num_threads()))
+    tasks = limits.tasks()  # before an actor is there
     start_s, start_error, told = _start_an_actor()
     cores = Cores()
     temp = Path(tempfile.gettempdir())

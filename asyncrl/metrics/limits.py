@@ -159,15 +159,31 @@ def memory(groups: ControlGroups | None = None) -> Room:
 
 
 def tasks(groups: ControlGroups | None = None) -> Room | None:
-    """Return how many processes and threads may be started; None if there is no limit."""
+    """Return how many processes and threads a run may have; None if there is no limit.
+
+    What this process has counts as left, because a run begins with it.
+    """
     rooms = [(groups or ControlGroups()).tasks(), _tasks_of_user()]
-    return min(filter(None, rooms), default=None, key=lambda room: room.left)
+    room = min(filter(None, rooms), default=None, key=lambda room: room.left)
+    own = psutil.Process().num_threads()
+    return room and Room(room.limit, min(room.limit, room.left + own))
 
 
 def descriptors() -> int | None:
     """Return how many files and sockets a process may have open; None if there is no limit."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def most_actors(groups: ControlGroups | None = None) -> int:
+    """Return how many actors memory, processes and open files allow; at least 1."""
+    groups = groups or ControlGroups()
+    allowed = [memory(groups).left // ACTOR_BYTES]
+    if room := tasks(groups):
+        allowed.append(TASKS.actors_within(room.left))
+    if (files := descriptors()) is not None:
+        allowed.append(DESCRIPTORS.actors_within(files))
+    return max(1, min(allowed))
 
 
 def _tasks_of_user() -> Room | None:

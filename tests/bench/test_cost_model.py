@@ -135,6 +135,8 @@ def test_as_good_with_less_is_better(others: list[Prediction], chosen: Plan) -> 
 def test_counts_are_all_small_ones_and_up_to_the_cores() -> None:
     assert actor_counts(1) == [1]
     assert actor_counts(2) == [1, 2]
+    assert actor_counts(0.5) == [1]
+    assert actor_counts(1.5) == [1, 2]
     assert actor_counts(6) == [1, 2, 3, 4, 5, 6]
     assert actor_counts(2, also=[5]) == [1, 2, 5]
     many = actor_counts(100)

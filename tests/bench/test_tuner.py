@@ -147,6 +147,14 @@ def test_threads_that_are_given_stay() -> None:
     assert search(world, threads=False).chosen.threads == 1
 
 
+def test_actors_are_no_more_than_allowed() -> None:
+    world = World(cores=8, samples_per_insert=1.0, cost_of=actor_cost(env_s=1e-3))
+    assert search(world).chosen.actors > 3
+    tuning = search(world, most_actors=3, start=replace(START, actors=1))
+    assert tuning.chosen.actors == 3
+    assert max(tried.plan.actors for tried in tuning.tried) == 3
+
+
 def test_environments_are_no_more_than_allowed() -> None:
     world = World(samples_per_insert=0.1, cost_of=actor_cost(call_s=1.0e-2))
     search(world, most_envs=100)

@@ -19,6 +19,8 @@ from asyncrl.cli.tune import parse, run, tune
 from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.metrics import limits
+from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
 from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, save_yaml
@@ -72,6 +74,18 @@ def tuning_applied(start: RunConfig, plan: Plan) -> RunConfig:
         envs_per_actor=plan.envs_per_actor,
         segment=replace(start.segment, length=plan.segment_length),
     )
+
+
+def test_actors_and_cores_are_within_limits(
+    tried: list[RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "most_actors", lambda: 1)
+    monkeypatch.setattr(Cores, "share", 1.5)
+    config, tuning = tune(replace(preset("dqn"), actors=3), seconds=60.0)
+    assert {one.actors for one in tried} == {config.actors} == {1}
+    assert tuning.task.cores == 1.5
+    config, _ = tune(replace(preset("dqn"), actors=3), seconds=60.0, freedom=Freedom(actors=False))
+    assert config.actors == 3, "given"
 
 
 @pytest.mark.usefixtures("tried")

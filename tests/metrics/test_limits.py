@@ -12,7 +12,15 @@ import psutil
 import pytest
 
 from asyncrl.metrics import limits
-from asyncrl.metrics.limits import ControlGroups, Need, Room, Throttled
+from asyncrl.metrics.limits import (
+    ACTOR_BYTES,
+    DESCRIPTORS,
+    TASKS,
+    ControlGroups,
+    Need,
+    Room,
+    Throttled,
+)
 
 V2 = "31 23 0:28 {base} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "32 31 0:29 {base} {point} rw,relatime - cgroup cgroup rw,{controllers}"
@@ -263,7 +271,7 @@ def test_limits_of_the_user_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert limits.tasks(groups) is None, "root is exempt"
     monkeypatch.setattr(os, "getuid", lambda: psutil.Process().uids().real + 1)
-    assert limits.tasks(groups) == Room(9, 9), "nobody else runs as this user"
+    assert limits.tasks(groups) == Room(9, 9), "no other process is this user's"
     for which in allowed:
         allowed[which] = resource.RLIM_INFINITY
     assert (limits.tasks(groups), limits.descriptors()) == (None, None)
@@ -278,9 +286,31 @@ def test_own_threads_count_against_the_limit_of_the_user(
         raise psutil.NoSuchProcess(1)
 
     monkeypatch.setattr(psutil, "process_iter", lambda: [me, SimpleNamespace(uids=gone), me])
+    monkeypatch.setattr(psutil, "Process", lambda: me)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (9, 9))
     monkeypatch.setattr(os, "getuid", lambda: 7)
-    assert limits.tasks(ControlGroups(tmp_path)) == Room(9, 1)
+    assert limits.tasks(ControlGroups(tmp_path)) == Room(9, 5), "8 are there, 4 are our own"
+
+
+@pytest.mark.parametrize(
+    ("left", "files", "actors"),
+    [
+        (Room(1 << 40, 10 * ACTOR_BYTES), None, 10),
+        (Room(1 << 40, 0), None, 1),
+        (Room(1 << 40, 1 << 40), DESCRIPTORS.of(7), 7),
+    ],
+)
+def test_actors_fit_into_every_limit(
+    left: Room, files: int | None, actors: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(limits, "memory", lambda _: left)
+    monkeypatch.setattr(limits, "descriptors", lambda: files)
+    monkeypatch.setattr(limits, "_tasks_of_user", lambda: None)
+    assert limits.most_actors(ControlGroups(tmp_path)) == actors
+    threads = psutil.Process().num_threads()
+    files_of_group = pids(f"{TASKS.of(3) + 1}", threads + 1)
+    Machine(mounts=(v2(),), groups=("0::/",), files={"": files_of_group}).write(tmp_path)
+    assert limits.most_actors(ControlGroups(tmp_path)) == min(actors, 3)
 
 
 def test_number_of_actors_within_a_limit_is_the_largest_that_fits() -> None:
