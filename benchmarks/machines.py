@@ -116,6 +116,7 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(
         "1 GiB": Trait(group=("memory", 1 << 30)),
         "half a core": Trait(group=("cpu", 50_000)),
         "64 tasks": Trait(group=("pids", 64)),
+        "23 tasks": Trait(group=("pids", 23)),
         "10 tasks": Trait(group=("pids", 10)),
     }
 )

@@ -88,11 +88,32 @@ ROWS = {
     ),
     "read-only shared memory": Row(on=("read-only shared memory",), runs="short", leaves=TRAINED),
     "500 MB": Row(on=("500 MB",), runs="short --actors 2", leaves=TRAINED),
-    "half a core": Row(on=("half a core",), runs="short", leaves=TRAINED),
+    "1 GiB is seen": Row(
+        on=("1 GiB",),
+        runs="exits 1 asyncrl doctor --preset dqn-atari;"
+        "exits 2 short --replay.capacity 20000000; asyncrl doctor",
+        says=r"(?s)of 1\.0 GiB available.* would be refused.*capacity=20000000 needs.* is fit",
+    ),
+    "half a core": Row(
+        on=("half a core",), runs="short; asyncrl doctor", says="CPU quota of 0.5", leaves=TRAINED
+    ),
     "64 tasks": Row(on=("64 tasks",), runs="short", leaves=TRAINED),
+    "just enough tasks": Row(
+        on=("23 tasks",),  # one of them is the shell
+        runs="asyncrl doctor; short --actors 2",
+        says=r"22 of 23 processes and threads may be started, enough for about 2 actors",
+        never=r"Traceback|\[Errno|WARNING",
+        leaves=TRAINED,
+    ),
+    "too few tasks": Row(on=("10 tasks",), runs="asyncrl doctor", code=1, says="fail  processes"),
     "64 processes": Row(on=("another user", "64 processes"), runs="short", leaves=TRAINED),
     "64 descriptors": Row(on=("64 descriptors",), runs="short --actors 4", leaves=TRAINED),
-    "32 descriptors": Row(on=("32 descriptors",), runs="short --actors 2", leaves=TRAINED),
+    "just enough descriptors": Row(
+        on=("32 descriptors",),
+        runs="asyncrl doctor; short --actors 2",
+        says="32 may be open, enough for about 2 actors",
+        leaves=TRAINED,
+    ),
     "3 GB of addresses": Row(on=("3 GB of addresses",), runs="short", leaves=TRAINED),
     "nohup": Row(
         runs="nohup asyncrl train $tiny --max-seconds 60 & pid=$!; waits '[ -s x/metrics.jsonl ]';"
