@@ -17,6 +17,7 @@ from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
 from asyncrl.bench.result import Result, load_results, machine, save_results
 from asyncrl.bench.workload import StageName, Workload
+from asyncrl.cli.output import on_results, show
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 
@@ -77,7 +78,8 @@ def parse(argv: list[str]) -> Arguments:
         else:
             what = f"{stage!r} is no stage" if stage and stage[0] != "-" else "name a stage"
             raise ConfigError(f"{what} to measure: asyncrl bench {_WORDS} [OPTIONS]")
-    bench = tyro.cli(
+    bench = on_results(
+        tyro.cli,
         BenchArguments,
         prog=f"asyncrl bench {stage}",
         args=flags,
@@ -136,14 +138,14 @@ def _measure(stage: Stage, bench: BenchArguments, results: list[Result]) -> None
 
 def _print_lines(results: list[Result]) -> None:
     for result in results:
-        print(json.dumps(dataclasses.asdict(result)), flush=True)
+        show(json.dumps(dataclasses.asdict(result)))
 
 
 def _deliver(results: list[Result], bench: BenchArguments) -> None:
     """Print and save what took minutes to measure: each also if the other fails."""
     try:
         if not bench.json:
-            print(render(results), flush=True)
+            show(render(results))
     finally:
         if bench.save is not None:
             save_results(results, bench.save)
@@ -155,7 +157,10 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
     bench = arguments.bench
     comparison = compare(results, arguments.baseline, tolerance=bench.tolerance)
     lines = ["", f"compared with {bench.compare}:", *comparison.lines]
-    print("\n".join(lines), file=sys.stderr if bench.json else sys.stdout)
+    if bench.json:
+        print("\n".join(lines), file=sys.stderr)
+    else:
+        show("\n".join(lines))
     return comparison.exit_code
 
 

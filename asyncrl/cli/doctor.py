@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import tyro
 
 from asyncrl.cli.flags import check_config_file
+from asyncrl.cli.output import on_results, show
 from asyncrl.core.declared import Count, Natural, Positive, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.doctor.environment import examine
@@ -101,7 +102,7 @@ class DoctorArguments:
 
 def parse(argv: list[str]) -> DoctorArguments:
     """Read the command line."""
-    arguments = tyro.cli(DoctorArguments, prog="asyncrl doctor", args=argv)
+    arguments = on_results(tyro.cli, DoctorArguments, prog="asyncrl doctor", args=argv)
     if arguments.env:
         arguments.env_config()  # refuses what no environment can be made from
     return arguments
@@ -113,17 +114,17 @@ def run(arguments: DoctorArguments) -> int:
     for finding in _findings(arguments):
         findings.append(finding)
         if not arguments.json:
-            print(render(finding), flush=True)
+            show(render(finding))
     levels = [finding.level for finding in findings]
     fit = "fail" not in levels
     if arguments.json:
         found = [dataclasses.asdict(finding) for finding in findings]
         about = {"env": arguments.env or None, "agent": arguments.agent or None}
-        print(json.dumps({**about, "fit": fit, "findings": found}))
+        show(json.dumps({**about, "fit": fit, "findings": found}))
     else:
         verdict = "fit for training" if fit else "not fit for training"
         subject = arguments.agent or arguments.env or "this machine"
-        print(f"\n{subject} is {verdict}: {_count(levels)}")
+        show(f"\n{subject} is {verdict}: {_count(levels)}")
     return 0 if fit else 1
 
 

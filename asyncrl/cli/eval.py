@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from asyncrl.actor.evaluator import EpisodeEvaluator
+from asyncrl.cli.output import on_results, show
 from asyncrl.cli.run_directory import find_model, trained
 from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.seeding import Role, derive_seed
@@ -48,7 +49,7 @@ class EvalArguments:
 
 def parse(argv: list[str]) -> EvalArguments:
     """Read the command line."""
-    arguments = tyro.cli(EvalArguments, prog="asyncrl eval", args=argv)
+    arguments = on_results(tyro.cli, EvalArguments, prog="asyncrl eval", args=argv)
     find_model(arguments.run_dir, arguments.checkpoint)
     return arguments
 
@@ -68,10 +69,10 @@ def run(arguments: EvalArguments) -> int:
         score, record = evaluator.evaluate(policy)
     if arguments.json:
         shown = {"score": score, "episodes": arguments.episodes, "opt_steps": version, **record}
-        print(json.dumps(shown))
+        show(json.dumps(shown))
     else:
         rate = record.get("eval/success_rate")
-        print(
+        show(
             f"{score:.1f} mean return over {arguments.episodes} episodes "
             f"(min {record['eval/return_min']:.1f}, max {record['eval/return_max']:.1f}), "
             f"{'' if rate is None else f'success rate {rate:.2f}, '}"

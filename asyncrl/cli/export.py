@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from asyncrl.agents.parts.torch_agent import TorchPolicy
+from asyncrl.cli.output import on_results, show
 from asyncrl.cli.run_directory import find_model, trained
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
@@ -35,7 +36,7 @@ class ExportArguments:
 
 def parse(argv: list[str]) -> ExportArguments:
     """Read the command line."""
-    arguments = tyro.cli(ExportArguments, prog="asyncrl export", args=argv)
+    arguments = on_results(tyro.cli, ExportArguments, prog="asyncrl export", args=argv)
     to = arguments.to
     model = find_model(arguments.run_dir, arguments.checkpoint)
     if (model.checkpoints / model.name).resolve() == to.parent.resolve():
@@ -66,7 +67,7 @@ def run(arguments: ExportArguments) -> int:
                 f"cannot write {error.filename}: {error.strerror}; let --to name a file where one "
                 "can be written"
             ) from error
-    print(f"{to} holds the model after {steps} optimisation steps{how}")
+    show(f"{to} holds the model after {steps} optimisation steps{how}")
     return 0
 
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from asyncrl.cli.output import results_alone, show, take_standard_output
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
@@ -63,6 +64,8 @@ _COMMANDS = {
 _READER_HAS_GONE = {errno.EPIPE, errno.EIO}
 """What writing says once nobody reads the output: `head` has ended, or the terminal is closed."""
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -76,12 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
     atexit.register(gc.freeze)
     _print_any_text()
-    code = 1
+    code = 0
     try:
         if argv is None:
             raise_at_signals()
-        code = _main(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+            take_standard_output()
+        with results_alone():
+            code = _main(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as interrupt:
         heard = (said for said in interrupt.args if isinstance(said, signal.Signals))
         number = next(heard, signal.SIGINT)
@@ -89,8 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"asyncrl: interrupted by {number.name}", file=sys.stderr)
         code = 128 + number
     except OSError as error:
-        if error.errno not in _READER_HAS_GONE:
+        if error.errno not in _READER_HAS_GONE | _NO_ROOM:
             raise
+        if error.errno in _NO_ROOM and not code:
+            why = f"cannot write to standard output: {error.strerror}"
+            print(f"asyncrl: error: {why}", file=sys.stderr)
         # Python would complain at its end too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
@@ -111,12 +118,12 @@ def _main(args: list[str]) -> int:
     if debug:
         args.remove("--debug")
     if not args or args[0] in {"-h", "--help"}:
-        print(_USAGE)
+        show(_USAGE)
         return 0 if args else 2
     if args[0] == "--version":
         from importlib.metadata import version  # takes as long as half of the other imports
 
-        print(f"asyncrl {version('asyncrl')}")
+        show(f"asyncrl {version('asyncrl')}")
         return 0
     if " ".join(args[:2]) in _COMMANDS:
         args = [" ".join(args[:2]), *args[2:]]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from asyncrl.cli.flags import dashed
+from asyncrl.cli.output import show
 from asyncrl.cli.run_directory import check_run_dir
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
@@ -26,7 +27,7 @@ _GIVEN_ELSEWHERE = ("--config", "--run-dir", "--replay-kind")
 def parse(argv: list[str]) -> TrainArguments:
     """Read the command line; the settings of the run are the defaults of all flags."""
     if {"-h", "--help"} & set(argv[:1]):
-        print(_USAGE)
+        show(_USAGE)
         raise SystemExit(0)
     if not argv or argv[0].startswith("-"):
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")

@@ -20,7 +20,6 @@ import math
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -35,9 +34,6 @@ _SENT_TWICE = (signal.SIGTERM, signal.SIGHUP)
 _TWICE_WITHIN_S = 1.0
 """A terminal that is closed sends SIGHUP, and so does its shell; schedulers and what they start
 forward SIGTERM to those who have it already. Within this time that is one signal."""
-
-_FLUSH_S = 0.3
-"""How long the end of a process waits for those who read its output."""
 
 _COMMAND_GRACE_S = 8.0
 """How long a command may take to end after SIGTERM: `docker stop` kills after 10 s."""
@@ -118,22 +114,8 @@ class Interrupted:
     def _end(self, why: str) -> None:
         """End the process, unless the run has ended: what is left of it is quick."""
         if self._may_end:
-            _flush_unless_that_takes_time()
             _say_unless_that_takes_time(f"asyncrl: {why}; ended without a summary")
             os._exit(self.exit_code)
-
-
-def _flush_unless_that_takes_time() -> None:
-    """Write what was printed; in another thread, as whoever reads it may have stopped to."""
-
-    def flush() -> None:
-        with suppress(OSError, ValueError):  # nobody reads it any more
-            sys.stdout.flush()
-
-    thread = threading.Thread(target=flush, daemon=True)
-    with suppress(RuntimeError):  # the system gives no thread, and the end must not wait
-        thread.start()
-        thread.join(_FLUSH_S)
 
 
 def _say_unless_that_takes_time(sentence: str) -> None:

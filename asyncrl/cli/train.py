@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
 
 from asyncrl.bench.tuner import Freedom
 from asyncrl.cli.flags import (
@@ -23,6 +24,7 @@ from asyncrl.cli.flags import (
     value_of,
     without_rare,
 )
+from asyncrl.cli.output import on_results, results, show
 from asyncrl.cli.run_directory import (
     ConfigKeeper,
     has_summary,
@@ -65,14 +67,14 @@ class _Printing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING:
-            print(record.getMessage(), flush=True)
+            show(record.getMessage())
 
 
 def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
     """Print what is trained, where it goes, and how it ends if nothing else ends it."""
-    print(f"training {agent} on {config.env}, results in {run_dir}", flush=True)
+    show(f"training {agent} on {config.env}, results in {run_dir}")
     if config.stop_condition() is None:
-        print("no limit is set, so it goes on until Ctrl-C, which saves it first", flush=True)
+        show("no limit is set, so it goes on until Ctrl-C, which saves it first")
 
 
 @contextmanager
@@ -114,6 +116,7 @@ def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: b
         target = config.stop_at_return
         recorders.append(
             TerminalRecorder(
+                Console(file=results()),
                 limits=stop.limits() if stop else {},
                 target=("eval_reward", target) if target is not None else None,
                 setup=setup_of(config),
@@ -206,7 +209,8 @@ def parse_flags(
         ],
     )
     with naming_flags(concrete):
-        parsed: Any = tyro.cli(
+        parsed: Any = on_results(
+            tyro.cli,
             form,
             prog=prog,
             description=f"Train an agent. {shown}{more}",
@@ -288,7 +292,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         return interrupted.exit_code
     space = "" if output.quiet else "\n"  # apart from the last frame
     try:
-        print(space + render_summary({**result.summary(), "run_dir": str(run_dir)}), flush=True)
+        show(space + render_summary({**result.summary(), "run_dir": str(run_dir)}))
     except OSError:  # whoever read it has gone, as a terminal whose end has ended the run
         if not interrupted.exit_code:
             raise
@@ -348,10 +352,10 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
     if not arguments.auto:
         return arguments
     if not arguments.output.quiet:
-        print(f"choosing actors by short runs, {_TUNING_S:.0f} s at the most", flush=True)
+        show(f"choosing actors by short runs, {_TUNING_S:.0f} s at the most")
     config, tuning = tune(arguments.config, seconds=_TUNING_S, freedom=arguments.auto)
     if not arguments.output.quiet:
-        print(tuning.sentence, flush=True)
+        show(tuning.sentence)
     return replace(arguments, config=config, auto=None)
 
 

@@ -16,6 +16,7 @@ from asyncrl.bench.cost_model import Plan, Task
 from asyncrl.bench.trial import Trial, run_trial
 from asyncrl.bench.tuner import Freedom, Tried, Tuner, Tuning
 from asyncrl.cli.flags import check_config_file, naming_flags
+from asyncrl.cli.output import on_results, show
 from asyncrl.core.declared import Positive, check_declared
 from asyncrl.core.env import DiscreteSpec
 from asyncrl.core.errors import AsyncRLError
@@ -88,7 +89,7 @@ class TuneArguments:
 def parse(argv: list[str]) -> TuneArguments:
     """Read the command line that follows `asyncrl bench tune`."""
     with naming_flags(TuneOptions()):
-        options = tyro.cli(TuneOptions, prog="asyncrl bench tune", args=argv)
+        options = on_results(tyro.cli, TuneOptions, prog="asyncrl bench tune", args=argv)
     agent, config = _settings(options)
     return TuneArguments(options=options, agent=agent, config=config)
 
@@ -97,26 +98,26 @@ def run(arguments: TuneArguments) -> int:
     """Search, and return the exit code."""
     options, agent, config = arguments.options, arguments.agent, arguments.config
 
-    def show(tried: Tried) -> None:
+    def on_tried(tried: Tried) -> None:
         if not options.json:
-            print(_row(tried), flush=True)
+            show(_row(tried))
 
-    def show_failed(plan: Plan, error: AsyncRLError) -> None:
+    def on_failed(plan: Plan, error: AsyncRLError) -> None:
         if not options.json:
-            print(_failed_row(plan, error), flush=True)
+            show(_failed_row(plan, error))
 
     if not options.json:
-        print(f"{agent} on {config.env}, {options.seconds:.0f} s at the most", flush=True)
-        print("  ".join(f"{title:>{width}}" for title, width in _COLUMNS), flush=True)
-    tuned, tuning = tune(config, seconds=options.seconds, on_tried=show, on_failed=show_failed)
+        show(f"{agent} on {config.env}, {options.seconds:.0f} s at the most")
+        show("  ".join(f"{title:>{width}}" for title, width in _COLUMNS))
+    tuned, tuning = tune(config, seconds=options.seconds, on_tried=on_tried, on_failed=on_failed)
     command = _command(agent, tuned, options)
     if options.json:
         plan = dataclasses.asdict(tuning.chosen)
         tried = [dataclasses.asdict(one) for one in tuning.tried]
         told = {"sentence": tuning.sentence, "command": command}
-        print(json.dumps({"env": config.env, "agent": agent, **plan, **told, "tried": tried}))
+        show(json.dumps({"env": config.env, "agent": agent, **plan, **told, "tried": tried}))
     else:
-        print(render(tuning, command))
+        show(render(tuning, command))
     return 0
 
 

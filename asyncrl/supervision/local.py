@@ -103,6 +103,7 @@ class LocalLauncher:
         self._names = names or {}
         self._lives: dict[str, _Life] = {}
         self._pending = b""
+        self._printed = ""
         self._launched = False
         with ExitStack() as undo:
             with uninterrupted():
@@ -154,6 +155,7 @@ class LocalLauncher:
                 break
             for message in self._receive():
                 ended += self._take(message)
+            self._print()
         return ended
 
     def progress(self, peer: Peer) -> ProgressReport:
@@ -228,7 +230,8 @@ class LocalLauncher:
                 self._lives[name].pid = pid
                 self._lives[name].statm = Path(f"/proc/{pid}/statm")
             case {"said": str(name), "line": str(line)}:
-                self._print(self._lives[name].peer.actor_id, line)
+                actor_id = self._lives[name].peer.actor_id
+                self._printed += f"{self._names.get(actor_id, f'actor {actor_id}')}: {line}\n"
             case {
                 "ended": str(name),
                 "code": int(code),
@@ -238,11 +241,12 @@ class LocalLauncher:
                 return [_exit_of(self._lives.pop(name), code, size, why)]
         return []
 
-    def _print(self, actor_id: ActorId, line: str) -> None:
-        who = self._names.get(actor_id, f"actor {actor_id}")
+    def _print(self) -> None:
+        """Write what actors have printed, in one piece: the live view is drawn again each time."""
+        printed, self._printed = self._printed, ""
         # Whoever read it may have gone; `sys.stderr` is None where it was closed from the start.
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(f"{who}: {line}\n")
+            sys.stderr.write(printed)
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nobody looks after any more, and say what happened."""

@@ -16,6 +16,7 @@ from asyncrl.cli.flags import as_flags, flags_meant
 from asyncrl.cli.main import main
 from asyncrl.training.run_config import RunConfig
 from tests.cli.console import COMMAND
+from tests.support import warm
 from tests.test_architecture import HEAVY, loaded_by
 
 
@@ -150,6 +151,8 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
 # --- the frame around any command ----------------------------------------------------------------
 
 FAKE_COMMAND = """
+import os
+from asyncrl.cli.output import show
 from asyncrl.core.errors import ActorFailed, ConfigError, NonFiniteModel
 
 def parse(argv):
@@ -175,8 +178,14 @@ def run(arguments):
             error.add_note("somebody else's note")
             raise error
         case ["strange"]:
-            print("2 \\xb5s")
+            show("2 \\xb5s")
             raise ActorFailed("actor 3 failed: \\xdc \\udc80")
+        case ["noisy"]:
+            print("an environment")
+            os.write(1, b"native code\\n")
+            os.system("echo a child")
+            show("the result")
+            return 0
         case ["interrupted"]:
             raise KeyboardInterrupt
 """
@@ -237,6 +246,40 @@ def test_any_text_is_printed_in_any_encoding(
     shown = [text.encode(encoding, "backslashreplace") for text in ("2 µs\n", "Ü \udc80\n")]
     assert out == shown[0]
     assert err == b"asyncrl: error: actor 3 failed: " + shown[1]
+
+
+NOISY = """
+import sys
+from asyncrl.cli import main
+main._COMMANDS["fake"] = "fake_command"
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.processes
+def test_standard_output_has_results_alone(tmp_path: Path) -> None:
+    (tmp_path / "fake_command.py").write_text(FAKE_COMMAND)
+    done = warm.run("code", [NOISY, "fake", "noisy"], cwd=tmp_path, timeout_s=60.0)
+    assert (done.returncode, done.stdout) == (0, "the result\n")
+    assert sorted(done.stderr.splitlines()) == ["a child", "an environment", "native code"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("target", "code", "error"),
+    [
+        ("&-", 0, ""),
+        (
+            "/dev/full",
+            1,
+            "asyncrl: error: cannot write to standard output: No space left on device\n",
+        ),
+    ],
+)
+def test_output_that_is_closed_or_full(target: str, code: int, error: str) -> None:
+    command = ["sh", "-c", f"{COMMAND} --version >{target}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, error)
 
 
 @pytest.mark.processes
