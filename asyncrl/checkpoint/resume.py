@@ -6,14 +6,19 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import REPLAY
 
 logger = logging.getLogger(__name__)
+
+Resume = bool | Literal["without replay"]
+"""Whether to go on from the newest whole checkpoint, and if so, whether to load its replay."""
 
 _MISSING = "nothing"
 
@@ -41,7 +46,7 @@ def open_checkpoints(
     checkpoint_dir: str | PathLike[str] | None,
     *,
     keep: int,
-    resume: bool,
+    resume: Resume,
     config: Mapping[str, object] | None,
 ) -> tuple[Checkpointer | None, Checkpoint | None]:
     """Return who saves to a directory, now locked, and what to go on from if that is wanted.
@@ -50,6 +55,8 @@ def open_checkpoints(
     checkpoints is refused: by their numbers, those of an earlier run that had come further would be
     kept in place of a new run's, and taken for its newest, and its best model would be replaced.
     """
+    if resume not in (True, False, "without replay"):
+        raise ConfigError(f'resume must be True, False or "without replay", got {resume!r:.80}')
     if checkpoint_dir is None:
         if resume:
             raise ConfigError("resume=True needs a checkpoint_dir to go on from")
@@ -66,12 +73,18 @@ def open_checkpoints(
     checkpointer.lock()  # first: what another run is still writing is nothing to go on from
     try:
         if resume:
-            return checkpointer, load_to_resume(checkpoint_dir, config)
+            checkpoint = load_to_resume(checkpoint_dir, config)
+            return checkpointer, checkpoint if resume is True else _without_replay(checkpoint)
         _check_unused(checkpointer, checkpoint_dir)
     except BaseException:
         checkpointer.unlock()
         raise
     return checkpointer, None
+
+
+def _without_replay(checkpoint: Checkpoint) -> Checkpoint:
+    groups = {name: group for name, group in checkpoint.groups.items() if name != REPLAY}
+    return replace(checkpoint, groups=groups)
 
 
 def _check_unused(checkpointer: Checkpointer, checkpoint_dir: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.resume import Resume
 from asyncrl.cli.flags import dashed
 from asyncrl.cli.output import show
-from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.cli.run_directory import check_run_dir, has_summary
 from asyncrl.cli.train import TrainArguments, parse_flags, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.training.presets import preset_like
@@ -18,9 +20,14 @@ usage: asyncrl resume RUN_DIR [OPTIONS]
 
 Goes on with a run that was interrupted, has failed, or has reached a limit that is now raised.
 OPTIONS are those of `asyncrl train`; what they change is told. Without any, the run goes on as it
-was: its settings are in RUN_DIR/config.yaml, and its records are continued.\
+was: its settings are in RUN_DIR/config.yaml, and its records are continued. A run that has saved no
+checkpoint yet begins again.
+
+  --no-load-replay   leave out the replay of the checkpoint, and fill another one: with it, a replay
+                     of another capacity, n-step or segment length goes with the run\
 """
 
+_NO_REPLAY = "--no-load-replay"
 _GIVEN_ELSEWHERE = ("--config", "--run-dir", "--replay-kind")
 
 
@@ -32,6 +39,8 @@ def parse(argv: list[str]) -> TrainArguments:
     if not argv or argv[0].startswith("-"):
         raise ConfigError("name a run: asyncrl resume RUN_DIR [OPTIONS]")
     name, *flags = dashed(argv)
+    resume: Resume = "without replay" if _NO_REPLAY in flags else True
+    flags = [flag for flag in flags if flag != _NO_REPLAY]
     run_dir = Path(name)
     check_run_dir(run_dir)
     for flag in flags:
@@ -41,11 +50,22 @@ def parse(argv: list[str]) -> TrainArguments:
     arguments = parse_flags(f"asyncrl resume {name}", preset_like(config), config, flags)
     if arguments.auto:
         raise ConfigError("--actors auto has no meaning here: give a number, or leave it as it is")
-    return replace(arguments, output=replace(arguments.output, run_dir=run_dir))
+    output = replace(arguments.output, run_dir=run_dir)
+    return replace(arguments, output=output, resume=resume)
 
 
 def run(arguments: TrainArguments) -> int:
     """Train, and return the exit code."""
     run_dir = arguments.output.run_dir
     assert run_dir is not None  # noqa: S101  # `parse` has set it
-    return train_in(run_dir, arguments, resume=True)
+    if not _has_begun(run_dir):
+        arguments = replace(arguments, resume=False)
+        if not arguments.output.quiet:
+            show(f"{run_dir} holds no checkpoint, so its run begins again")
+    return train_in(run_dir, arguments)
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Tell whether there is, or was, a model to go on with."""
+    has_learned = (run_dir / "summary.json").exists() and not has_summary(run_dir, 0)
+    return has_learned or bool(Checkpointer(run_dir / "checkpoints").names())

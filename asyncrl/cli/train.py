@@ -16,6 +16,7 @@ import tyro
 from rich.console import Console
 
 from asyncrl.bench.tuner import Freedom
+from asyncrl.checkpoint.resume import Resume
 from asyncrl.cli.flags import (
     REGISTRY,
     check_config_file,
@@ -101,7 +102,9 @@ def setup_of(config: RunConfig) -> Setup:
     )
 
 
-def recorder_of(config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool) -> Recorder:
+def recorder_of(
+    config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool
+) -> BackgroundRecorder:
     """Return the recorders of a run as one: a file in its directory, and those asked for."""
     recorders: list[Recorder] = [
         ConfigKeeper(config, run_dir),
@@ -171,6 +174,9 @@ class TrainArguments:
     config: RunConfig
     auto: Freedom | None = None
     """What is to be chosen before training, as `--actors auto` asks for; None leaves all of it."""
+
+    resume: Resume = False
+    """Whether to go on with what the run directory holds."""
 
 
 def parse(argv: list[str]) -> TrainArguments:
@@ -266,10 +272,10 @@ def run(arguments: TrainArguments) -> int:
             pass
         arguments = _tuned(arguments)
     with _run_dir(arguments) as run_dir:
-        return train_in(run_dir, arguments, resume=False)
+        return train_in(run_dir, arguments)
 
 
-def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
+def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     """Train in a directory that is there, and return the exit code.
 
     A run that is resumed at its end stays as it is, but for a summary that it could not write.
@@ -279,7 +285,7 @@ def train_in(run_dir: Path, arguments: TrainArguments, *, resume: bool) -> int:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter = Interrupter()
     with telling_of_replay(quiet=output.quiet):
-        trainer = _build(arguments, run_dir, interrupter, resume=resume)
+        trainer = _build(arguments, run_dir, interrupter)
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
             ended = trainer.has_ended()
@@ -359,16 +365,17 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
     return replace(arguments, config=config, auto=None)
 
 
-def _build(
-    arguments: TrainArguments, run_dir: Path, interrupter: Interrupter, *, resume: bool
-) -> BaseTrainer:
+def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -> BaseTrainer:
     output, config = arguments.output, arguments.config
+    recorder = recorder_of(config, run_dir, tensorboard=output.tensorboard, quiet=output.quiet)
+    if not arguments.resume:
+        recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before
     return build_trainer(
         config,
-        recorder=recorder_of(config, run_dir, tensorboard=output.tensorboard, quiet=output.quiet),
+        recorder=recorder,
         callbacks=_callbacks(output, run_dir),
         checkpoint_dir=run_dir / "checkpoints",
-        resume=resume,
+        resume=arguments.resume,
         interrupter=interrupter,
     )
 

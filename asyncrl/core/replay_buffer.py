@@ -196,7 +196,13 @@ def restore_replay(buffer: ReplayBuffer, groups: Mapping[str, Params]) -> bool:
             f"the checkpoint holds a replay, and {type(buffer).__name__} cannot take one: it has "
             "no load_state"
         )
-    buffer.load_state(groups[REPLAY])
+    try:
+        buffer.load_state(groups[REPLAY])
+    except CheckpointError as error:
+        raise CheckpointError(
+            f'{error}; or leave the saved replay out and fill another one (resume="without '
+            'replay", on the command line --no-load-replay)'
+        ) from error
     return True
 
 

@@ -16,7 +16,7 @@ from typing import Unpack
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
-from asyncrl.checkpoint.resume import first_incarnation, open_checkpoints
+from asyncrl.checkpoint.resume import Resume, first_incarnation, open_checkpoints
 from asyncrl.core.agent import Agent, AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
@@ -72,7 +72,7 @@ def build_async_trainer(
     make_evaluator: MakeEvaluator | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     strategy: Strategy | None = None,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
@@ -89,7 +89,9 @@ def build_async_trainer(
         make_evaluator: Builds an evaluator of your own in place of `EpisodeEvaluator`.
         make_processor: Builds what turns steps into rows, in place of `OneStep`.
         checkpoint_dir: Where checkpoints go; without it none are saved.
-        resume: Go on from the newest whole checkpoint in that directory.
+        resume: Go on from the newest whole checkpoint in that directory. "without replay" leaves
+            its replay out, and the warm-up fills another one, which may be of another size, n-step
+            or segment length.
         strategy: A training loop of your own.
         interrupter: Stops the run from outside, with a reason.
         parts: `recorder`, who keeps the numbers, in a thread of its own, so it may be slow;

@@ -26,7 +26,7 @@ from typing import Unpack
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.checkpoint.resume import open_checkpoints
+from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
 from asyncrl.core.declared import Count
@@ -167,14 +167,14 @@ def build_offline_trainer(
     *,
     stop: StopCondition | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> OfflineTrainer:
     """Wire an offline run together; the environment is the trainer's to close.
 
     With `resume` it goes on from the newest whole checkpoint in `checkpoint_dir`, with the same
-    data: bit for bit if `save.replay` is on, else with batches drawn from another seed.
+    data: bit for bit if that holds the replay and it is loaded, else with batches of another seed.
     Raises `ConfigError` if the data is not that of such an agent in such an environment, and
     `CheckpointError` if a file is not whole.
     """

@@ -7,6 +7,7 @@ from os import PathLike
 
 from asyncrl.actor.process import MakeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
+from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.interrupter import Interrupter
@@ -20,7 +21,7 @@ class OfflineParts(CommonParts, total=False):
 
     stop: StopCondition | None
     checkpoint_dir: str | PathLike[str] | None
-    resume: bool
+    resume: Resume
     interrupter: Interrupter | None
 
 

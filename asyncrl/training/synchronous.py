@@ -12,7 +12,7 @@ from typing import Unpack
 from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
-from asyncrl.checkpoint.resume import open_checkpoints
+from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent
 from asyncrl.core.declared import Count, Natural, check_declared
@@ -95,6 +95,7 @@ class Trainer(BaseTrainer):
         self.config = config
         self._opt_rounds = 0
         self._opts_owed = 0
+        self._warm_at = config.warmup_env_steps  # environment steps at the end of the warm-up
         self._actor = InlineActor(
             agent,
             env,
@@ -153,6 +154,8 @@ class Trainer(BaseTrainer):
         if len(self.buffer) == 0:
             return 0
         due, self._opt_rounds = rounds - self._opt_rounds, rounds
+        if self._actor.env_steps < self._warm_at:
+            return 0
         return due * self.config.opt_steps_per_interval
 
     def _begin(self) -> None:
@@ -184,15 +187,17 @@ class Trainer(BaseTrainer):
         """Go on from a checkpoint.
 
         What follows is, bit for bit, what followed in the run that saved it, if it saved its
-        replay too.
+        replay too. Without a replay, the warm-up fills another one first.
         """
         self._opt_rounds = checkpoint.count("run.opt_rounds")
         self._opts_owed = checkpoint.count("run.opts_owed")
         lives = ("incarnation", "env_steps", "stored", "episodes")
         self._actor.restore({name: checkpoint.count(f"run.actor.{name}") for name in lives})
         self._env_steps = checkpoint.count("env_steps")
+        if not restore_replay(self.buffer, checkpoint.groups):
+            self._opts_owed = 0  # there is nothing to sample
+            self._warm_at += self._actor.env_steps
         self._count_whole_rounds()
-        restore_replay(self.buffer, checkpoint.groups)
         self._actor.model_version = ModelVersion(checkpoint.count("opt_steps"))
 
 
@@ -246,7 +251,7 @@ def build_sync_trainer(
     make_eval_env: MakeBatchEnv | None = None,
     make_processor: Callable[[], StepProcessor] | None = None,
     checkpoint_dir: str | PathLike[str] | None = None,
-    resume: bool = False,
+    resume: Resume = False,
     interrupter: Interrupter | None = None,
     **parts: Unpack[CommonParts],
 ) -> Trainer:

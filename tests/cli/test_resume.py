@@ -180,6 +180,32 @@ def test_run_without_checkpoints_says_so(
         assert f"{run_dir} holds no checkpoint: its run has saved none" in capsys.readouterr().err
 
 
+@pytest.mark.processes
+def test_run_that_saved_nothing_begins_again_and_later_fills_another_replay(run_dir: Path) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "summary.json").write_text('{"opt_steps": 0}')
+    begun = run("resume", "run", cwd=run_dir.parent)
+    assert begun.returncode == 0, begun.stderr
+    assert "run holds no checkpoint, so its run begins again" in begun.stdout
+    steps = [record["opt_steps"] for record in metrics(run_dir)]
+    assert steps == sorted(steps), "the records of the first attempt are gone"
+    before = json.loads((run_dir / "summary.json").read_text())
+    assert before["opt_steps"] == 300
+
+    other = "--segment.length 8 --replay.n-step 3 --replay.capacity 500 --max-opt-steps 400 --quiet"
+    refused = run("resume", "run", *other.split(), cwd=run_dir.parent)
+    assert refused.returncode == 1
+    assert "--no-load-replay" in refused.stderr
+    done = run("resume", "run", "--no-load-replay", *other.split(), cwd=run_dir.parent)
+    assert done.returncode == 0, done.stderr
+    after = json.loads((run_dir / "summary.json").read_text())
+    assert after["opt_steps"] == 400
+    ledger = after["ledger"]
+    assert ledger["produced"] == ledger["stored"] + ledger["dropped"] + ledger["lost"]
+    stored = ledger["stored"] - before["ledger"]["stored"]
+    assert stored >= 64, "there was a warm-up"
+
+
 def test_settings_are_those_of_the_run(run_dir: Path) -> None:
     arguments = parse([str(run_dir), "--trainer.batch-size", "32"])
     assert arguments.output.run_dir == run_dir

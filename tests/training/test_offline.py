@@ -15,6 +15,7 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.iql import IQLConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.checkpoint.checkpoint import Checkpointer
+from asyncrl.checkpoint.resume import Resume
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.recorder import Record
 from asyncrl.core.seeding import Role, derive_seed
@@ -160,11 +161,13 @@ def test_checkpoints_are_kept_as_wanted_and_their_directory_is_ones_own(
     assert len(names) == 2, "those between may have been overtaken while another was written"
 
 
-@pytest.mark.parametrize("save_replay", [True, False])
-def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool) -> None:
+@pytest.mark.parametrize(
+    ("save_replay", "resume"), [(True, True), (True, "without replay"), (False, True)]
+)
+def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool, resume: Resume) -> None:
     config = replace(CONFIG, save=SaveConfig(replay=save_replay), evaluate=NEVER)
 
-    def train(name: str, opt_steps: int, *, resume: bool = False) -> Params:
+    def train(name: str, opt_steps: int, *, resume: Resume = False) -> Params:
         result = train_from_data(
             AGENT,
             run,
@@ -179,8 +182,9 @@ def test_resumed_run_goes_on(run: Path, tmp_path: Path, save_replay: bool) -> No
 
     whole = train("whole", 12)
     train("parts", 5)
-    parts = train("parts", 12, resume=True)
-    assert all(np.array_equal(parts[name], whole[name]) for name in whole) is save_replay
+    parts = train("parts", 12, resume=resume)
+    is_same = all(np.array_equal(parts[name], whole[name]) for name in whole)
+    assert is_same is (save_replay and resume is True)
 
 
 def test_data_of_another_environment_is_refused(run: Path) -> None:

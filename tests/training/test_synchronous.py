@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.agent import PolicyContext
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.plan import RunPlan
@@ -74,6 +77,24 @@ def test_run_whose_settings_are_infinite_is_saved_and_resumed(
         assert result.env_steps == limit
     assert "other settings" not in caplog.text
     assert Checkpointer(tmp_path).load_latest().meta["env_steps"] == 120
+
+
+def test_saved_replay_can_be_left_out(tmp_path: Path) -> None:
+    rounds = replace(UNSCORED.trainer, opt_steps_per_interval=3)
+    first = replace(UNSCORED, trainer=rounds, replay=UniformReplayConfig(capacity=500))
+    other = replace(first, replay=UniformReplayConfig(capacity=50, n_step=3))
+
+    def train(config: SyncConfig, opt_steps: int, **parts: Any) -> TrainResult:
+        stop = MaxOptSteps(opt_steps)
+        return train_sync(AGENT, MAKE_ENV, config, stop=stop, checkpoint_dir=tmp_path, **parts)
+
+    with pytest.raises(ConfigError, match='resume must be True, False or "without replay"'):
+        train(first, 31, resume="yes")
+    assert train(first, 31).env_steps == 82  # of 84, as a round is not over
+    with pytest.raises(CheckpointError, match=r"replay.*without replay.*--no-load-replay"):
+        train(other, 34, resume=True)
+    after = train(other, 34, resume="without replay")
+    assert after.env_steps == 84 + 40, "the next round comes after a warm-up"
 
 
 class Watched(AskingConfig):
