@@ -247,7 +247,8 @@ def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
     disk.interrupter = trainer.interrupter
     with pytest.raises(ArithmeticError, match="no"):
         trainer.train()
-    assert Checkpointer(tmp_path).load("2").count("opt_steps") == 2
+    # The one of step 2, unless the next one came before its thread had run.
+    assert Checkpointer(tmp_path).load_latest().count("opt_steps") in {2, 4}
     nobody_writes_in(tmp_path)
 
 
