@@ -1,19 +1,32 @@
-"""What an environment may do to its process when it is to fail.
+"""What code of a user may do to its process: crash, hang, raise, print, change its surroundings.
 
 Loads the standard library alone: it is used where asyncrl is not installed, too.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
 import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 CAUSE = "the wheel came off"
 """What an environment says when it raises."""
+
+LOST = "half a \udcff letter"
+"""A message that no encoding has room for."""
+
+SLOW_S = 1.5
+LEAK_BYTES = 5 << 20
+_leaked: list[bytes] = []
 
 
 def kill() -> None:
@@ -21,9 +34,9 @@ def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail() -> NoReturn:
+def fail(words: str = CAUSE) -> NoReturn:
     """Raise."""
-    raise ValueError(CAUSE)
+    raise ValueError(words)
 
 
 def sleep() -> None:
@@ -45,3 +58,77 @@ def bear() -> None:
     """Start two processes, one of them in a session of its own, and go on."""
     for apart in (False, True):
         subprocess.Popen(["sleep", "3600"], start_new_session=apart)  # noqa: S607
+
+
+def leave_thread() -> None:
+    """Start a thread that never ends and that the interpreter waits for."""
+    threading.Thread(target=sleep).start()
+
+
+def deafen() -> None:
+    """Ignore the signals that end or save a run."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def lose_output() -> None:
+    """Replace what the interpreter writes to."""
+    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="ascii")  # noqa: SIM115
+
+
+def leave_session() -> None:
+    """Lead a session, unless the process leads one already."""
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+
+
+def fork() -> None:
+    """Go on in a child too, which shares all files, and end it much later."""
+    if not os.fork():
+        time.sleep(3600)
+        os._exit(0)
+
+
+def leak() -> None:
+    """Keep some memory each time."""
+    _leaked.append(os.urandom(1) * LEAK_BYTES)
+
+
+DEEDS: Mapping[str, Callable[[], object]] = MappingProxyType(
+    {
+        "nothing": lambda: None,
+        # the process ends
+        "kill": kill,
+        "segfault": lambda: ctypes.string_at(0),
+        "abort": os.abort,
+        "exit-0": lambda: os._exit(0),
+        "exit-3": lambda: os._exit(3),
+        "sys-exit": lambda: sys.exit(0),
+        # an exception
+        "raise": fail,
+        "raise-lost": lambda: fail(LOST),
+        "raise-wide": lambda: fail("the wheel ist müde"),
+        # no progress
+        "sleep": sleep,
+        "hold": hold,
+        "stop": stop,
+        "slow": lambda: time.sleep(SLOW_S),
+        # something is left
+        "bear": bear,
+        "fork": fork,
+        "thread": leave_thread,
+        "leak": leak,
+        # the process is no longer what it was
+        "chdir": lambda: os.chdir("/"),
+        "deaf": deafen,
+        "umask": lambda: os.umask(0o777),
+        "close-files": lambda: os.closerange(3, 64),
+        "no-output": lose_output,
+        "setsid": leave_session,
+        "nice": lambda: os.nice(5),
+        # words
+        "print": lambda: sys.stdout.write("a word of the environment\n"),
+        "print-native": lambda: os.write(1, b"a native word of the environment\n"),
+    }
+)
+"""Name -> what it does, with no argument."""

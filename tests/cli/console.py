@@ -22,6 +22,12 @@ TINY = """
 _DEADLINE_S = 60.0
 
 
+def odd_env(do: str, **more: object) -> list[str]:
+    """Return the flags for an environment that does something odd."""
+    settings = [str(part) for item in {"do": do, **more}.items() for part in item]
+    return ["--env", "benchmarks.odd_env:OddEnv", "--env-kwargs", *settings]
+
+
 def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run one command line to its end."""
     return warm.run("asyncrl", args, cwd=cwd, timeout_s=_DEADLINE_S)

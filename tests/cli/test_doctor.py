@@ -140,10 +140,10 @@ def test_bad_environment_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("do", "how"),
     [
-        ("crash", "the process of the environment or agent was killed by SIGSEGV"),
+        ("segfault", "the process of the environment or agent was killed by SIGSEGV"),
         ("fork and crash", "the process of the environment or agent was killed by SIGSEGV"),
-        ("exit", ENDED.format(3)),
-        ("exit as if done", ENDED.format(0)),
+        ("exit-3", ENDED.format(3)),
+        ("exit-0", ENDED.format(0)),
     ],
 )
 def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
@@ -155,7 +155,7 @@ def test_process_that_dies_is_told_with_its_place(do: str, how: str) -> None:
 
 def test_environment_is_examined_with_any_number_of_open_files() -> None:
     with many_descriptors():
-        *_, last = found(do="exit")
+        *_, last = found(do="exit-3")
     assert last.seen == ENDED.format(3)
 
 
@@ -179,7 +179,7 @@ def test_agent_that_ends_its_process_is_told_with_its_place() -> None:
 
 
 def test_environment_that_hangs_is_ended() -> None:
-    *_, last = found(do="hang", patience_s=4.0)
+    *_, last = found(do="sleep", patience_s=4.0)
     assert (last.level, last.check) == ("fail", "two copies")
     assert "nothing has come for 4.5 s" in last.seen
     assert left() == []
@@ -193,7 +193,7 @@ def test_nothing_is_left_when_nobody_listens_any_more() -> None:
 
 
 def test_examination_ends_with_the_doctor(tmp_path: Path) -> None:
-    flags = ["--env-kwargs", "do", "hang", "--seconds", "60"]
+    flags = ["--env-kwargs", "do", "sleep", "--seconds", "60"]
     with console.started("doctor", PATIENT, *flags, cwd=tmp_path) as doctor:
         wait_until(lambda: psutil.Process(doctor.pid).children(), 20.0, "the examination")
         (examination,) = psutil.Process(doctor.pid).children()

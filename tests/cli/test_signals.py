@@ -20,7 +20,7 @@ from asyncrl.cli import signals
 from asyncrl.cli.signals import interrupting, reserve_s
 from asyncrl.core.interrupter import Interrupter
 from tests.cli.conftest import Trained
-from tests.cli.console import COMMAND, TINY, hears, started
+from tests.cli.console import COMMAND, TINY, hears, odd_env, started
 from tests.support import warm
 from tests.support.helpers import no_thread, wait_until
 
@@ -317,43 +317,18 @@ def test_terminal_that_has_gone_keeps_the_exit_code_of_its_signal(tmp_path: Path
     assert (tmp_path / "x/summary.json").exists()
 
 
-HANGS_WHEN_TOLD = """
-import threading
-from pathlib import Path
-
-import gymnasium
-import numpy
-
-class HangsWhenTold(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    steps = 0
-
-    def reset(self, **_):
-        return numpy.zeros(2, numpy.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        if Path("hang").exists():
-            Path("hangs").touch()
-            threading.Event().wait()
-        return numpy.zeros(2, numpy.float32), 0.0, self.steps % 10 == 0, False, {}
-"""
-
-
 @pytest.mark.fault("F13", "F14")
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_neither_second_signal_nor_scheduler_waits_for_an_actor_that_hangs(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    (tmp_path / "hanging.py").write_text(HANGS_WHEN_TOLD)
-    args = ["--env", "hanging:HangsWhenTold", "--evaluate.where", "off", "--run-dir", "x"]
+    args = [*odd_env("sleep", when="hang"), "--evaluate.where", "off", "--run-dir", "x"]
     args += ["--supervision.stop-timeout-s", "600", "--grace-s", "8"]
     with started("train", "dqn", *TINY, *args, cwd=tmp_path) as process:
         wait_for_a_record(tmp_path / "x")
         (tmp_path / "hang").touch()
-        wait_until((tmp_path / "hangs").exists, 20, "the actor to hang")
+        wait_until((tmp_path / "hang.done").exists, 20, "the actor to hang")
         process.send_signal(number)
         if number == signal.SIGINT:
             # The checkpoint is the last thing before the wait for actors.

@@ -35,7 +35,7 @@ from asyncrl.training.presets import preset, preset_lines
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from examples.own_torch_agent import QRDQNConfig
 from tests.cli.conftest import Trained
-from tests.cli.console import TINY, run
+from tests.cli.console import TINY, odd_env, run
 from tests.support.fakes import ConstantConfig
 from tests.test_readme import README
 
@@ -246,32 +246,15 @@ def test_agent_and_environment_come_from_the_users_directory(tmp_path: Path) -> 
     assert evaluated.returncode == 0, evaluated.stderr
 
 
-FAILS_LATER = """
-import gymnasium
-
-class FailsLater(gymnasium.Wrapper):
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps > 50:
-            raise RuntimeError("the robot fell off the table \\udc80")
-        return super().step(action)
-
-def make():
-    return FailsLater(gymnasium.make("CartPole-v1"))
-"""
-
-
+@pytest.mark.fault("F4")
 @pytest.mark.processes
 @pytest.mark.parametrize("debug", [False, True])
 def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FAILS_LATER)
-    args = ["--env", "mine:make", "--evaluate.where", "off", "--run-dir", "x"]
+    args = [*odd_env("raise-lost", after=50), "--evaluate.where", "off", "--run-dir", "x"]
     done = run("train", "dqn", *TINY, *args, *["--debug"] * debug, cwd=tmp_path)
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) is debug
-    sentence = "actor 0 failed: RuntimeError: the robot fell off the table \\udc80"
+    sentence = "actor 0 failed: ValueError: half a \\udcff letter"
     if debug:
         assert f"asyncrl.core.errors.ActorFailed: {sentence}" in done.stderr
     else:
@@ -280,7 +263,7 @@ def test_actors_own_error_ends_the_run(debug: bool, tmp_path: Path) -> None:
         assert done.stderr.endswith(f" ({hint})\n")
         assert done.stderr.count("\n") == 1
     written = (tmp_path / "x/error.txt").read_text("utf-8")
-    assert 'mine.py", line 10, in step' in written
+    assert 'odd_env.py", line' in written
     assert sentence in written
     assert not (tmp_path / "x/summary.json").exists()
 

@@ -16,6 +16,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
+from benchmarks import deeds
+
 END = 4.7
 LENGTH = 7
 """Steps after which an episode is truncated, if it has not ended before."""
@@ -154,18 +156,10 @@ def _fork() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def _hang() -> None:
-    time.sleep(3600)
-
-
 _started: list[subprocess.Popen[bytes]] = []
 _DEEDS: dict[str, Callable[[], object]] = {
-    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "exit": lambda: os._exit(3),
-    "exit as if done": lambda: os._exit(0),
+    **deeds.DEEDS,
     "fork and crash": _fork,
-    "hang": _hang,
-    "print": lambda: sys.stdout.write("a word of the environment's own\n"),
     "start a process": _start_process,
 }
 

@@ -25,7 +25,6 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.supervision.restart_policy import RestartPolicyConfig, cause_of
 from asyncrl.training.common_config import EvaluationConfig
 from benchmarks.machines import Unavailable, control_group
-from tests.cli import console
 from tests.faults.runs import CameBack, adds_up, until, with_restarts
 from tests.faults.worlds import DEADLINE_S, FALLS, Falling, FallsInActors, Leaking, SlowInOne
 from tests.integration.test_train_async import config, run
@@ -47,9 +46,9 @@ def end_of(body: Callable[[Progress], None]) -> ActorExit:
 ENDS = {
     "segfault": r"actor \d was ended by SIGSEGV after \d+ steps \(a crash in native code\)",
     "abort": r"actor \d was ended by SIGABRT after \d+ steps \(a crash in native code\)",
-    "exit 0": r"actor \d ended after \d+ steps without being asked to",
-    "exit 3": r"actor \d exited with code 3 after \d+ steps",
-    "sys.exit": r"actor \d failed: SystemExit: 0",
+    "exit-0": r"actor \d ended after \d+ steps without being asked to",
+    "exit-3": r"actor \d exited with code 3 after \d+ steps",
+    "sys-exit": r"actor \d failed: SystemExit: 0",
 }
 
 
@@ -80,7 +79,7 @@ def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted()
     with pytest.raises(ActorFailed, match=r"ended after 5 steps .* its death number 3 within"):
         run(
             config(supervision=ActorManagerConfig(restart=restart)),
-            make_env=partial(Falling, "exit 0", after=5),
+            make_env=partial(Falling, "exit-0", after=5),
             stop=MaxSeconds(DEADLINE_S),
         )
 
@@ -88,13 +87,13 @@ def test_actors_that_die_again_and_again_end_the_run_and_the_tries_are_counted()
 # --- exceptions ----------------------------------------------------------------------------------
 
 ERRORS = {
-    "plain": "ValueError: the wheel came off",
+    "two lines": "ValueError: the wheel came off",
     "two arguments": "TwoArguments: rust at the hub",
     "base": "KeyboardInterrupt: no one's",
     "speechless": "_Speechless",
     "deadly": "_Deadly",
     "group": "ExceptionGroup: both (2 sub-exceptions)",
-    "bytes": "ValueError: half a \udcff letter",
+    "raise-lost": "ValueError: half a \udcff letter",
 }
 
 
@@ -104,7 +103,7 @@ def test_exception_of_any_kind_is_told_by_class_message_and_traceback(way: str) 
     ended = end_of(partial(falls, way))
     assert (ended.code, ended.error) == (1, ERRORS[way])
     assert "Traceback" in ended.text
-    assert "in _raises" in ended.text
+    assert "in _raises" in ended.text or "in fail" in ended.text
 
 
 @pytest.mark.fault("F4")
@@ -131,7 +130,7 @@ def test_episode_that_an_exception_cut_off_never_counts_as_ended(
 def test_environments_are_made_anew_in_actors_that_live_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ways = ("two arguments", "sys.exit", "speechless")
+    ways = ("two arguments", "sys-exit", "speechless")
 
     def went_on(trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows().values()
@@ -165,7 +164,7 @@ def test_run_goes_on_without_actors_that_failed(
 
     result, trainer = run(
         with_restarts(3, on_exception="drop_actor"),
-        make_env=FallsInActors(tmp_path, ("plain", "base")),
+        make_env=FallsInActors(tmp_path, ("two lines", "base")),
         strategy=until(others_went_on),
         stop=MaxSeconds(DEADLINE_S),
     )
@@ -174,40 +173,6 @@ def test_run_goes_on_without_actors_that_failed(
     assert [actor["restarts"] for actor in result.actors.values()] == [0, 0, 0]
     assert sorted(actor["dropped"] for actor in result.actors.values()) == [0, 1, 1]
     assert "ValueError: the wheel came off; the run goes on without it" in caplog.text
-
-
-RAISING = """
-import gymnasium
-import numpy
-
-class TwoArguments(Exception):
-    def __init__(self, where, why):
-        super().__init__(f"{why} at {where}")
-
-class Raising(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    steps = 0
-
-    def reset(self, **_):
-        return numpy.zeros(2, numpy.float32), {}
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 50:
-            raise TwoArguments("the hub", "rust")
-        return numpy.zeros(2, numpy.float32), 0.0, False, False, {}
-"""
-
-
-@pytest.mark.fault("F4")
-def test_command_line_ends_with_the_environments_own_words(tmp_path: Path) -> None:
-    (tmp_path / "raising.py").write_text(RAISING)
-    args = ["--env", "raising:Raising", "--evaluate.where", "off", "--run-dir", "x"]
-    done = console.run("train", "dqn", *console.TINY, *args, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "actor 0 failed: TwoArguments: rust at the hub" in done.stderr
-    assert 'raise TwoArguments("the hub", "rust")' in (tmp_path / "x/error.txt").read_text()
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -321,8 +286,8 @@ def test_actors_that_hang_in_any_way_are_replaced_and_their_stacks_told(
 ) -> None:
     ways = {
         "sleep": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in wait\n",
-        "holds the lock": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in match\n",
-        "stopped": r"made no step for \d+ s and was killed; it is started again .* still tell\.$",
+        "hold": r"made no step for \d+ s and was killed.*\n(.*\n)+.* in match\n",
+        "stop": r"made no step for \d+ s and was killed; it is started again .* still tell\.$",
     }
     came_back = CameBack(len(ways))
 

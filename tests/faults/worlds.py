@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -45,21 +43,13 @@ def _raises(error: BaseException) -> NoReturn:
 
 
 FALLS: Mapping[str, Callable[[], object]] = {
-    "segfault": lambda: ctypes.string_at(0),
-    "abort": os.abort,
-    "exit 0": lambda: os._exit(0),
-    "exit 3": lambda: os._exit(3),
-    "sys.exit": lambda: sys.exit(0),
-    "sleep": deeds.sleep,
-    "holds the lock": deeds.hold,
-    "stopped": deeds.stop,
-    "plain": lambda: _raises(ValueError("the wheel\ncame off")),
+    **deeds.DEEDS,
+    "two lines": lambda: _raises(ValueError("the wheel\ncame off")),
     "two arguments": lambda: _raises(TwoArguments("the hub", "rust")),
     "base": lambda: _raises(KeyboardInterrupt("no one's")),
     "speechless": lambda: _raises(_Speechless()),
     "deadly": lambda: _raises(_Deadly()),
     "group": lambda: _raises(ExceptionGroup("both", [ValueError("a"), OSError("b")])),
-    "bytes": lambda: _raises(ValueError("half a \udcff letter")),
 }
 
 

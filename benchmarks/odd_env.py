@@ -1,0 +1,59 @@
+"""One small environment that does one odd thing at one moment, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+
+from benchmarks.deeds import DEEDS
+
+Moment = Literal["make", "reset", "step", "close"]
+
+
+class OddEnv(gymnasium.Env[Any, Any]):
+    """Observes nothing of interest; an episode has ten steps.
+
+    `do` names one of `deeds.DEEDS`. It happens at each moment `at`, in steps from number `after`
+    on. With `when`, the path of a file, it happens only once that file is there; a file with the
+    suffix `.done` is made before it happens.
+    """
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(
+        self, do: str = "nothing", at: Moment = "step", after: int = 0, when: str = ""
+    ) -> None:
+        self._do, self._at, self._after, self._when = DEEDS[do], at, after, when
+        self._steps = 0
+        self._act("make")
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401  # Gymnasium's
+        """Begin an episode."""
+        self._act("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:  # noqa: ANN401
+        """Make a step."""
+        del action
+        self._steps += 1
+        if self._steps > self._after:
+            self._act("step")
+        return np.zeros(2, np.float32), 1.0, self._steps % 10 == 0, False, {}
+
+    def close(self) -> None:
+        """End."""
+        self._act("close")
+
+    def _act(self, moment: Moment) -> None:
+        if moment != self._at:
+            return
+        if self._when:
+            asked = Path(self._when)
+            if not asked.exists():
+                return
+            asked.with_suffix(".done").touch()
+        self._do()
