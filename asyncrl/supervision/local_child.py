@@ -111,6 +111,9 @@ def _tell(files: LifeFiles, error: BaseException, *, began: bool) -> None:
 
 
 def _flush() -> None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LogFile):
+            handler.close()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
             stream.flush()

@@ -103,24 +103,53 @@ class LogFile(logging.Handler):
     """Leaves what a process logs in its life's file, up to a limit.
 
     On the terminal that it shares with the learner it would break into the learner's live view.
+    Messages beyond the limit are counted. The file says so at the 1st, 10th, 100th, ... of them,
+    and `close` says how many there were.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
         self._left_bytes = _MOST_LOG_BYTES
+        self._dropped = 0
+        self._told = 0
+        """How many were dropped when the file last said so."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a line, in one piece."""
         try:
-            words = [record.levelno, record.name, self.format(record)]
-            line = json.dumps(words).encode() + b"\n"
+            line = self._line(record)
             self._left_bytes -= len(line)
             if self._left_bytes >= 0:
-                with self._path.open("ab", buffering=0) as file:
-                    file.write(line)
+                self._append(line)
+                return
+            self._dropped += 1
+            if self._dropped >= 10 * self._told:
+                self._tell_dropped()
         except Exception:
             self.handleError(record)
+
+    def close(self) -> None:
+        """Say how many messages were dropped."""
+        with suppress(OSError):
+            if self._dropped > self._told:
+                self._tell_dropped()
+        super().close()
+
+    def _tell_dropped(self) -> None:
+        self._told = self._dropped
+        words = "log messages dropped so far: %d; one process may log %d MiB"
+        args = (self._dropped, _MOST_LOG_BYTES >> 20)
+        self._append(
+            self._line(logging.LogRecord(__name__, logging.WARNING, "", 0, words, args, None))
+        )
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return json.dumps([record.levelno, record.name, self.format(record)]).encode() + b"\n"
+
+    def _append(self, line: bytes) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            file.write(line)
 
 
 class ProgressBoard:

@@ -210,11 +210,19 @@ def test_watching_actors_makes_no_paths(monkeypatch: pytest.MonkeyPatch) -> None
                 assert launcher.progress(peer()).turns >= 0
 
 
-def test_what_an_actor_logs_without_end_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_an_actor_logs_without_end_is_cut_with_a_note(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.logs_without_end)
         launcher.exits(DEADLINE_S)
-    assert 500 < len(caplog.records) < 1100
+    told = [record.message for record in caplog.records]
+    logged = told.count("x" * 1000)
+    assert 500 < logged < 1100
+    assert told[logged:] == [
+        f"log messages dropped so far: {n}; one process may log 1 MiB"
+        for n in (1, 10, 100, 1000, 3000 - logged)
+    ]
 
 
 def test_an_unknown_start_method_is_refused() -> None:
