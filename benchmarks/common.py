@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asyncrl.bench.result import machine
+from asyncrl.metrics.machine import machine
 from benchmarks.peers.apart import run_apart
 
 ROOT = Path(__file__).resolve().parents[1]

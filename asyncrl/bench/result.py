@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from asyncrl.core.errors import ConfigError
-from asyncrl.metrics.system import Cores
+from asyncrl.metrics.machine import PACKAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,22 +161,6 @@ def load_results(path: Path) -> list[Result]:
 HARDWARE = ("processor", "cores", "usable_cores", "gpus")
 """What makes two machines different ones; the rest are versions, and memory."""
 
-_PACKAGES = ("asyncrl", "torch", "numpy", "gymnasium", "pyzmq")
-
-
-def machine() -> dict[str, Any]:
-    """Return the fingerprint of this machine, as plain values."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "usable_cores": round(Cores().share, 2),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "gpus": _gpus(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in _PACKAGES},
-    }
-
 
 def title(described: Mapping[str, Any]) -> str:
     """Return a fingerprint in one line, for people."""
@@ -189,7 +168,7 @@ def title(described: Mapping[str, Any]) -> str:
     gpus = [f"GPU {name}" for name in described["gpus"]] or ["no GPU"]
     versions = [
         f"Python {described['python']}",
-        *(f"{name} {described[name]}" for name in _PACKAGES),
+        *(f"{name} {described[name]}" for name in PACKAGES),
     ]
     hardware = [
         described["processor"] or "unknown processor",
@@ -213,19 +192,3 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "unknown" if value is None else str(value)
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
-    except OSError:
-        models = []
-    return models[0] if models else platform.processor()
-
-
-def _gpus() -> list[str]:
-    """Return the models of NVIDIA's GPUs, as the driver lists them under Linux."""
-    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]

@@ -15,11 +15,12 @@ import tyro
 
 from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
-from asyncrl.bench.result import Result, load_results, machine, save_results
+from asyncrl.bench.result import Result, load_results, save_results
 from asyncrl.bench.workload import StageName, Workload
 from asyncrl.cli.output import on_results, show
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
+from asyncrl.metrics.machine import machine
 
 _NAMES = (*get_args(StageName), "all")
 _WORDS = "|".join(_NAMES)

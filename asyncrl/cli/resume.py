@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.checkpoint.resume import Resume
@@ -47,7 +48,7 @@ def parse(argv: list[str]) -> TrainArguments:
         if flag.startswith(_GIVEN_ELSEWHERE):
             raise ConfigError(f"{flag.partition('=')[0]} has no meaning here: the run says it")
     config = load_yaml(RunConfig, run_dir / "config.yaml")
-    arguments = parse_flags(f"asyncrl resume {name}", preset_like(config), config, flags)
+    arguments = parse_flags(f"asyncrl resume {quote(name)}", preset_like(config), config, flags)
     if arguments.auto:
         raise ConfigError("--actors auto has no meaning here: give a number, or leave it as it is")
     output = replace(arguments.output, run_dir=run_dir)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
+import subprocess
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, count
@@ -16,10 +20,14 @@ from asyncrl.checkpoint.directory import make_directory, sync
 from asyncrl.core.agent import Policy
 from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.recorder import Record
+from asyncrl.core.recorder import CLOCK_TIME, Record
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.metrics.machine import machine
 from asyncrl.training.run_config import RunConfig, save_yaml
 from asyncrl.training.saved_model import SavedModel, policy_of
+
+_GIT_S = 2.0
+"""Time for git to name the commit, which takes milliseconds."""
 
 
 @contextmanager
@@ -90,6 +98,51 @@ class ConfigKeeper:
         """Do nothing: nothing is open."""
 
 
+def a_start(agent: str, command: str) -> dict[str, object]:
+    """Return what is worth knowing of this process and its machine, as plain values."""
+    return {
+        "time": time.strftime(CLOCK_TIME),
+        "agent": agent,
+        "command": command,
+        "directory": str(Path.cwd()),
+        "commit": _commit(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "machine": machine(),
+    }
+
+
+def _commit() -> str | None:
+    """Return the commit of the working directory, if that is in a git repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607  # the user's own git
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def load_starts(run_dir: Path) -> list[object]:
+    """Return what is known of the starts of a run, this one not yet among them."""
+    try:
+        starts = json.loads((run_dir / "run.json").read_text(encoding="utf-8"))["starts"]
+    except (OSError, ValueError, TypeError, KeyError):  # it is a new run, or one of before
+        return []
+    return starts if isinstance(starts, list) else []
+
+
+def save_starts(starts: Sequence[object], run_dir: Path) -> None:
+    """Write when, how and where each part of a run was started."""
+    with _whole(run_dir / "run.json") as draft:
+        draft.write_text(json.dumps({"starts": starts}, indent=2) + "\n", encoding="utf-8")
+
+
 def save_error(error: Exception, run_dir: Path) -> None:
     """Write the traceback to a file, all of it or none, and name the file in a note."""
     path = run_dir / "error.txt"
@@ -100,9 +153,10 @@ def save_error(error: Exception, run_dir: Path) -> None:
         error.add_note(f"asyncrl: {path} holds the traceback")
 
 
-def save_summary(result: TrainResult, run_dir: Path) -> None:
+def save_summary(result: TrainResult, run_dir: Path, starts: Sequence[object]) -> None:
     """Put it in the place of an earlier one; like records, with null for NaN and infinity."""
-    summary = json.loads(json.dumps(result.summary()), parse_constant=lambda _: None)
+    told = {**result.summary(), "starts": starts}
+    summary = json.loads(json.dumps(told), parse_constant=lambda _: None)
     with _whole(run_dir / "summary.json") as draft:
         draft.write_text(json.dumps(summary, indent=2) + "\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -28,11 +29,14 @@ from asyncrl.cli.flags import (
 from asyncrl.cli.output import on_results, results, show
 from asyncrl.cli.run_directory import (
     ConfigKeeper,
+    a_start,
     has_summary,
     keep_config,
+    load_starts,
     run_dir_made,
     save_config,
     save_error,
+    save_starts,
     save_summary,
 )
 from asyncrl.cli.signals import interrupting
@@ -172,6 +176,9 @@ class TrainArguments:
 
     output: Output
     config: RunConfig
+    command: str = ""
+    """The command line itself, as it is kept with the run."""
+
     auto: Freedom | None = None
     """What is to be chosen before training, as `--actors auto` asks for; None leaves all of it."""
 
@@ -233,7 +240,10 @@ def parse_flags(
     config = RunConfig(**values)
     config.stop_condition()  # is refused here if it can never hold
     _check_mode(config, flags, auto=auto is not None)
-    return TrainArguments(agent=agent, output=parsed.output, config=config, auto=auto)
+    command = f"{prog} {shlex.join(flags)}".rstrip()
+    return TrainArguments(
+        agent=agent, output=parsed.output, config=config, command=command, auto=auto
+    )
 
 
 _OF_ACTORS = ("supervision", "transport", "proxy")
@@ -283,17 +293,18 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     output, config = arguments.output, arguments.config
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
-    interrupter = Interrupter()
+    interrupter, starts = Interrupter(), load_starts(run_dir)
     with telling_of_replay(quiet=output.quiet):
         trainer = _build(arguments, run_dir, interrupter)
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
             ended = trainer.has_ended()
-            result = trainer.result() if ended else _trained(trainer, config, run_dir)
+            result = trainer.result() if ended else _trained(trainer, arguments, run_dir, starts)
         stays = ended and has_summary(run_dir, result.opt_steps)
         if not stays:
             keep_config(config, run_dir)
-            save_summary(result, run_dir)
+            save_starts(starts, run_dir)  # the directory may have been made again
+            save_summary(result, run_dir, starts)
     if stays:
         return interrupted.exit_code
     space = "" if output.quiet else "\n"  # apart from the last frame
@@ -305,8 +316,12 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     return interrupted.exit_code
 
 
-def _trained(trainer: BaseTrainer, config: RunConfig, run_dir: Path) -> TrainResult:
-    save_config(config, run_dir)
+def _trained(
+    trainer: BaseTrainer, arguments: TrainArguments, run_dir: Path, starts: list[object]
+) -> TrainResult:
+    save_config(arguments.config, run_dir)
+    starts.append(a_start(arguments.agent, arguments.command))
+    save_starts(starts, run_dir)
     (run_dir / "error.txt").unlink(missing_ok=True)  # of a failure before this was resumed
     try:
         return trainer.train()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asyncrl.bench.result import machine
+from asyncrl.metrics.machine import machine
 from benchmarks.common import PAGE, RESULTS, ROOT, commit, fingerprint, note, positive, publish
 from benchmarks.peers.apart import end_in_order, python_of, run_apart
 from benchmarks.peers.interface import STAGES

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from asyncrl.agents.dqn import DQNConfig
-from asyncrl.bench.result import machine
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer
+from asyncrl.metrics.machine import machine
 from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.asynchronous import train_async

@@ -45,7 +45,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_synchronous_run_leaves_what_any_run_leaves(run_dir: Path) -> None:
     names = {path.name for path in run_dir.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+    assert names == {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "summary.json"}
     told = summary(run_dir)
     assert (told["opt_steps"], told["stop_reason"]) == (30, "30 optimisation steps are done")
     assert told["best_score"] is not None
@@ -245,7 +245,7 @@ def test_run_whose_directory_was_renamed_is_all_there_under_its_name(
     flags += ["--max-opt-steps", "60", "--actors", "1"]
     command("train", "dqn", *FLAGS, *flags, "--mode", "sync", "--run-dir", "runs/mine")
     mine = Path("runs/mine")
-    names = {"config.yaml", "metrics.jsonl", "checkpoints"}
+    names = {"config.yaml", "run.json", "metrics.jsonl", "checkpoints"}
     assert {path.name for path in Path("runs/elsewhere").iterdir()} == names
     assert {path.name for path in mine.iterdir()} == {*names, "summary.json"}
     assert Checkpointer(mine / "checkpoints").latest() == "60"
@@ -253,3 +253,4 @@ def test_run_whose_directory_was_renamed_is_all_there_under_its_name(
     command("eval", mine, "--episodes", 1)
     command("resume", mine, "--max-opt-steps", 70)
     assert summary(mine)["opt_steps"] == 70
+    assert [start["command"].split()[1] for start in summary(mine)["starts"]] == ["train", "resume"]

@@ -9,9 +9,13 @@ import logging
 import math
 import os
 import re
+import shutil
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from asyncrl.cli.run_directory import run_dir_made
 from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_replay, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
+from asyncrl.metrics.machine import machine
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.presets import preset, preset_lines
@@ -40,7 +45,7 @@ from tests.support.fakes import ConstantConfig
 from tests.test_readme import README
 
 SUMMARY = """
-    stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
+    starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
     best_opt_steps last_score seconds_to_stop_bar learner_shares actor_shares ledger actors setup
     resumed_at_s start_up_s end_s samples_per_insert cpu_percent machine_cpu_percent verdict
     children_cpu_percent throttled_percent
@@ -102,7 +107,41 @@ def test_memory_is_one_flag(name: str, flags: str, tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_run_directory_holds_all_of_the_run(trained: Trained) -> None:
     names = {path.name for path in trained.directory.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
+    assert names == {"config.yaml", "run.json", "metrics.jsonl", "checkpoints", "summary.json"}
+
+
+@pytest.mark.processes
+def test_start_of_a_run_is_kept_with_it(trained: Trained) -> None:
+    (start,) = read_json(trained.directory / "run.json")["starts"]
+    began = datetime.fromisoformat(start["time"]).timestamp()
+    first = json.loads((trained.directory / "metrics.jsonl").read_text().partition("\n")[0])
+    assert began <= first["time"] <= time.time()
+    assert start["agent"] == "dqn"
+    assert start["command"].startswith("asyncrl train dqn --")
+    assert start["command"].endswith("--max-opt-steps 300 --run-dir runs/x")
+    assert start["host"] == socket.gethostname()
+    assert start["directory"] == str(trained.directory.parents[1])
+    assert start["commit"] is None, "it is in no repository"
+    assert start["machine"] == machine()
+    assert read_json(trained.directory / "summary.json")["starts"] == [start]
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
+def test_start_names_the_commit_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("objects", "refs/heads"):
+        (tmp_path / ".git" / name).mkdir(parents=True)
+    (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / ".git/refs/heads/main").write_text("5" * 40 + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert _run_directory.a_start("dqn", "asyncrl train dqn")["commit"] == "5" * 40
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"starts": 1}'])
+def test_damaged_list_of_starts_is_begun_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    assert _run_directory.load_starts(tmp_path) == []
 
 
 @pytest.mark.processes
@@ -612,7 +651,7 @@ def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
         learner_shares={},
         actors={"0": {"env_steps": 3.0, "env_restarts": math.inf}},
     )
-    _run_directory.save_summary(result, tmp_path)
+    _run_directory.save_summary(result, tmp_path, [])
 
     summary = read_json(tmp_path / "summary.json")
     assert summary["last_score"] is None

@@ -1,0 +1,36 @@
+"""The fingerprint of a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from asyncrl.bench.result import HARDWARE
+from asyncrl.metrics import machine as module
+from asyncrl.metrics.machine import machine
+
+
+def test_machine_is_described_by_what_numbers_depend_on() -> None:
+    described = machine()
+    assert described["cores"] == os.cpu_count()
+    assert 1 <= described["usable_cores"] <= described["cores"]
+    assert described["memory_gib"] > 0
+    assert isinstance(described["processor"], str), "empty where the system does not tell"
+    assert all(described[name] for name in ("platform", "python", "torch", "numpy", "gymnasium"))
+    assert set(HARDWARE) <= set(described)
+
+
+def test_fingerprint_is_the_same_after_json() -> None:
+    described = machine()
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_package_that_was_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(module, "version", fails)
+    assert machine()["torch"] is None
