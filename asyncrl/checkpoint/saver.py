@@ -78,6 +78,8 @@ class Saver:
         self._has_begun = False
         self._failures = 0
         self._errors: dict[str, CheckpointError] = {}
+        self._logged: tuple[object, ...] | None = None
+        """The kind of error whose traceback was logged; None once a checkpoint is written."""
         self._write_s = 0.0
 
     def make_room(self) -> None:
@@ -207,7 +209,7 @@ class Saver:
         try:
             self._checkpointer.save(job.name, job.groups, job.meta)
         except CheckpointError as error:
-            logger.exception("training goes on without checkpoint %s", job.name)
+            self._log(job.name, error)
             with self._changed:
                 self._errors[job.kind] = error
                 is_kept = job.may_be_kept and job.kind not in self._waiting
@@ -215,8 +217,22 @@ class Saver:
                     self._failed[job.kind] = job
                 self._failures += 1
             return is_kept
+        self._logged = None
         with self._changed:
             self._errors.pop(job.kind, None)
             self._waiting.update(self._failed)
             self._failed = {}
         return False
+
+    def _log(self, name: str, error: CheckpointError) -> None:
+        """Log a traceback for the first of several failures of one kind, a line for the others."""
+        cause = error.__cause__ or error
+        kind = (type(cause), getattr(cause, "errno", None))
+        is_new, self._logged = kind != self._logged, kind
+        logger.error(
+            "training goes on without checkpoint %s (%d not written so far): %s",
+            name,
+            self._failures + 1,
+            error,
+            exc_info=error if is_new else None,
+        )

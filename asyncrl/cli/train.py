@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-from rich.console import Console
 
 from asyncrl.bench.tuner import Freedom
 from asyncrl.checkpoint.resume import Resume
@@ -52,7 +51,7 @@ from asyncrl.learner.trainer import BaseTrainer
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
-from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -123,7 +122,7 @@ def recorder_of(
         target = config.stop_at_return
         recorders.append(
             TerminalRecorder(
-                Console(file=results()),
+                ProgressConsole(file=results()),
                 limits=stop.limits() if stop else {},
                 target=("eval_reward", target) if target is not None else None,
                 setup=setup_of(config),

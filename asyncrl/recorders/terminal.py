@@ -5,6 +5,7 @@ Computes no metrics; what a frame looks like is said in `dashboard.py`.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,18 @@ from asyncrl.recorders.dashboard import Dashboard, ledger_line
 from asyncrl.recorders.run_state import RunState, count, duration, fault_phrases, measure, percent
 
 _VERDICT_INTERVAL_S = 30.0
+
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressConsole(Console):
+    """A console that falls silent where nobody reads it any more, as after `| head`."""
+
+    def on_broken_pipe(self) -> None:
+        """Say so once; rich would end the thread, and silence what `sys.stdout` is."""
+        self.quiet = True
+        logger.warning("nobody reads the progress on standard output any more; the run goes on")
 
 
 class TerminalRecorder:
@@ -48,7 +61,7 @@ class TerminalRecorder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
-        self._console = console or Console()
+        self._console = console or ProgressConsole()
         self._state = RunState(limits or {}, target, setup)
         self._live: Live | None = None
         self._judged_at_s = 0.0

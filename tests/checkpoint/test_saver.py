@@ -221,18 +221,25 @@ def test_room_is_made_for_nobody_who_cannot_use_it(agent: ConstantAgent | None) 
 def test_full_disk_is_told_and_counted_and_the_next_checkpoint_is_another_try(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.checkpointer.may_write.set()
-    stage.checkpointer.fail = full_disk
+    checkpointer = stage.checkpointer
+    checkpointer.may_write.set()
+
+    def tried() -> int:
+        return len(checkpointer.written) + int(stage.saver.record()["checkpoint/failures"])
+
     with caplog.at_level(logging.ERROR):
-        stage.save("1")
-        wait_until(lambda: stage.saver.record()["checkpoint/failures"] == 1, 20, "a failure")
-    assert "training goes on without checkpoint 1" in caplog.text
-    assert "no space left" in caplog.text
-    assert not stage.interrupter.is_set
-    stage.checkpointer.fail = lambda: None
-    stage.save("2")
+        for n in range(1, 6):
+            checkpointer.fail = full_disk if n in {1, 2, 4} else lambda: None
+            stage.save(str(n))
+            wait_until(lambda n=n: tried() == n, 20, "the try")  # type: ignore[misc]
     stage.saver.close(20)
-    assert stage.checkpointer.written == ["2"]
+    assert checkpointer.written == ["3", "5"]
+    goes_on, why = "training goes on without checkpoint", "cannot save: no space left"
+    assert [(record.getMessage(), bool(record.exc_info)) for record in caplog.records] == [
+        (f"{goes_on} {name} ({n} not written so far): {why}", has_traceback)
+        for name, n, has_traceback in ((1, 1, True), (2, 2, False), (4, 3, True))
+    ]
+    assert not stage.interrupter.is_set
 
 
 @pytest.mark.fault("F17")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from datetime import datetime
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from asyncrl.metrics.verdict import Setup
-from asyncrl.recorders.terminal import TerminalRecorder, render_summary
+from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
@@ -155,6 +156,28 @@ def test_standard_streams_are_given_back() -> None:
     console, _ = terminal_console()
     run(console)
     assert (sys.stdout, sys.stderr) == before
+
+
+def test_reader_that_goes_away_leaves_a_warning_and_other_output_alone(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as file:
+        recorder = TerminalRecorder(ProgressConsole(file=file))
+        recorder.start({})
+        recorder.write(FIRST)
+        recorder.write(LATER)
+        recorder.close(failed=False)
+        with pytest.raises(BrokenPipeError):
+            file.flush()
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), file.fileno())
+    assert [record.message for record in caplog.records] == [
+        "nobody reads the progress on standard output any more; the run goes on"
+    ]
+    os.write(1, b"still there")
+    assert capfd.readouterr().out == "still there"
 
 
 def test_summary_says_how_it_went_and_where_the_results_are() -> None:
