@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -171,7 +172,7 @@ def test_reader_that_goes_away_leaves_a_warning_and_other_output_alone(
         recorder.close(failed=False)
         with pytest.raises(BrokenPipeError):
             file.flush()
-        with open(os.devnull, "w") as nothing:
+        with Path(os.devnull).open("w") as nothing:
             os.dup2(nothing.fileno(), file.fileno())
     assert [record.message for record in caplog.records] == [
         "nobody reads the progress on standard output any more; the run goes on"
