@@ -312,7 +312,7 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     except OSError:  # whoever read it has gone, as a terminal whose end has ended the run
         if not interrupted.exit_code:
             raise
-    return interrupted.exit_code
+    return interrupted.exit_code or (0 if result.opt_steps else 1)
 
 
 def _trained(

@@ -255,6 +255,7 @@ class Bookkeeper:
             "opt_steps": counts.opt_steps,
             "env_steps": counts.env_steps,
             "wall_s": self._pace.wall_s,
+            "train_s": self._pace.train_s,
             **self._best.meta(),
             "config": self._run_config,
             "run": dict(state.numbers),
@@ -268,7 +269,7 @@ class Bookkeeper:
         """Let the agent and the counts go on from a checkpoint; the trainer restores its own."""
         self.counts.env_steps = checkpoint.count("env_steps")
         self.counts.opt_steps = checkpoint.count("opt_steps")
-        self._pace.go_on(checkpoint.number("wall_s"))
+        self._pace.go_on(checkpoint.number("wall_s"), checkpoint.number("train_s"))
         self._best.restore(checkpoint)
         if self._saver and (kept := self._saver.best()):
             self._best.keep(kept)
@@ -298,6 +299,14 @@ class Bookkeeper:
             if not failed:
                 self._judge(record)
                 self._best.conclude()
+            if not self.counts.opt_steps and not self._interrupter.urgent:
+                logger.warning(
+                    "the run has learned nothing: %s, and %d environment steps were too few for "
+                    "an optimisation step. Raise that limit, or have learning begin sooner: lower "
+                    "limiter.min_size, or trainer.warmup_env_steps of a synchronous run",
+                    self._interrupter.reason or "the loop ended",
+                    self.counts.env_steps,
+                )
         finally:
             if self._recorder:
                 self._recorder.close(failed=failed)

@@ -43,20 +43,23 @@ class Pace:
 
     def __init__(self, counts: Counts, watch: Stopwatch, clock: Callable[[], float]) -> None:
         self._counts, self._watch, self._clock = counts, watch, clock
-        self._before_s = 0.0
+        self._before_s = self._trained_before_s = 0.0
         self._began_at = self._recorded_at = clock()
         self._began_opt_steps = 0
         self._recorded = Counts()
         self._recorded_stored = 0.0
         self._recorded_span_s = 0.0
         self._start_up_s: float | None = None
+        self._first_steps: int | None = None
+        self._stepped_at: float | None = None
         self._first_totals: dict[str, float] = {}
         self._end_at = 0.0
         self._end: tuple[float, dict[str, float]] | None = None
 
-    def go_on(self, wall_s: float) -> None:
+    def go_on(self, wall_s: float, train_s: float) -> None:
         """Count the seconds of a run's earlier parts, too; before `start`."""
         self._before_s, self._began_at = wall_s, self._clock()
+        self._trained_before_s = train_s
 
     def start(self, stored: float) -> None:
         """Begin, with so many transitions stored: from here on time counts."""
@@ -66,7 +69,12 @@ class Pace:
         self._recorded_stored = stored
 
     def turn(self) -> bool:
-        """Take note of the first optimisation step since `start`, and say so: the start is over."""
+        """Take note of the first optimisation step since `start`, and say so: the start is over.
+
+        Of the first environment step, too: from there on, the time of training counts.
+        """
+        if self._stepped_at is None:
+            self._look_for_step()
         if self._start_up_s is not None or self._counts.opt_steps == self._began_opt_steps:
             return False
         self._start_up_s, self._first_totals = self._part_s, self._watch.totals()
@@ -83,6 +91,14 @@ class Pace:
         return self._before_s + self._part_s
 
     @property
+    def train_s(self) -> float:
+        """The same, but from the first environment step of each part to the end of its learning."""
+        if self._stepped_at is None:
+            return self._trained_before_s
+        until = self._end_at if self._end else self._clock()
+        return self._trained_before_s + until - self._stepped_at
+
+    @property
     def _part_s(self) -> float:
         return self._clock() - self._began_at
 
@@ -93,6 +109,7 @@ class Pace:
             "env_steps": float(counts.env_steps),
             "opt_steps": float(counts.opt_steps),
             "wall_s": self.wall_s,
+            "train_s": self.train_s,
         }
 
     def record(self, stored: float) -> dict[str, float]:
@@ -113,6 +130,13 @@ class Pace:
             end_s=self.wall_s - end_at_s,
             learner_shares=shares_between(self._first_totals, totals),
         )
+
+    def _look_for_step(self) -> None:
+        steps = self._counts.env_steps or self._counts.opt_steps  # offline, there are only these
+        if self._first_steps is None:  # not those at `start`: a checkpoint may lack the last ones
+            self._first_steps = steps
+        elif steps != self._first_steps:
+            self._stepped_at = self._clock()
 
     def _rates(self, stored: float) -> dict[str, float]:
         now, counts = self._clock(), self._counts

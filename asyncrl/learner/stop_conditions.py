@@ -125,11 +125,14 @@ class MaxSamples(_CountLimit):
 
 @dataclass
 class MaxSeconds(_Limit):
-    """Stops `s` seconds after training began, which is before actors start."""
+    """Stops `s` seconds after the first environment step; offline, the first optimisation step.
+
+    Of a run that is resumed, the seconds of its parts count together, each from its first step.
+    """
 
     s: float
 
-    metric = "wall_s"
+    metric = "train_s"
     _words = "s of training are over"
 
     def __post_init__(self) -> None:

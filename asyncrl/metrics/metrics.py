@@ -18,10 +18,11 @@ class Metric(NamedTuple):
 
 
 METRICS: dict[str, Metric] = {
-    # Where the run is; every record carries these three.
+    # Where the run is; every record carries these four.
     "env_steps": Metric("env steps", "steps of all training environments so far"),
     "opt_steps": Metric("opt steps", "optimisation steps so far"),
     "wall_s": Metric("s", "wall-clock time since training began"),
+    "train_s": Metric("s", "the same, without what came before the first step and after the last"),
     "time": Metric("s", "clock time of the record, since 1970 in UTC; in `metrics.jsonl` alone"),
     # Rates, each over the time since the record before.
     "fps": Metric("env steps/s", "environment steps of all actors together"),

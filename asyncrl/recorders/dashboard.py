@@ -111,8 +111,9 @@ def _packed(parts: Sequence[str], separator: str, width: int) -> str:
 
 
 def _header(state: RunState, width: int) -> RenderableType:
-    limit_s = state.limits.get("wall_s")
-    time = duration(state.wall_s) + (f" of {duration(limit_s)}" if limit_s else "")
+    limit_s = state.limits.get("train_s")
+    trained = f"{duration(state.values.get('train_s', 0.0))} of {duration(limit_s or 0.0)}"
+    time = trained if limit_s else duration(state.wall_s)
     if state.ended:
         time += f", {state.ended}"
     elif state.eta_s is not None:
@@ -136,7 +137,7 @@ def _header(state: RunState, width: int) -> RenderableType:
 def _progress(state: RunState) -> list[str]:
     parts = []
     for name in dict.fromkeys(("env_steps", "opt_steps", *state.limits)):
-        if name in state.values and name != "wall_s":
+        if name in state.values and name != "train_s":
             of = f" of {count(state.limits[name])}" if name in state.limits else ""
             parts.append(f"{count(state.values[name])}{of} {name.replace('_', ' ')}")
     if state.target:

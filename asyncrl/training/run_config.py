@@ -122,7 +122,8 @@ class RunConfig(AsyncConfig):
     """Stop after so many optimisation steps; 0 is off."""
 
     max_seconds: Annotated[PositiveOrOff, COMMON] = 0.0
-    """Stop after so many seconds, in which actors start, too; 0 is off."""
+    """Stop so many seconds after the first environment step; the start of actors does not count.
+    0 is off."""
 
     stop_at_return: Annotated[Finite | None, COMMON] = None
     """Stop when an evaluation reaches this mean return."""

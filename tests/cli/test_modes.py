@@ -254,3 +254,12 @@ def test_run_whose_directory_was_renamed_is_all_there_under_its_name(
     command("resume", mine, "--max-opt-steps", 70)
     assert summary(mine)["opt_steps"] == 70
     assert [start["command"].split()[1] for start in summary(mine)["starts"]] == ["train", "resume"]
+
+
+def test_run_that_has_learned_nothing_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = ["--mode", "sync", "--max-env-steps", "32", "--run-dir", str(tmp_path / "run")]
+    assert main(["train", "dqn", *FLAGS, *flags]) == 1
+    assert "the run has learned nothing: 32 environment steps are done, and 32" in caplog.text
+    assert summary(tmp_path / "run")["opt_steps"] == 0

@@ -390,6 +390,7 @@ def test_evaluation_is_recorded_with_where_the_run_was() -> None:
         "env_steps": 20.0,
         "opt_steps": 2.0,
         "wall_s": 1.5,
+        "train_s": 0.0,
         "eval_reward": 7.0,
         "eval/length_mean": 5.0,
         "eval/model_version": 2.0,
@@ -418,6 +419,7 @@ def test_checkpoints_are_saved_at_their_intervals_with_what_is_needed_to_go_on()
         "opt_steps": 8,
         "env_steps": 80,
         "wall_s": 0.0,
+        "train_s": 0.0,
         "best_by": "eval_reward",
         "best_score": 3.0,
         "best_opt_steps": 4,
@@ -534,7 +536,7 @@ def test_run_that_had_no_best_model_has_none_when_resumed() -> None:
     [
         (MaxOptSteps(3), True),
         (MaxOptSteps(4), False),
-        (MaxSeconds(15.0), True),
+        (MaxSeconds(5.0), True),
         (ReachesUpperBound("samples_total", 50.0), True),
         (ReachesUpperBound("eval_reward", 0.0), False),
         (None, False),
@@ -717,14 +719,15 @@ def test_seconds_to_the_bar_are_those_until_an_evaluation_reached_it() -> None:
     assert result.wall_s == 37.5
 
 
-@pytest.mark.parametrize("limit", [MaxOptSteps(4), MaxSeconds(2.0)])
+@pytest.mark.parametrize("limit", [MaxOptSteps(4), MaxSeconds(1.0)])
 def test_limit_that_is_noticed_in_an_evaluation_is_not_the_bar(limit: StopCondition) -> None:
     stop = AnyOf(limit, ReachesUpperBound("eval_reward", 10))
     run = Run(1.0, 2.0, stop=stop, evaluate_interval_opt_steps=2)
+    run.turn(0)
     run.turn(2, seconds=1.0)
     run.turn(2, seconds=1.0)
     result = run.finish()
-    assert result.stop_reason.endswith(("optimisation steps are done", "2 s of training are over"))
+    assert result.stop_reason.endswith(("optimisation steps are done", "1 s of training are over"))
     assert result.last_score == 2.0
     assert result.seconds_to_stop_bar is None
 
@@ -772,10 +775,13 @@ def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
     assert (result.start_up_s, result.end_s, result.wall_s) == (20.5, 16.0, 40.5)
 
 
-def test_run_without_an_optimisation_step_was_all_start_up() -> None:
+def test_run_without_an_optimisation_step_was_all_start_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = Run()
     run.turn(0, seconds=2.0)
     result = run.finish()
+    assert "the run has learned nothing: the loop ended, and 0 environment steps" in caplog.text
     assert result.start_up_s == result.wall_s == 2.0
     assert result.verdict.kind == "too-early"
 

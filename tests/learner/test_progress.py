@@ -45,12 +45,13 @@ def test_rates_and_shares_are_those_since_the_record_before() -> None:
 def test_first_record_of_a_run_that_goes_on_is_of_this_part_alone() -> None:
     measured = Measured()
     measured.counts.opt_steps = 40
-    measured.pace.go_on(100.0)
+    measured.pace.go_on(100.0, 90.0)
     measured.pace.start(0.0)
     measured.lap("opt", 2.0, opt_steps=1)
     assert measured.pace.record(0.0)["opt_steps_per_sec"] == 0.5
     assert measured.pace.wall_s == 102.0
-    assert measured.pace.axes() == {"env_steps": 10.0, "opt_steps": 41.0, "wall_s": 102.0}
+    times = {"wall_s": 102.0, "train_s": 90.0}
+    assert measured.pace.axes() == {"env_steps": 10.0, "opt_steps": 41.0, **times}
 
 
 def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
@@ -70,10 +71,29 @@ def test_time_is_told_from_the_first_step_to_the_end_of_learning() -> None:
     }
 
 
+def test_time_of_training_counts_from_the_first_step_of_each_part() -> None:
+    measured = Measured()
+    measured.counts.env_steps = 500
+    measured.pace.go_on(100.0, 90.0)
+    measured.pace.start(0.0)
+    measured.counts.env_steps = 510  # a part may have counted these after its last checkpoint
+    measured.lap("wait", 1.0)
+    measured.counts.opt_steps += 1  # on what a checkpoint brought, while actors start
+    measured.lap("wait", 7.0)
+    assert measured.pace.train_s == 90.0
+    measured.counts.env_steps += 1
+    measured.lap("wait", 2.0)
+    assert measured.pace.train_s == 90.0
+    measured.lap("wait", 4.0)
+    measured.pace.end()
+    measured.lap("save", 5.0)
+    assert (measured.pace.train_s, measured.pace.wall_s) == (94.0, 119.0)
+
+
 def test_start_of_a_run_that_goes_on_is_that_of_this_part_alone() -> None:
     measured = Measured()
     measured.counts.opt_steps = 40
-    measured.pace.go_on(100.0)
+    measured.pace.go_on(100.0, 90.0)
     measured.pace.start(0.0)
     measured.lap("wait", 3.0)
     assert measured.pace.spent().start_up_s == 3.0

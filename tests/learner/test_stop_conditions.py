@@ -43,7 +43,7 @@ def stops_at(condition: StopCondition, metric: str, values: list[float]) -> int 
         (MaxEnvSteps(10_000), "env_steps", 10_000, "10,000 environment steps are done"),
         (MaxOptSteps(100), "opt_steps", 100, "100 optimisation steps are done"),
         (MaxSamples(100), "samples_total", 100, "100 transitions are stored"),
-        (MaxSeconds(99.5), "wall_s", 99.5, "99.5 s of training are over"),
+        (MaxSeconds(99.5), "train_s", 99.5, "99.5 s of training are over"),
     ],
 )
 def test_a_limit_stops_at_its_number_and_not_before(

@@ -16,6 +16,7 @@ RUN = {
     "env_steps": 12_000.0,
     "opt_steps": 3000.0,
     "wall_s": 12.0,
+    "train_s": 11.0,
     "fps": 3921.3,
     "opt_steps_per_sec": 981.0,
     "samples_per_insert": 7.98,
@@ -229,7 +230,7 @@ def test_end_takes_the_place_of_the_time_left() -> None:
 
 
 def test_limit_of_time_stands_beside_the_time() -> None:
-    assert "12 s of 1 h 00 m" in draw(make_state(RUN, wall_s=3600))[0]
+    assert "11 s of 1 h 00 m" in draw(make_state(RUN, train_s=3600))[0]
 
 
 @pytest.mark.parametrize("width", [60, 120])

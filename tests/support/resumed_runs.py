@@ -106,7 +106,10 @@ class DiesAt(StopCondition):
 
 def same(a: Checkpoint, b: Checkpoint) -> bool:
     """Tell whether two checkpoints hold the same, but for the time that it took."""
-    numbers = [{k: v for k, v in c.meta.items() if k not in {"wall_s", "config"}} for c in (a, b)]
+    numbers = [
+        {k: v for k, v in c.meta.items() if k not in {"wall_s", "train_s", "config"}}
+        for c in (a, b)
+    ]
     return (
         numbers[0] == numbers[1]
         and a.groups.keys() == b.groups.keys()

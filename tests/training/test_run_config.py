@@ -30,10 +30,10 @@ def test_whichever_limit_comes_first_ends_the_run() -> None:
     config = RunConfig(max_env_steps=100, max_opt_steps=20, max_seconds=3.5, stop_at_return=200.0)
     stop = config.stop_condition()
     assert stop
-    assert stop.limits() == {"env_steps": 100, "opt_steps": 20, "wall_s": 3.5}
-    near = {"env_steps": 99.0, "opt_steps": 19.0, "wall_s": 3.4, "eval_reward": 199.0}
+    assert stop.limits() == {"env_steps": 100, "opt_steps": 20, "train_s": 3.5}
+    near = {"env_steps": 99.0, "opt_steps": 19.0, "train_s": 3.4, "eval_reward": 199.0}
     assert stop.update(near) is None
-    for name, value in (("env_steps", 100), ("opt_steps", 20), ("wall_s", 3.5)):
+    for name, value in (("env_steps", 100), ("opt_steps", 20), ("train_s", 3.5)):
         stop = config.stop_condition()
         assert stop
         assert stop.update({**near, name: value})

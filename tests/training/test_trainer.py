@@ -23,7 +23,7 @@ from tests.support.books import bookkeeping
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
 from tests.support.streams import make_outbox
 
-CLOCK_METRICS = ("wall_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
+CLOCK_METRICS = ("wall_s", "train_s", "fps", "_per_s", "_per_sec", "share/", "ms/", "system/")
 
 
 def build(
