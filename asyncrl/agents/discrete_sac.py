@@ -67,7 +67,6 @@ from asyncrl.core.declared import (
     Within,
 )
 from asyncrl.core.env import EnvSpec
-from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array
 
 Belief = Literal["least", "mean"]
@@ -136,10 +135,6 @@ class DiscreteSACConfig(TorchConfig):
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACPolicy:
         """Make an actor's policy: the actor network and nothing else, on the CPU."""
         return DiscreteSACPolicy(self, spec, context, torch.device("cpu"))
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what normalisation needs, where it is asked for."""
-        return self.norm_columns
 
 
 class DiscreteSACPolicy(TorchPolicy):

@@ -32,6 +32,7 @@ from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_actions
 from asyncrl.supervision.local import pickled
 from asyncrl.supervision.local_child import end_with
+from asyncrl.supervision.restart_policy import signal_name
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""
@@ -347,20 +348,13 @@ def _died(doing: str, code: int) -> Finding:
     if code >= 0:
         seen = f"the environment or agent ended its process with exit code {code}"
     else:
-        seen = f"the process of the environment or agent was killed by {_signal_name(-code)}"
+        seen = f"the process of the environment or agent was killed by {signal_name(-code)}"
     return fail(
         doing,
         seen,
         "Actors would end in the same way: look for calls that end the process, such as "
         "os._exit, and for faults in native code.",
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -251,7 +251,7 @@ def cause_of(ended: ActorExit) -> Cause:
     when = f" after {ended.last.turns} steps" if ended.last.turns else ""
     if ended.code < 0:
         guess, advice = _guess(ended)
-        return Cause(f"was ended by {_signal_name(-ended.code)}{when}{guess}", advice)
+        return Cause(f"was ended by {signal_name(-ended.code)}{when}{guess}", advice)
     look = "Look for os._exit in the environment, or in what it uses."
     if ended.code == 0:
         return Cause(f"ended{when} without being asked to", look)
@@ -375,10 +375,11 @@ def _spent(what: str, config: RestartPolicyConfig) -> str:
     )
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return what a signal is called, as `SIGKILL`."""
     try:
         return signal.Signals(number).name
-    except ValueError:
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"
 
 

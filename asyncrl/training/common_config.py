@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.core.errors import ConfigError
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluationTimingConfig, RecordConfig
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
@@ -49,6 +51,10 @@ class CommonConfig(BookkeepingConfig):
             "evaluate.where": self.evaluate.where == "off",
             "evaluate.interval_opt_steps": never,
         }
+
+    def context(self, n_envs: int) -> PolicyContext:
+        """Return where the learner's agent stands."""
+        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
     def __post_init__(self) -> None:
         BookkeepingConfig.__post_init__(self)

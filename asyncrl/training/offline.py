@@ -28,7 +28,7 @@ from asyncrl.actor.step_processor import make_one_step
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
+from asyncrl.core.agent import Agent, AgentConfig, build_agent, require_agent_config
 from asyncrl.core.declared import Count
 from asyncrl.core.env import BatchEnv, EnvSpec, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -131,10 +131,6 @@ class OfflineConfig(CommonConfig):
 
     save: SaveConfig = field(default_factory=lambda: SaveConfig(replay=False))
     """When checkpoints are saved, and which stay."""
-
-    def context(self, n_envs: int) -> PolicyContext:
-        """Return where the learner's agent stands."""
-        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
     def __post_init__(self) -> None:
         CommonConfig.__post_init__(self)

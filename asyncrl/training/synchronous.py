@@ -14,7 +14,7 @@ from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.checkpoint.resume import Resume, open_checkpoints
 from asyncrl.checkpoint.saver import RunState
-from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent
+from asyncrl.core.agent import Agent, AgentConfig, build_agent
 from asyncrl.core.declared import Count, Natural, check_declared
 from asyncrl.core.env import BatchEnv, MakeBatchEnv, make_batch_env
 from asyncrl.core.errors import ConfigError
@@ -223,10 +223,6 @@ class SyncConfig(CommonConfig):
 
     record: RecordConfig = BY_STEPS
     """When numbers are recorded; by steps, so that two runs record the same."""
-
-    def context(self, n_envs: int) -> PolicyContext:
-        """Return where the learner's agent stands."""
-        return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
 
 def train_sync(

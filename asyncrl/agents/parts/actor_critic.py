@@ -24,7 +24,6 @@ from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
 from asyncrl.core.env import BoxSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, BoolArray
 
 
@@ -162,10 +161,6 @@ class ActorCriticConfig(TorchConfig):
     max_grad_norm: PositiveOrOff = 0.0
     """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
     them all as they are."""
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what normalisation needs, where it is asked for."""
-        return self.norm_columns
 
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:

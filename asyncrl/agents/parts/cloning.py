@@ -27,7 +27,6 @@ from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
-from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array
 
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
@@ -61,10 +60,6 @@ class CloningConfig(TorchConfig):
     0 leaves them all as they are."""
 
     can_accumulate: ClassVar[bool] = True
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what normalisation needs, where it is asked for."""
-        return self.norm_columns
 
 
 class UnitGaussianHead(GaussianHead):

@@ -39,7 +39,6 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.core.segment import ColumnSpec
 from asyncrl.core.types import Array, Columns
 
 
@@ -102,10 +101,6 @@ class QConfig(TorchConfig, ABC):
     @abstractmethod
     def make_network(self, spec: EnvSpec) -> nn.Module:
         """Make the network, which answers observations with values (B, actions)."""
-
-    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what normalisation needs, where it is asked for."""
-        return self.norm_columns
 
 
 class QPolicy(TorchPolicy):

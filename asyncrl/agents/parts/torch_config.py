@@ -14,7 +14,7 @@ from torch import nn
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.core.agent import BatchKind
 from asyncrl.core.declared import COMMON, Count, Natural, check_declared
-from asyncrl.core.env import BoxSpec, PackedSpec
+from asyncrl.core.env import BoxSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN, ColumnSpec
 
@@ -88,6 +88,10 @@ class TorchConfig:
     def norm_columns(self) -> tuple[ColumnSpec, ...]:
         """Columns that normalisation needs and a step processor fills."""
         return (ColumnSpec(DISCOUNTED_RETURN, "float32"),) if self.normalize_reward else ()
+
+    def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
+        """Return what normalisation needs; an agent that stores more columns adds its own."""
+        return self.norm_columns
 
     def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
         """Return the network, wrapped in the normalisation that was asked for, if any was."""
