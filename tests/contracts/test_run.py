@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrl import train_async, train_from_data, train_sync
+from asyncrl import (
+    AsyncConfig,
+    EvaluationConfig,
+    OfflineConfig,
+    SyncConfig,
+    train_async,
+    train_from_data,
+    train_sync,
+)
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.callback import Callback, Training
@@ -137,8 +145,10 @@ def test_error_in_a_loop_ends_the_run_and_is_raised(make: Make) -> None:
     assert trainer.should_stop
 
 
+@pytest.mark.fault("F10")
 def test_error_of_another_part_reaches_the_loop(make: Make) -> None:
-    trainer = make()
+    recorder = MemoryRecorder()
+    trainer = make(recorder=recorder)
 
     def go_on() -> None:
         with trainer:
@@ -148,6 +158,7 @@ def test_error_of_another_part_reaches_the_loop(make: Make) -> None:
 
     with pytest.raises(ValueError, match="of another part"):
         go_on()
+    assert recorder.failed is True
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -522,6 +533,21 @@ def test_argument_that_nobody_takes_is_refused(make: Make, wrong: str, meant: st
 def test_argument_that_no_way_to_train_takes_is_refused(train: Any) -> None:
     with pytest.raises(ConfigError, match="no argument callback; did you mean callbacks"):
         train(DQNConfig(), *([Path()] * (train is train_from_data)), print, callback=[])
+
+
+@pytest.mark.parametrize(
+    ("train", "kind"),
+    [(train_async, AsyncConfig), (train_sync, SyncConfig), (train_from_data, OfflineConfig)],
+)
+@pytest.mark.parametrize("off", [{"where": "off"}, {"interval_opt_steps": 0}])
+def test_end_that_waits_for_evaluations_is_refused_without_any(
+    train: Any, kind: Any, off: dict[str, Any]
+) -> None:
+    where = [Path()] * (train is train_from_data)
+    config = kind(evaluate=EvaluationConfig(**off))
+    words = rf"waits for evaluations, but evaluate\.{next(iter(off))} is off"
+    with pytest.raises(ConfigError, match=words):
+        train(DQNConfig(), *where, print, config, stop=ReachesUpperBound("eval_reward", 1.0))
 
 
 def test_what_is_no_callback_is_refused(make: Make) -> None:

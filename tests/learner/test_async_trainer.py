@@ -660,21 +660,6 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
     assert stage.recorder.failed is True
 
 
-@pytest.mark.fault("F10")
-def test_error_from_elsewhere_ends_the_loop_and_is_raised() -> None:
-    error = ActorFailed("actor 0 failed: ValueError: no such joint")
-    stage = Stage()
-    stage.manager.at_start = lambda: (
-        stage.say_hello(),
-        stage.feed(),
-        stage.interrupter.fail(error),
-    )
-    with pytest.raises(ActorFailed) as raised:
-        stage.trainer.train()
-    assert raised.value is error
-    assert stage.recorder.failed is True
-
-
 @pytest.mark.fault("F12")
 def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     stage = Stage(

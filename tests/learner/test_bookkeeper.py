@@ -812,15 +812,6 @@ def test_first_reason_stays() -> None:
     assert result.seconds_to_stop_bar is None
 
 
-def test_last_model_is_evaluated_at_the_end() -> None:
-    run = Run(1.0, 9.0, evaluate_interval_opt_steps=4)
-    run.turn(4)
-    run.turn(1)
-    result = run.finish()
-    assert run.site.requested == [4, 5]
-    assert (result.last_score, result.best_opt_steps) == (9.0, 5)
-
-
 def test_last_model_is_not_evaluated_twice() -> None:
     run = Run(1.0, evaluate_interval_opt_steps=4)
     run.turn(4)

@@ -24,7 +24,7 @@ from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.files import load_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
@@ -197,13 +197,6 @@ def test_data_without_what_the_agent_asks_for_is_refused(run: Path) -> None:
     asks = replace(AGENT, normalize_reward=True)
     with pytest.raises(ConfigError, match="no column discounted_return"):
         train_from_data(asks, run, MAKE_ENV, CONFIG, stop=MaxOptSteps(5))
-
-
-def test_end_that_waits_for_evaluations_is_refused_without_any(run: Path) -> None:
-    config = replace(CONFIG, evaluate=EvaluationConfig(interval_opt_steps=0))
-    stop = ReachesUpperBound("eval_reward", 1.0)
-    with pytest.raises(ConfigError, match=r"but evaluate.interval_opt_steps is off"):
-        train_from_data(AGENT, run, MAKE_ENV, config, stop=stop)
 
 
 def test_agent_without_priorities_is_refused_prioritized_data(run: Path) -> None:

@@ -23,7 +23,7 @@ from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.bookkeeper import RecordConfig
-from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, ReachesUpperBound
+from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -155,16 +155,6 @@ def test_evaluates_never_if_asked() -> None:
         stop=MaxEnvSteps(80),
     )
     assert (result.opt_steps, result.last_score) == (10, None)
-
-
-def test_end_that_waits_for_evaluations_is_refused_without_any() -> None:
-    with pytest.raises(ConfigError, match=r"waits for evaluations, but evaluate\.where is off"):
-        train_sync(
-            AGENT,
-            MAKE_ENV,
-            UNSCORED,
-            stop=ReachesUpperBound("eval_reward", 1),
-        )
 
 
 def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
