@@ -6,6 +6,7 @@ The facts are read in one place, so the answers can be tested without a machine 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -95,6 +96,11 @@ class MachineFacts:
 
     wanted: Wanted | None = None
 
+    @property
+    def share(self) -> float:
+        """CPU seconds per second."""
+        return self.cores if self.quota is None else self.quota
+
 
 def findings(facts: MachineFacts) -> Iterator[Finding]:
     """Yield the answers."""
@@ -146,7 +152,7 @@ def _cores(facts: MachineFacts) -> Finding:
     seen = f"{facts.cores} for this process"
     if facts.quota is not None:
         seen += f", with a CPU quota of {facts.quota:.3g}"
-    if (facts.cores if facts.quota is None else facts.quota) > 1:
+    if facts.share > 1:
         return ok("cores", seen)
     return warn(
         "cores",
@@ -190,17 +196,16 @@ def _memory_for(wanted: Wanted, facts: MachineFacts) -> Finding:
 
 
 def _room(facts: MachineFacts) -> str:
-    return f"{_gib(facts.memory.left)} of {_gib(facts.memory.limit)} available"
+    limit, left, by = facts.memory
+    return f"{_gib(left)} of {_gib(limit)} available" + (f" ({by})" if by else "")
 
 
 def _tasks(facts: MachineFacts) -> Finding:
     if facts.tasks is None:
         return ok("processes", "no limit on processes and threads")
-    limit, left = facts.tasks
-    seen = f"{left} of {limit} processes and threads may be started"
-    advice = (
-        "Raise the limit: pids.max of the control group (docker run --pids-limit), or ulimit -u."
-    )
+    limit, left, by = facts.tasks
+    seen = f"{left} of {limit} processes and threads may be started ({by})"
+    advice = "Raise the limit (docker run --pids-limit, TasksMax of systemd, ulimit -u)."
     return _enough_for_actors("processes", seen, advice, TASKS, left, facts)
 
 
@@ -221,7 +226,7 @@ def _enough_for_actors(
         seen += f"; a run of {facts.wanted.name} takes about {need.of(wanted)}"
         return ok(check, seen) if actors >= wanted else fail(check, seen, advice)
     seen += f", enough for about {actors} actors"
-    if actors >= facts.cores:
+    if actors >= facts.share:
         return ok(check, seen)
     return fail(check, seen, advice) if actors < 1 else warn(check, seen, advice)
 
@@ -252,12 +257,15 @@ def _threads(facts: MachineFacts) -> Finding:
         seen = "no variable sets them; actors take one each, the learner agent.threads"
         return ok("threads", seen)
     seen = ", ".join(f"{name}={value}" for name, value in facts.thread_settings)
-    if all(value.isdigit() and int(value) <= facts.cores for _, value in facts.thread_settings):
+    if all(
+        value.isdigit() and int(value) <= math.ceil(facts.share)
+        for _, value in facts.thread_settings
+    ):
         return ok("threads", seen)
     return warn(
         "threads",
         seen,
-        f"More threads than the {facts.cores} cores slow each other down; unset it.",
+        f"More threads than {facts.share:.3g} cores can run slow each other down; unset it.",
     )
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import psutil
 
+_GROUP = "limit of the control group"
 _NONE_BYTES = 1 << 60
 """Version 1 writes a limit that is not set as the largest number of pages, in bytes."""
 
@@ -88,6 +89,9 @@ class Room(NamedTuple):
     left: int
     """Of the limit; 0 if it is used up."""
 
+    by: str = ""
+    """What sets the limit, in words for messages; empty where it is the machine itself."""
+
 
 class ControlGroups:
     """The control groups that this process is in.
@@ -122,7 +126,7 @@ class ControlGroups:
         for group in (*self._chain("pids"), *self._chain("")):
             limit, used = _number(group / "pids.max"), _number(group / "pids.current")
             if limit is not None and used is not None:
-                rooms.append(Room(limit, max(0, limit - used)))
+                rooms.append(Room(limit, max(0, limit - used), _GROUP))
         return min(rooms, default=None, key=lambda room: room.left)
 
     def _chain(self, controller: str) -> list[Path]:
@@ -146,16 +150,14 @@ class ControlGroups:
 
 
 def memory(groups: ControlGroups | None = None) -> Room:
-    """Return the memory of the machine, or of what limits this process more."""
+    """Return the memory of the machine, or the limit of this process that leaves less."""
     machine = psutil.virtual_memory()
-    rooms = [Room(machine.total, machine.available)]
-    if limited := (groups or ControlGroups()).memory():
-        rooms.append(limited)
+    rooms = [Room(machine.total, machine.available), (groups or ControlGroups()).memory()]
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
     if addresses != resource.RLIM_INFINITY:
         taken = psutil.Process().memory_info().vms
-        rooms.append(Room(addresses, max(0, addresses - taken)))
-    return Room(min(room.limit for room in rooms), min(room.left for room in rooms))
+        rooms.append(Room(addresses, max(0, addresses - taken), "ulimit -v"))
+    return min(filter(None, rooms), key=lambda room: room.left)
 
 
 def tasks(groups: ControlGroups | None = None) -> Room | None:
@@ -166,7 +168,7 @@ def tasks(groups: ControlGroups | None = None) -> Room | None:
     rooms = [(groups or ControlGroups()).tasks(), _tasks_of_user()]
     room = min(filter(None, rooms), default=None, key=lambda room: room.left)
     own = psutil.Process().num_threads()
-    return room and Room(room.limit, min(room.limit, room.left + own))
+    return room and room._replace(left=min(room.limit, room.left + own))
 
 
 def descriptors() -> int | None:
@@ -198,7 +200,7 @@ def _tasks_of_user() -> Room | None:
                 used += process.num_threads()
         except psutil.Error:  # it has ended meanwhile
             continue
-    return Room(limit, max(0, limit - used))
+    return Room(limit, max(0, limit - used), "ulimit -u")
 
 
 class _Mount(NamedTuple):
@@ -265,7 +267,7 @@ def _memory(limits: list[int | None], used: int | None, cached: int) -> Room | N
     limit = min((n for n in limits if n is not None), default=_NONE_BYTES)
     if limit >= _NONE_BYTES or used is None:
         return None
-    return Room(limit, min(limit, max(0, limit - used + cached)))
+    return Room(limit, min(limit, max(0, limit - used + cached)), _GROUP)
 
 
 def _table(path: Path) -> dict[str, int]:

@@ -35,12 +35,13 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
         in_file: Bytes in a file.
         directory: Where that file will be; None if there is none.
     """
-    available = limits.memory().left
-    if in_memory > available:
+    memory = limits.memory()
+    if in_memory > memory.left:
+        limit = f" of {rounded_bytes(memory.limit)} ({memory.by})" if memory.by else ""
         other = "" if directory else ", or keep it in a file (replay.memory_map)"
         raise ConfigError(
-            f"{what} needs {shown_bytes(in_memory)} of memory, and {shown_bytes(available)} are "
-            "available; make replay.capacity smaller, look less far ahead (replay.n_step, "
+            f"{what} needs {shown_bytes(in_memory)} of memory, and {shown_bytes(memory.left)} are "
+            f"available{limit}; make replay.capacity smaller, look less far ahead (replay.n_step, "
             "sequences) or cut longer segments (segment.length), each of which repeats what it "
             f"looks at{other}"
         )

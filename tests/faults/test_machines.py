@@ -92,7 +92,7 @@ ROWS = {
         on=("1 GiB",),
         runs="exits 1 asyncrl doctor --preset dqn-atari;"
         "exits 2 short --replay.capacity 20000000; asyncrl doctor",
-        says=r"(?s)of 1\.0 GiB available.* would be refused.*capacity=20000000 needs.* is fit",
+        says=r"(?s)of 1\.0 GiB available \(limit.* be refused.*capacity=20000000 needs.* is fit",
     ),
     "half a core": Row(
         on=("half a core",), runs="short; asyncrl doctor", says="CPU quota of 0.5", leaves=TRAINED
@@ -101,12 +101,17 @@ ROWS = {
     "just enough tasks": Row(
         on=("23 tasks",),  # one of them is the shell
         runs="asyncrl doctor; short --actors 2",
-        says=r"22 of 23 processes and threads may be started, enough for about 2 actors",
+        says=r"(?s)22 of 23 processes and threads .*\(limit of.*enough\s+for\s+about\s+2 actors",
         never=r"Traceback|\[Errno|WARNING",
         leaves=TRAINED,
     ),
     "too few tasks": Row(on=("10 tasks",), runs="asyncrl doctor", code=1, says="fail  processes"),
-    "64 processes": Row(on=("another user", "64 processes"), runs="short", leaves=TRAINED),
+    "64 processes": Row(
+        on=("another user", "64 processes"),
+        runs="asyncrl doctor; short",
+        says=r"of 64 processes and threads may be started \(ulimit -u\)",
+        leaves=TRAINED,
+    ),
     "64 descriptors": Row(on=("64 descriptors",), runs="short --actors 4", leaves=TRAINED),
     "just enough descriptors": Row(
         on=("32 descriptors",),

@@ -83,8 +83,10 @@ class Machine:
     files: dict[str, dict[str, str]] = field(default_factory=dict)
     """Directory below /sys/fs/cgroup -> the files in it."""
 
-    memory: Room | None = None
-    tasks: Room | None = None
+    memory: tuple[int, int] | None = None
+    """The limit, and what is left of it."""
+
+    tasks: tuple[int, int] | None = None
     cores: float | None = None
     throttled: Throttled | None = None
     used_s: float | None = None
@@ -115,8 +117,8 @@ MACHINES = {
             "pids/job": pids("24", 10),
             "pids": {},
         },
-        memory=Room(5000, 2500),
-        tasks=Room(24, 14),
+        memory=(5000, 2500),
+        tasks=(24, 14),
         cores=0.5,
         throttled=Throttled(40, 30),
         used_s=1.5,
@@ -129,7 +131,7 @@ MACHINES = {
             "cpu": cpu_v1(300_000),
             "cpu/ab c": cpu_v1(150_000) | {"cpuacct.usage": "7"},
         },
-        memory=Room(4096, 3996),
+        memory=(4096, 3996),
         cores=1.5,
         throttled=Throttled(0, 0),
         used_s=7e-9,
@@ -145,8 +147,8 @@ MACHINES = {
         mounts=(v2(),),
         groups=("0::/",),
         files={"": memory_v2("5000", 3000, 500) | pids("10", 4) | cpu_v2("50000 100000", 9, 8)},
-        memory=Room(5000, 2500),
-        tasks=Room(10, 6),
+        memory=(5000, 2500),
+        tasks=(10, 6),
         cores=0.5,
         throttled=Throttled(9, 8),
         used_s=2.5,
@@ -159,8 +161,8 @@ MACHINES = {
             "job.slice": memory_v2("4000", 5000) | pids("7", 9) | cpu_v2("150000 100000", 2, 1),
             "": {"cpu.stat": "usage_usec 9\n"},
         },
-        memory=Room(4000, 0),
-        tasks=Room(7, 0),
+        memory=(4000, 0),
+        tasks=(7, 0),
         cores=1.5,
         throttled=Throttled(2, 1),
         used_s=2.5,
@@ -169,25 +171,25 @@ MACHINES = {
         mounts=(v2(),),
         groups=("0::/",),
         files={"": memory_v2("5000", 1000, high="3000")},
-        memory=Room(3000, 2000),
+        memory=(3000, 2000),
     ),
     "version 2 with the path of the host": Machine(
         mounts=(v2(),),
         groups=("0::/kubepods/pod/ab",),
         files={"": memory_v2("5000", 4000)},
-        memory=Room(5000, 1000),
+        memory=(5000, 1000),
     ),
     "version 2 from outside the namespace": Machine(
         mounts=(v2(),),
         groups=("0::/../../other",),
         files={"": memory_v2("5000", 4000)},
-        memory=Room(5000, 1000),
+        memory=(5000, 1000),
     ),
     "version 2 with the host's groups mounted besides": Machine(
         mounts=(v2(), v2("/host/cgroup", base="/../..")),
         groups=("0::/",),
         files={"": memory_v2("5000", 4000), "../../../host/cgroup": memory_v2("max")},
-        memory=Room(5000, 1000),
+        memory=(5000, 1000),
     ),
     "both": Machine(
         mounts=(v1("memory"), v1("pids"), v2("/sys/fs/cgroup/unified")),
@@ -196,7 +198,7 @@ MACHINES = {
             "memory/job": memory_v1("5000", 1000),
             "unified/job": {"cgroup.procs": ""} | cpu_v2("200000 100000"),
         },
-        memory=Room(5000, 4000),
+        memory=(5000, 4000),
         cores=2.0,
         throttled=Throttled(0, 0),
         used_s=2.5,
@@ -227,8 +229,8 @@ def test_limits_of_control_groups(machine: Machine, tmp_path: Path) -> None:
     machine.write(tmp_path)
     groups = ControlGroups(tmp_path)
     quota = groups.quota()
-    assert groups.memory() == machine.memory
-    assert groups.tasks() == machine.tasks
+    assert (room[:2] if (room := groups.memory()) else None) == machine.memory
+    assert (room[:2] if (room := groups.tasks()) else None) == machine.tasks
     assert (quota.cores if quota else None) == machine.cores
     assert (quota.throttled() if quota else None) == machine.throttled
     assert (quota.used_s() if quota else None) == machine.used_s
@@ -254,9 +256,10 @@ def test_memory_is_that_of_the_machine_or_of_what_limits_it(
     nothing = ControlGroups(tmp_path / "nowhere")
     assert limits.memory(nothing) == Room(8000, 6000)
     MACHINES["version 1"].write(tmp_path)
-    assert limits.memory(ControlGroups(tmp_path)) == Room(5000, 2500)
+    limited = Room(5000, 2500, "limit of the control group")
+    assert limits.memory(ControlGroups(tmp_path)) == limited
     machine.available = 700
-    assert limits.memory(ControlGroups(tmp_path)) == Room(5000, 700)
+    assert limits.memory(ControlGroups(tmp_path)) == Room(8000, 700)
 
 
 def test_limits_of_the_user_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -268,10 +271,11 @@ def test_limits_of_the_user_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert before.limit == psutil.virtual_memory().total
     allowed[resource.RLIMIT_AS] = psutil.Process().memory_info().vms + (1 << 20)
     assert limits.memory(groups).left <= 1 << 20
+    assert limits.memory(groups).by == "ulimit -v"
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert limits.tasks(groups) is None, "root is exempt"
     monkeypatch.setattr(os, "getuid", lambda: psutil.Process().uids().real + 1)
-    assert limits.tasks(groups) == Room(9, 9), "no other process is this user's"
+    assert limits.tasks(groups) == Room(9, 9, "ulimit -u"), "no other process is this user's"
     for which in allowed:
         allowed[which] = resource.RLIM_INFINITY
     assert (limits.tasks(groups), limits.descriptors()) == (None, None)
@@ -289,7 +293,9 @@ def test_own_threads_count_against_the_limit_of_the_user(
     monkeypatch.setattr(psutil, "Process", lambda: me)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (9, 9))
     monkeypatch.setattr(os, "getuid", lambda: 7)
-    assert limits.tasks(ControlGroups(tmp_path)) == Room(9, 5), "8 are there, 4 are our own"
+    assert limits.tasks(ControlGroups(tmp_path)) == Room(9, 5, "ulimit -u"), (
+        "8 are there, 4 are our own"
+    )
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,10 @@ def test_memory_is_not_taken_before_it_is_written() -> None:
 
 def test_limit_of_a_control_group_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     config = UniformReplayConfig(capacity=1000)
-    monkeypatch.setattr(limits, "memory", lambda: Room(1 << 40, config.nbytes(atari()) - 1))
-    with pytest.raises(ConfigError, match=r"replay\.capacity=1000 needs .* are available"):
+    memory = Room(1 << 40, config.nbytes(atari()) - 1, "ulimit -v")
+    monkeypatch.setattr(limits, "memory", lambda: memory)
+    words = r"replay\.capacity=1000 needs .* are available of 1024\.00 GiB \(ulimit -v\); make"
+    with pytest.raises(ConfigError, match=words):
         config.build(atari(), 0)
 
 
