@@ -27,6 +27,7 @@ from asyncrl.cli.output import results_alone, show, take_standard_output
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
+from asyncrl.supervision.process_name import set_name
 
 _USAGE = """\
 usage: asyncrl COMMAND [OPTIONS]
@@ -84,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None:
             raise_at_signals()
             take_standard_output()
+            set_name(" ".join(["asyncrl", *sys.argv[1:2]]))
         with results_alone():
             code = _main(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt as interrupt:

@@ -84,7 +84,7 @@ class LocalLauncher:
         start_method: `forkserver` starts an actor in a few milliseconds, `spawn` in as long as
             Python takes to load all modules. `auto` is `forkserver` under Linux, and `spawn`
             where system libraries do not bear a fork.
-        names: Names of processes that are not actors, for what they print.
+        names: Names of processes that are not actors, for what they print and for `ps`.
     """
 
     def __init__(
@@ -130,7 +130,8 @@ class LocalLauncher:
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
-        descriptor = make_body(pickled(body))
+        title = f"asyncrl {self._name(peer.actor_id)}"
+        descriptor = make_body(pickled((title, body)))
         self._launched = True
         try:
             board = ProgressBoard(files.path("progress"), create=True)
@@ -231,7 +232,7 @@ class LocalLauncher:
                 self._lives[name].statm = Path(f"/proc/{pid}/statm")
             case {"said": str(name), "line": str(line)}:
                 actor_id = self._lives[name].peer.actor_id
-                self._printed += f"{self._names.get(actor_id, f'actor {actor_id}')}: {line}\n"
+                self._printed += f"{self._name(actor_id)}: {line}\n"
             case {
                 "ended": str(name),
                 "code": int(code),
@@ -247,6 +248,9 @@ class LocalLauncher:
         # Whoever read it may have gone; `sys.stderr` is None where it was closed from the start.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(printed)
+
+    def _name(self, actor_id: ActorId) -> str:
+        return self._names.get(actor_id, f"actor {actor_id}")
 
     def _mourn_server(self, error: OSError | None) -> NoReturn:
         """Kill the actors, which nobody looks after any more, and say what happened."""

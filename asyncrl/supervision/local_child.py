@@ -11,14 +11,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import cloudpickle
 
 from asyncrl.core.errors import describe_error
-from asyncrl.core.launcher import Progress
 from asyncrl.supervision.local_files import LifeFiles, LogFile, ProgressBoard, take_body
+from asyncrl.supervision.process_name import set_title
 
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write down where its threads stand."""
@@ -40,7 +40,8 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
     try:
         _prepare(files, lifeline)
         began = True
-        run: Callable[[Progress], None] = cloudpickle.loads(take_body(body))
+        title, run = cloudpickle.loads(take_body(body))
+        set_title(title)
         run(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment is no reason to end without a word.

@@ -32,6 +32,7 @@ from asyncrl.core.errors import describe_error
 from asyncrl.supervision import local_child
 from asyncrl.supervision.local_files import WAITING, LifeFiles, identity, life_mark, life_of
 from asyncrl.supervision.local_output import Outputs
+from asyncrl.supervision.process_name import set_title
 
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -67,6 +68,7 @@ def command(module: str, *arguments: str) -> list[str]:
 def main(arguments: Sequence[str]) -> None:
     """Serve until the learner is gone."""
     _leave_signals_to_learner()
+    set_title("asyncrl helper")
     control, alive, directory, start_method, learner, preload = arguments
     with contextlib.suppress(OSError):  # stderr may be closed
         os.dup2(2, 1)  # modules that are preloaded may print

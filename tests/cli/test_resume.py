@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def test_run_that_was_killed_goes_on(tmp_path: Path) -> None:
     checkpoints = Checkpointer(tmp_path / "x/checkpoints")
     with started("train", "dqn", *args, cwd=tmp_path) as process:
         wait_until(lambda: len(checkpoints.names()) > 2, 40, "checkpoints")
+        if sys.platform == "linux":
+            assert Path(f"/proc/{process.pid}/comm").read_text() == "asyncrl train\n"
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=20)
     saved = checkpoints.load_latest().meta

@@ -139,9 +139,9 @@ def run(config: AsyncConfig, look: Callable[[], None], **parts: Any) -> AsyncTra
 
 
 def run_directories() -> list[Path]:
-    """Return the private directories that processes of this run were given on their commands."""
-    words = {word for process in family()[1:] for word in process.cmdline()}
-    return [Path(word) for word in words if word.startswith("/") and "asyncrl-" in Path(word).name]
+    """Return the private directories that processes of this run belong to."""
+    found = {process.environ().get("ASYNCRL_LAUNCHER") for process in family()[1:]}
+    return [Path(directory) for directory in found if directory]
 
 
 def files_below(directory: Path) -> Iterator[Path]:

@@ -34,7 +34,7 @@ def its_server() -> psutil.Process:
 
     def look() -> bool:  # what has just been started has no command line for a moment
         children = psutil.Process().children()
-        found[:] = [p for p in children if "local_helper" in " ".join(p.cmdline())]
+        found[:] = [p for p in children if "asyncrl helper" in " ".join(p.cmdline())]
         return len(found) == 1
 
     wait_until(look, DEADLINE_S, "the helper process")

@@ -34,7 +34,7 @@ from tests.support.leftovers import children
 def its_server() -> psutil.Process:
     (server,) = children()
     # What has just been started has no command line for a moment.
-    wait_until(lambda: "local_helper" in " ".join(server.cmdline()), DEADLINE_S, "its command line")
+    wait_until(lambda: "asyncrl helper" in " ".join(server.cmdline()), DEADLINE_S, "its title")
     return server
 
 

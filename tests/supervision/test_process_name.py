@@ -1,0 +1,64 @@
+"""What `ps` and `top` show of a run's processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from asyncrl.core.types import ActorId
+from asyncrl.supervision.local import LocalLauncher, StartMethod
+from tests.contracts.test_launcher import DEADLINE_S, peer, runs
+from tests.supervision import bodies
+from tests.support.helpers import wait_until
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.usefixtures("fresh_helpers"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process name itself so"),
+]
+
+
+def shown(process: psutil.Process) -> tuple[str, str]:
+    """Return what `ps -e` and `ps -ef` show."""
+    place = Path(f"/proc/{process.pid}")
+    name, title = (place / "comm").read_text(), (place / "cmdline").read_text()
+    return name.rstrip("\n"), title.rstrip("\0")
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
+def test_processes_are_told_apart(start_method: StartMethod) -> None:
+    with LocalLauncher(start_method=start_method, names={ActorId(4): "evaluator"}) as launcher:
+        (helper,) = psutil.Process().children()
+        peers = [peer(3), peer(4), peer(12), peer(123)]
+        for each in peers:
+            launcher.launch(each, bodies.tells_and_waits)
+        wait_until(
+            lambda: launcher.exits(0.0) == [] and all(runs(launcher, each) for each in peers),
+            DEADLINE_S,
+            "all of them",
+        )
+        assert shown(helper) == ("asyncrl helper", "asyncrl helper")
+        assert {shown(child) for child in helper.children()} == {
+            ("asyncrl actor 3", "asyncrl actor 3"),
+            ("asyncrl evaluat", "asyncrl evaluator"),
+            ("asyncrl acto 12", "asyncrl actor 12"),
+            ("asyncrl act 123", "asyncrl actor 123"),
+        }
+
+
+def test_title_longer_than_the_command_line_is_cut() -> None:
+    code = (
+        "import sys; from asyncrl.supervision.process_name import set_title; "
+        "set_title('x' * 10_000); print(open('/proc/self/cmdline').read().count('x'), "
+        "len(open('/proc/self/cmdline').read()), sys.orig_argv[-1])"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, "the last word"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    length = len("\0".join(command)) + 1
+    assert done.stdout == f"{length - 1} {length} the last word\n"
