@@ -41,7 +41,7 @@ from asyncrl.cli.run_directory import (
 from asyncrl.cli.signals import interrupting
 from asyncrl.cli.tune import tune
 from asyncrl.core.callback import Callback
-from asyncrl.core.declared import COMMON, CountOrOff, check_declared
+from asyncrl.core.declared import COMMON, CountOrOff, NotNegative, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.recorder import Recorder
@@ -105,19 +105,17 @@ def setup_of(config: RunConfig) -> Setup:
     )
 
 
-def recorder_of(
-    config: RunConfig, run_dir: Path, *, tensorboard: bool, quiet: bool
-) -> BackgroundRecorder:
+def recorder_of(config: RunConfig, run_dir: Path, output: Output) -> BackgroundRecorder:
     """Return the recorders of a run as one: a file in its directory, and those asked for."""
     recorders: list[Recorder] = [
         ConfigKeeper(config, run_dir),
         JsonlRecorder(run_dir / "metrics.jsonl"),
     ]
-    if tensorboard:
+    if output.tensorboard:
         from asyncrl.recorders.tensorboard import TensorBoardRecorder
 
         recorders.append(TensorBoardRecorder(run_dir / "tensorboard"))
-    if not quiet:
+    if not output.quiet:
         stop = config.stop_condition()
         target = config.stop_at_return
         recorders.append(
@@ -126,6 +124,7 @@ def recorder_of(
                 limits=stop.limits() if stop else {},
                 target=("eval_reward", target) if target is not None else None,
                 setup=setup_of(config),
+                line_interval_s=output.progress_s,
             )
         )
     return BackgroundRecorder(recorders)
@@ -154,6 +153,10 @@ class Output:
 
     quiet: Annotated[bool, COMMON] = False
     """Show nothing but the summary."""
+
+    progress_s: NotNegative = 60.0
+    """Seconds between two lines of progress where standard output is no terminal; 0 prints each
+    record. Evaluations have lines of their own, at most one in 10 s."""
 
     tensorboard: Annotated[bool, COMMON] = False
     """Also write TensorBoard files into the run directory."""
@@ -381,7 +384,7 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
 
 def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -> BaseTrainer:
     output, config = arguments.output, arguments.config
-    recorder = recorder_of(config, run_dir, tensorboard=output.tensorboard, quiet=output.quiet)
+    recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
         recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before
     return build_trainer(

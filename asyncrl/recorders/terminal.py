@@ -1,4 +1,4 @@
-"""Progress in the terminal, a line a record where there is no terminal, and the closing summary.
+"""Progress in the terminal, a line a minute where there is no terminal, and the closing summary.
 
 Computes no metrics; what a frame looks like is said in `dashboard.py`.
 """
@@ -6,6 +6,7 @@ Computes no metrics; what a frame looks like is said in `dashboard.py`.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,8 +20,9 @@ from asyncrl.metrics.verdict import Setup, shortfall
 from asyncrl.recorders.dashboard import Dashboard, ledger_line
 from asyncrl.recorders.run_state import RunState, count, duration, fault_phrases, measure, percent
 
+_LINE_INTERVAL_S = 60.0
+_EVALUATION_INTERVAL_S = 10.0
 _VERDICT_INTERVAL_S = 30.0
-
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +41,10 @@ class TerminalRecorder:
 
     In a terminal one frame is redrawn in place with each record; what is printed through the same
     console, or to `sys.stdout` and `sys.stderr`, appears above it. Anywhere else, as in a log
-    file, each record becomes one plain line, and twice a minute another one says what limits the
-    run; these lines begin with the clock time. A metric that a record leaves out keeps its value.
+    file, a record becomes one plain line: the first and the last one, one in `line_interval_s`, and
+    evaluations that come 10 s or more after the line before. Another line says what limits the run,
+    at most twice a minute. Lines begin with the clock time. A metric that a record leaves out keeps
+    its value.
 
     Args:
         console: Where to draw; standard output by default.
@@ -49,6 +53,7 @@ class TerminalRecorder:
         target: A metric and the value at which the run stops, such as `("eval_reward", 475.0)`.
         setup: How the run is set up, for what is said about its limits; else as far as records
             tell.
+        line_interval_s: Seconds between two lines; 0 prints each record.
     """
 
     def __init__(
@@ -58,12 +63,16 @@ class TerminalRecorder:
         limits: Mapping[str, float] | None = None,
         target: tuple[str, float] | None = None,
         setup: Setup | None = None,
+        line_interval_s: float = _LINE_INTERVAL_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._clock = clock
         self._console = console or ProgressConsole()
         self._state = RunState(limits or {}, target, setup)
         self._live: Live | None = None
+        self._line_interval_s = line_interval_s
+        self._printed_at_s = -math.inf
+        self._is_printed = True
         self._judged_at_s = 0.0
 
     def start(self, config: Mapping[str, object]) -> None:
@@ -74,11 +83,20 @@ class TerminalRecorder:
 
     def write(self, record: Record) -> None:
         self._state.update(record)
-        if self._live is None:
-            self._print(_plain_line(self._state))
-            self._judge()
-        else:
+        if self._live is not None:
             self._live.update(Dashboard(self._state), refresh=True)
+            return
+        self._is_printed = False
+        interval_s = self._line_interval_s
+        if "eval_reward" in record:
+            interval_s = min(interval_s, _EVALUATION_INTERVAL_S)
+        if self._state.wall_s - self._printed_at_s >= interval_s:
+            self._print_state()
+            self._judge()
+
+    def _print_state(self) -> None:
+        self._print(_plain_line(self._state))
+        self._printed_at_s, self._is_printed = self._state.wall_s, True
 
     def _print(self, line: str) -> None:
         line = f"{time.strftime(CLOCK_TIME, time.localtime(self._clock()))} {line}"
@@ -92,7 +110,9 @@ class TerminalRecorder:
             self._print(f"{'':>8} | {verdict.sentence}")
 
     def close(self, *, failed: bool) -> None:
-        """Leave the last frame standing, and give the cursor back."""
+        """Leave the last frame standing, and give the cursor back; or print the last record."""
+        if not self._is_printed:
+            self._print_state()
         if self._live is not None:
             live, self._live = self._live, None
             self._state.finish("failed" if failed else "done")

@@ -71,7 +71,9 @@ def terminal_console() -> tuple[Console, io.StringIO]:
 
 
 def run(console: Console, *, failed: bool = False) -> None:
-    recorder = TerminalRecorder(console, limits={"env_steps": 50_000}, clock=lambda: NOW)
+    recorder = TerminalRecorder(
+        console, limits={"env_steps": 50_000}, line_interval_s=0.0, clock=lambda: NOW
+    )
     recorder.start({})
     for record in (FIRST, EVALUATION, LATER):
         recorder.write(record)
@@ -88,10 +90,23 @@ def test_record_is_one_plain_line_where_there_is_no_terminal() -> None:
     ]
 
 
+def test_lines_come_once_a_minute_first_last_and_evaluations_aside() -> None:
+    console, out = file_console()
+    recorder = TerminalRecorder(console, clock=lambda: NOW)
+    recorder.start({})
+    for wall_s in range(200):
+        evaluated = {"eval_reward": 1.0} if wall_s in {5, 80, 85, 95, 160} else {}
+        recorder.write({"wall_s": float(wall_s), "opt_steps": float(wall_s)} | evaluated)
+    recorder.close(failed=False)
+    lines = untimed(out.getvalue())
+    shown = [line.split(" | ")[1] for line in lines]
+    assert shown == [f"opt {n}" for n in [0, 60, 80, 95, 155, 199]]
+
+
 def test_plain_lines_say_what_limits_the_run_twice_a_minute() -> None:
     console, out = file_console()
     setup = Setup(actors=2, samples_per_insert=4.0, cores=8)
-    recorder = TerminalRecorder(console, setup=setup, clock=lambda: NOW)
+    recorder = TerminalRecorder(console, setup=setup, line_interval_s=0.0, clock=lambda: NOW)
     waits = {"share/learner_opt": 0.9, "share/actor_wait": 0.6, "share/actor_env": 0.4}
     recorder.start({})
     for wall_s in range(1, 100, 3):
