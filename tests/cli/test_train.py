@@ -630,9 +630,11 @@ def test_full_disk_takes_no_settings_from_a_run_that_is_resumed(
     trainer = NoTrainer()
     monkeypatch.setattr(train_command, "_build", lambda *_, **__: trainer)
     monkeypatch.setattr(_run_directory, "save_yaml", fills_up)
-    arguments = TrainArguments(agent="dqn", output=Output(quiet=True), config=RunConfig(actors=8))
+    arguments = TrainArguments(
+        agent="dqn", output=Output(quiet=True), config=RunConfig(actors=8), resume=True
+    )
     with pytest.raises(OSError, match="No space left"):
-        train_in(tmp_path, arguments, resume=True)
+        train_in(tmp_path, arguments)
     assert trainer.closed
     assert load_yaml(RunConfig, tmp_path / "config.yaml").actors == 7
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
