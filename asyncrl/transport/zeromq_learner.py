@@ -105,7 +105,7 @@ class ZmqLearnerLink:
         self._news = False
         self._finish = False
         self._told_to_finish: set[Peer] = set()
-        self._leaving: set[bytes] = set()  # their final report has come: they may be gone soon
+        self._leaving: set[bytes] = set()  # or gone: answers need not reach them
 
     @property
     def counters(self) -> Mapping[str, int]:
@@ -120,6 +120,7 @@ class ZmqLearnerLink:
 
     def revoke(self, peer: Peer) -> None:
         """Note that this life of an actor is over: its key opens no connection more. Any thread."""
+        self._leaving.add(self._name(peer))
         if self._gate:
             self._gate.revoke(self._name(peer).hex())
 

@@ -411,6 +411,10 @@ def test_a_peer_that_is_gone_is_no_error(learner: ZmqLearnerLink, actor: ZmqActo
     learner.acknowledge(PEER, 2)
     learner.stop_actors()
     assert learner.poll(0.0) == []
+    before = learner.counters["undelivered"]
+    learner.revoke(PEER)
+    learner.refuse(PEER, "anybody there?")
+    assert learner.counters["undelivered"] == before, "it is known to be gone"
 
 
 # --- what is said again --------------------------------------------------------------------------
