@@ -16,9 +16,9 @@ Moment = Literal["make", "reset", "step", "close"]
 class OddEnv(gymnasium.Env[Any, Any]):
     """Observes nothing of interest; an episode has ten steps.
 
-    `do` names one of `deeds.DEEDS`. It happens at each moment `at`, in steps from number `after`
-    on. With `when`, the path of a file, it happens only once that file is there; a file with the
-    suffix `.done` is made before it happens.
+    `do` names one of `deeds.DEEDS`, or several, joined by `+`. It happens at each moment `at`, in
+    steps from number `after` on. With `when`, the path of a file, it happens only once that file is
+    there; a file with the suffix `.done` is made before it happens.
     """
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
@@ -27,7 +27,8 @@ class OddEnv(gymnasium.Env[Any, Any]):
     def __init__(
         self, do: str = "nothing", at: Moment = "step", after: int = 0, when: str = ""
     ) -> None:
-        self._do, self._at, self._after, self._when = DEEDS[do], at, after, when
+        self._do = [DEEDS[name] for name in do.split("+")]
+        self._at, self._after, self._when = at, after, when
         self._steps = 0
         self._act("make")
 
@@ -56,4 +57,5 @@ class OddEnv(gymnasium.Env[Any, Any]):
             if not asked.exists():
                 return
             asked.with_suffix(".done").touch()
-        self._do()
+        for do in self._do:
+            do()

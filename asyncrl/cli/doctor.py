@@ -25,7 +25,8 @@ from asyncrl.doctor.findings import Finding
 from asyncrl.doctor.machine import Wanted, memory_bytes, read_facts
 from asyncrl.doctor.machine import findings as machine_findings
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.look import look_in_child
+from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -142,12 +143,15 @@ def _findings(arguments: DoctorArguments) -> Iterator[Finding]:
 
 
 def _wanted(arguments: DoctorArguments) -> Wanted | None:
-    """Return what a run would take; this makes its environments once, as the run would."""
+    """Return what a run would take; this makes an environment in a child, as the run would."""
     if not arguments.preset and arguments.config is None:
         return None
     path = arguments.config
     config = load_yaml(RunConfig, path) if path else preset(arguments.preset)
-    plan = RunPlan(config.agent, config.env_config().build, None, config, None)
+    make_env = config.env_config().build
+    check_run(config.agent, make_env, None, config, None)
+    seen = look_in_child(make_env, timeout_s=config.supervision.start_timeout_s)
+    plan = RunPlan(config.agent, make_env, None, config, None, seen=seen)
     return Wanted(
         name=str(path or arguments.preset),
         replay_bytes=memory_bytes(config.replay, plan.schema),

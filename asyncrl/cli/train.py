@@ -7,7 +7,7 @@ import logging
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
+from asyncrl.training.look import look_in_child
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -81,19 +82,20 @@ def tell_of_run(agent: str, config: RunConfig, run_dir: Path) -> None:
         show("no limit is set, so it goes on until Ctrl-C, which saves it first")
 
 
+_TOLD = ("asyncrl.replay", "asyncrl.supervision.in_child")
+
+
 @contextmanager
-def telling_of_replay(*, quiet: bool) -> Iterator[None]:
-    """Print how much memory a replay will take, once that is known and before it is taken."""
-    logger, handler = logging.getLogger("asyncrl.replay"), _Printing()
-    before = logger.level
-    if not quiet:
-        logger.setLevel(logging.INFO)
-        logger.addHandler(handler)
-    try:
+def telling_of_building(*, quiet: bool) -> Iterator[None]:
+    """Print how long an environment takes, and how much memory a replay will take."""
+    handler = _Printing()
+    with ExitStack() as undo:
+        for logger in map(logging.getLogger, () if quiet else _TOLD):
+            undo.callback(logger.setLevel, logger.level)
+            undo.callback(logger.removeHandler, handler)
+            logger.setLevel(logging.INFO)
+            logger.addHandler(handler)
         yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
 
 
 def setup_of(config: RunConfig) -> Setup:
@@ -296,7 +298,7 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
     interrupter, starts = Interrupter(), load_starts(run_dir)
-    with telling_of_replay(quiet=output.quiet):
+    with telling_of_building(quiet=output.quiet):
         trainer = _build(arguments, run_dir, interrupter)
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
@@ -384,6 +386,10 @@ def _tuned(arguments: TrainArguments) -> TrainArguments:
 
 def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -> BaseTrainer:
     output, config = arguments.output, arguments.config
+    if config.mode != "async":
+        # Environments are built in this process; one that ends it or hangs is found before that.
+        make_env, timeout_s = config.env_config().build, config.supervision.start_timeout_s
+        look_in_child(make_env, timeout_s=timeout_s)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
         recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before

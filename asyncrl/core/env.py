@@ -237,13 +237,18 @@ _MAKE_ENV = (
 )
 
 
-def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
-    """Make environments; refuse a function, an argument of this name, that makes anything else."""
+def require_make_env(make_env: MakeBatchEnv, name: str = "make_env") -> None:
+    """Refuse what cannot make environments, an argument of this name, without making any."""
     if not callable(make_env):
         raise ConfigError(
             f"{name} must be a function, got {make_env!r:.80}, because training and evaluations "
             f"make environments of their own; {_MAKE_ENV}"
         )
+
+
+def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
+    """Make environments; refuse a function, an argument of this name, that makes anything else."""
+    require_make_env(make_env, name)
     env = make_env()
     if not hasattr(env, "n_envs"):
         if hasattr(env, "close"):
@@ -254,10 +259,23 @@ def make_batch_env(make_env: MakeBatchEnv, name: str = "make_env") -> BatchEnv:
     return env
 
 
-def look_at(make_env: MakeBatchEnv) -> tuple[EnvSpec, int]:
-    """Make the environments once, here, where an error is easiest to read."""
+class Seen(NamedTuple):
+    """What a run must know of its environments before it can begin."""
+
+    spec: EnvSpec
+    """Spaces of one of them."""
+
+    n_envs: int
+    """How many an actor steps."""
+
+    n_frames: int = 1
+    """Frames of an observation, where it is a stack of them."""
+
+
+def look_at(make_env: MakeBatchEnv) -> Seen:
+    """Make the environments once, in this process, and close them."""
     env = make_batch_env(make_env)
     try:
-        return env.spec, env.n_envs
+        return Seen(env.spec, env.n_envs, getattr(env, "n_frames", 1))
     finally:
         env.close()

@@ -3,7 +3,7 @@
 AsyncRLError
 ├── ConfigError (ValueError)     a setting that cannot work; raised before anything is started
 ├── EnvironmentFault             an environment broke its contract (NaN, wrong shape, ...)
-├── ActorFailed                  an actor failed and will not come back; carries its own traceback
+├── ActorFailed                  an actor, or another process of a run, failed; has its traceback
 ├── TransportError
 │   ├── TransportClosed          the link was closed under a caller
 │   └── Refused                  the learner turned this actor away, and says why
@@ -38,7 +38,7 @@ class EnvironmentFault(AsyncRLError):
 
 
 class ActorFailed(AsyncRLError):
-    """An actor failed for good; the message carries the actor's own traceback."""
+    """An actor, or a process that builds an environment, failed; carries that one's traceback."""
 
 
 class TransportError(AsyncRLError):

@@ -297,7 +297,7 @@ def _agent_in(path: str, config: EnvConfig, tell: Callable[[str], None]) -> Iter
     """Yield what is to be said of the agent of that path in the spaces of an environment."""
     tell("make")
     try:
-        spec, _ = look_at(config.build)
+        spec = look_at(config.build).spec
         named: Any = load_object(path)
     except Exception as error:  # whatever foreign code raises
         yield findings.raised("make", error, _FIRST)

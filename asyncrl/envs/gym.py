@@ -19,7 +19,7 @@ import gymnasium
 from gymnasium.vector import VectorEnv
 
 from asyncrl.core.declared import Count, check_declared
-from asyncrl.core.env import BatchEnv, MakeBatchEnv
+from asyncrl.core.env import BatchEnv, MakeBatchEnv, Seen, look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
@@ -201,6 +201,32 @@ def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
     if n_envs == 1 or not _is_plain(first):
         return as_batch_env(first, None if n_envs == 1 else n_envs)
     return _plain_batch(first, make, n_envs)
+
+
+def look(make_env: MakeBatchEnv) -> Seen:
+    """Return what a run must know of environments; they are made in this process, and closed.
+
+    Of the plain environments of a config, or of `make_batch`, only one is made.
+    """
+    make, n_envs = _plain_factory(make_env)
+    if make is None:
+        return look_at(make_env)
+    first = make()
+    hear_warnings()
+    plain = _is_plain(first)
+    seen = look_at(lambda: as_batch_env(first, None if plain or n_envs == 1 else n_envs))
+    return seen._replace(n_envs=n_envs) if plain else seen
+
+
+def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
+    """Return what makes one environment of a batch, if that is known, and their number."""
+    if isinstance(make_env, partial) and make_env.func is _build_batch:
+        make, n_envs = make_env.args
+        return make, n_envs
+    config = getattr(make_env, "__self__", None)
+    if isinstance(config, EnvConfig) and make_env == config.build:
+        return (config.make if config.vectorization == "batch" else None), config.n_envs
+    return None, 0
 
 
 def _plain_batch(

@@ -80,7 +80,8 @@ class LocalLauncher:
     """Starts actors through one helper process; use it in a `with` block, or close it.
 
     Args:
-        preload: Modules that actors need; loaded once, not by each of them.
+        preload: Modules that actors need; loaded once, not by each of them. What is launched
+            early needs the first of them only.
         start_method: `forkserver` starts an actor in a few milliseconds, `spawn` in as long as
             Python takes to load all modules. `auto` is `forkserver` under Linux, and `spawn`
             where system libraries do not bear a fork.
@@ -125,19 +126,24 @@ class LocalLauncher:
         """A directory that only this user can read, and that is gone after `close`."""
         return self._directory
 
-    def launch(self, peer: Peer, body: ActorBody) -> None:
-        """Start an actor and return at once."""
+    def launch(self, peer: Peer, body: ActorBody, *, early: bool = False) -> None:
+        """Start an actor and return at once.
+
+        `early` does not wait until all modules are preloaded; their loading goes on once the
+        process has ended.
+        """
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
         title = f"asyncrl {self._name(peer.actor_id)}"
         descriptor = make_body(pickled((title, body)))
-        self._launched = True
+        self._launched |= not early
         try:
             board = ProgressBoard(files.path("progress"), create=True)
             log = LogReader(files.path("log"))
             self._lives[files.name] = _Life(peer, files, board, log)
-            self._order({"launch": files.name, "body": identity(descriptor)}, descriptor)
+            order = {"launch": files.name, "body": identity(descriptor), "early": early}
+            self._order(order, descriptor)
         finally:
             os.close(descriptor)
 
@@ -189,8 +195,8 @@ class LocalLauncher:
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         try:
-            # One that has started nobody may be loading modules for seconds yet, and need not.
-            self._server.wait(_CLOSE_S if self._launched else 0.0)
+            # One that has nobody to end may be loading modules for seconds yet, and need not.
+            self._server.wait(_CLOSE_S if self._launched or self._lives else 0.0)
         except subprocess.TimeoutExpired:
             self._kill_everything()
         for life in self._lives.values():

@@ -4,8 +4,10 @@ It has loaded what actors need, so that a fork of it is an actor at once; and as
 session of its own it sees the learner's end, however that comes, and then kills every actor with
 all that they have started, and removes the private directory.
 
-One line of JSON each. From the learner: `{"launch": NAME, "body": ID}`, with a descriptor of what
-is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. To the learner:
+One line of JSON each. From the learner: `{"launch": NAME, "body": ID, "early": BOOL}`, with a
+descriptor of what is to run (`local_files.py`), and `{"kill": NAME, "stacks": BOOL}`. Orders wait
+until all modules are loaded. An early launch waits for the first module only, and loading pauses
+until that process has ended. To the learner:
 `{"started": NAME, "pid": PID}`, `{"said": NAME, "line": TEXT}` for what it prints, and
 `{"ended": NAME, "code": CODE, "peak_bytes": BYTES, "error": WHY_IT_NEVER_BEGAN}`.
 """
@@ -25,6 +27,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,15 +76,18 @@ def main(arguments: Sequence[str]) -> None:
     with contextlib.suppress(OSError):  # stderr may be closed
         os.dup2(2, 1)  # modules that are preloaded may print
     _adopt_orphans()
-    if start_method == "forkserver":
-        _preload(json.loads(preload))
+    modules = json.loads(preload) if start_method == "forkserver" else []
+    for module in modules[:1]:
+        _load(module)
+    if not modules[1:]:
+        _freeze()
     for descriptor in (control, alive):
         os.set_inheritable(int(descriptor), False)
     server = _Server(
         socket.socket(fileno=int(control)), Path(directory), start_method, alive=int(alive)
     )
     try:
-        server.run(int(learner))
+        server.run(int(learner), modules[1:])
     finally:
         server.kill_all()
         shutil.rmtree(directory, ignore_errors=True)
@@ -111,6 +117,9 @@ class _Server:
         self._kill_at: dict[str, float] = {}
         self._bodies: dict[int, int] = {}
         """Descriptors of what is to run by identity, until the order that goes with each."""
+        self._to_load: deque[str] = deque()
+        self._later: list[dict[str, object]] = []
+        """Orders that wait until all modules are loaded."""
         self._lifeline, self._lifeline_server = os.pipe()
         self._woken, self._wake = socket.socketpair()
         self._wake.setblocking(False)
@@ -123,8 +132,12 @@ class _Server:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it only has to wake the poll
 
-    def run(self, learner: int) -> None:
-        """Do as told until the learner has closed its end, or has gone without doing so."""
+    def run(self, learner: int, modules: Sequence[str] = ()) -> None:
+        """Do as told until the learner has closed its end, or has gone without doing so.
+
+        Between orders it loads modules.
+        """
+        self._to_load.extend(modules)
         pending = b""
         while os.getppid() == learner:
             ready = dict(self._poll.poll(1000 * self._patience_s()))
@@ -143,6 +156,22 @@ class _Server:
                 self._say(name, text)
             self._kill_due()
             self._reap()
+            if not ready:
+                self._load_next()
+
+    @property
+    def _loads(self) -> bool:
+        return bool(self._to_load) and not self._pids
+
+    def _load_next(self) -> None:
+        """Load a module, if one is left and no process runs; after the last, obey what waits."""
+        if self._loads:
+            _load(self._to_load.popleft())
+            if not self._to_load:
+                _freeze()
+                later, self._later = self._later, []
+                for order in later:
+                    self._obey(order)
 
     def kill_all(self) -> None:
         """Kill every actor and whatever they have started, also in sessions of its own."""
@@ -165,10 +194,15 @@ class _Server:
         return data
 
     def _patience_s(self) -> float:
+        if self._loads:
+            return 0.0
         due = min(self._kill_at.values(), default=time.monotonic() + _LOOK_S)
         return min(_LOOK_S, self._outputs.wait_s, max(0.0, due - time.monotonic()))
 
     def _obey(self, order: dict[str, object]) -> None:
+        if self._to_load and not order.get("early") and order.get("kill") not in self._pids:
+            self._later.append(order)
+            return
         match order:
             case {"launch": str(name), "body": int(body_id)}:
                 self._launch(name, body_id)
@@ -318,10 +352,13 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _preload(modules: Sequence[str]) -> None:
-    """Import what every actor will need; one that fails fails again in the actor, with a report."""
-    for module in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+def _load(module: str) -> None:
+    """Import what actors will need; what fails fails again in the actor, with a report."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(module)
+
+
+def _freeze() -> None:
+    """Keep the collector from pages that forks share."""
     gc.collect()
     gc.freeze()

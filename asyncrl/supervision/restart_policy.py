@@ -38,7 +38,8 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 
 _MEND = "Mend what raised it."
-_SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
+SEE_STACKS = "look at where its threads stood, which is told below if they could still tell."
+"""Advice that ends a sentence, before the stacks."""
 _OR_BEAR = (
     ", or, if it may happen at times, set supervision.restart.on_exception to restart_env, restart "
     "or drop_actor."
@@ -264,7 +265,7 @@ def hung(silent_s: float, limit_s: float, *, starts: bool) -> Cause:
     return Cause(
         f"made no {what} for {silent_s:.0f} s and was killed",
         f"If one may take so long, raise supervision.{setting}_timeout_s, now {limit_s:g}; else "
-        + _SEE_STACKS,
+        + SEE_STACKS,
         wasted_s=silent_s,
     )
 
@@ -277,7 +278,7 @@ def lagged(
         f"made {steps_per_s:.3g} steps/s over {window_s:g} s where the median actor made "
         f"{median_steps_per_s:.3g}, and was killed",
         f"If its environments are meant to be slower, lower supervision.min_pace, now "
-        f"{min_pace:g}; else {_SEE_STACKS}",
+        f"{min_pace:g}; else {SEE_STACKS}",
         wasted_s=window_s,
     )
 
@@ -296,7 +297,7 @@ def overstayed(held_bytes: int, limit_bytes: int, silent_s: float, timeout_s: fl
         f"{at_limit(held_bytes, limit_bytes)}, did not finish within {silent_s:.0f} s and was "
         "killed",
         f"If a step may take so long, raise supervision.stop_timeout_s, now {timeout_s:g}; else "
-        + _SEE_STACKS,
+        + SEE_STACKS,
         wasted_s=silent_s,
     )
 

@@ -32,18 +32,20 @@ from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import CommonParts, check_parts
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.supervision.actor_manager import ActorManager, MakeBody
-from asyncrl.supervision.local import LocalLauncher, pickled
+from asyncrl.supervision.in_child import CHILD_ID
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig, config_or_default
 from asyncrl.training.config import AsyncConfig
+from asyncrl.training.look import PRELOAD, look_in_child
 from asyncrl.training.parts import AsyncParts
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.plan import RunPlan, check_run, evaluator_maker
 from asyncrl.transport.zeromq import ZmqTransport
 
 _PRELOAD = (
+    *PRELOAD,
     "asyncrl.actor.process",
-    "asyncrl.agents.parts.torch_agent",
-    "asyncrl.envs.gym",
     "asyncrl.transport.zeromq",
+    "asyncrl.agents.parts.torch_agent",
 )
 """What actors load in any case, or almost."""
 
@@ -102,20 +104,22 @@ def build_async_trainer(
     config = config_or_default(config, AsyncConfig)
     parts["recorder"] = _in_background(parts.get("recorder"))
     check_can_hold(stop, config.evaluations_off)
-    plan = RunPlan(agent, make_env, make_processor, config, actor_agents)
-    evaluate = plan.make_evaluator(make_evaluator, make_eval_env or make_env)
-    buffer = plan.build_buffer()  # refused here if there is no room for it
-    pickled(plan.sent(evaluate))  # and here, if that cannot be done
-    keep = config.save.keep
-    checkpointer, checkpoint = open_checkpoints(
-        checkpoint_dir, keep=keep, resume=resume, config=parts.get("run_config")
-    )
+    check_run(agent, make_env, make_processor, config, actor_agents)
+    evaluate = evaluator_maker(make_evaluator, make_eval_env or make_env, config)
     with ExitStack() as undo:
+        # First of all: it loads modules for the actors while the learner's side is being built.
+        names = {CHILD_ID: "environment", ActorId(config.actors): "evaluator"}
+        launcher = LocalLauncher(preload=_PRELOAD, names=names)
+        undo.callback(launcher.close)
+        start_s = config.supervision.start_timeout_s
+        seen = look_in_child(make_env, timeout_s=start_s, launcher=launcher)
+        plan = RunPlan(agent, make_env, make_processor, config, actor_agents, seen=seen)
+        buffer = plan.build_buffer()  # refused here if there is no room for it
+        checkpointer, checkpoint = open_checkpoints(
+            checkpoint_dir, keep=config.save.keep, resume=resume, config=parts.get("run_config")
+        )
         if checkpointer:
             undo.callback(checkpointer.unlock)
-        # First of all: it loads modules for the actors while the learner's side is being built.
-        launcher = LocalLauncher(preload=_PRELOAD, names={ActorId(config.actors): "evaluator"})
-        undo.callback(launcher.close)
         closing = undo.enter_context(ExitStack())  # the trainer's, once there is one
         learner = plan.build_learner()
         transport = ZmqTransport.of(launcher.directory, schema=plan.schema, config=config.transport)

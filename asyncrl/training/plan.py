@@ -14,7 +14,7 @@ from asyncrl.actor.outbox import segments_per_message
 from asyncrl.actor.process import ActorSpec, EvaluatorSpec, MakeEvaluator, run_actor, run_evaluator
 from asyncrl.actor.step_processor import StepProcessor
 from asyncrl.core.agent import Agent, AgentConfig, PolicyContext, build_agent, require_agent_config
-from asyncrl.core.env import MakeBatchEnv, look_at, make_batch_env
+from asyncrl.core.env import MakeBatchEnv, Seen, make_batch_env, require_make_env
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ActorBody
 from asyncrl.core.messages import Peer
@@ -26,6 +26,7 @@ from asyncrl.core.types import ActorId
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import MakeBody
+from asyncrl.supervision.local import pickled
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.layout import Layout
 
@@ -38,6 +39,26 @@ class Admit(Protocol):
         ...
 
 
+def check_run(
+    agent: AgentConfig,
+    make_env: MakeBatchEnv,
+    make_processor: Callable[[], StepProcessor] | None,
+    config: AsyncConfig,
+    actor_agents: Sequence[AgentConfig] | None,
+) -> None:
+    """Refuse what can be refused before an environment is built or a process started."""
+    check_agent_and_replay(agent, config.replay)
+    for one in actor_agents or ():
+        require_agent_config(one)
+    if actor_agents is not None and len(actor_agents) != config.actors:
+        raise ConfigError(
+            f"{len(actor_agents)} actor_agents were given for {config.actors} actors; give one "
+            "for each, or none to have all act with the learner's"
+        )
+    require_make_env(make_env)
+    pickled([agent, actor_agents, make_env, make_processor])
+
+
 class RunPlan:
     """What follows from the agent, the environment and the config, checked against each other."""
 
@@ -48,22 +69,19 @@ class RunPlan:
         make_processor: Callable[[], StepProcessor] | None,
         config: AsyncConfig,
         actor_agents: Sequence[AgentConfig] | None,
+        *,
+        seen: Seen,
     ) -> None:
-        """Look at all of it; raise `ConfigError` where parts do not go together."""
-        check_agent_and_replay(agent, config.replay)
-        for one in actor_agents or ():
-            require_agent_config(one)
+        """Take what `check_run` has passed; raise `ConfigError` where parts do not go together.
+
+        `seen` is what was learnt of the environments.
+        """
         n_actors = config.actors
-        if actor_agents is not None and len(actor_agents) != n_actors:
-            raise ConfigError(
-                f"{len(actor_agents)} actor_agents were given for {n_actors} actors; give one "
-                "for each, or none to have all act with the learner's"
-            )
         self._agent = agent
         self._actor_agents = list(actor_agents or [agent] * n_actors)
         self._make_env = make_env
         self._config = config
-        self._spec, self._n_envs = look_at(make_env)
+        self._spec, self._n_envs = seen.spec, seen.n_envs
         self._layout = Layout(agent, self._spec, config.replay, config.segment, make_processor)
         self.schema: SegmentSchema = self._layout.schema
         self.limiter = self._build_limiter()
@@ -102,17 +120,6 @@ class RunPlan:
             )
             bodies[ActorId(self._config.actors)] = partial(_evaluator_body, make_spec, admit)
         return bodies
-
-    def sent(self, evaluate: MakeEvaluator) -> list[object]:
-        """Return all of the user's own that processes are sent."""
-        of_evaluator = self._config.evaluate.where == "background"
-        of_actors = [self._actor_agents, self._make_env, self._layout.make_processor]
-        return [*of_actors, *([self._agent, evaluate] if of_evaluator else [])]
-
-    def make_evaluator(self, own: MakeEvaluator | None, make_env: MakeBatchEnv) -> MakeEvaluator:
-        """Return what builds the evaluator, in whichever process will run it."""
-        seed = derive_seed(self._config.evaluate.seed, Role.EVALUATION)
-        return own or partial(_episode_evaluator, make_env, self._config.evaluate.play, seed)
 
     def _actor_bodies(self, admit: Admit) -> dict[ActorId, MakeBody]:
         bodies: dict[ActorId, MakeBody] = {}
@@ -158,6 +165,17 @@ def _actor_body(make_spec: Callable[..., ActorSpec], admit: Admit, peer: Peer) -
 def _evaluator_body(make_spec: Callable[..., EvaluatorSpec], admit: Admit, peer: Peer) -> ActorBody:
     transport = admit(peer, evaluates=True)
     return partial(run_evaluator, make_spec(transport=transport), peer)
+
+
+def evaluator_maker(
+    own: MakeEvaluator | None, make_env: MakeBatchEnv, config: AsyncConfig
+) -> MakeEvaluator:
+    """Return what builds the evaluator, in whichever process will run it."""
+    seed = derive_seed(config.evaluate.seed, Role.EVALUATION)
+    evaluate = own or partial(_episode_evaluator, make_env, config.evaluate.play, seed)
+    if config.evaluate.where == "background":
+        pickled(evaluate)
+    return evaluate
 
 
 def _episode_evaluator(

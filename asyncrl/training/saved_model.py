@@ -61,7 +61,7 @@ def load_policy(
         checkpoint: `best`, `newest`, or a number of optimisation steps. By default the best, or,
             with a warning, the newest of a run that has evaluated none.
         agent: What was trained; not needed where `asyncrl train` has written it to `config.yaml`.
-        make_env: What it was trained on, the same; called once, for the spaces.
+        make_env: What it was trained on, the same; called once, in this process, for the spaces.
         seed: Of its exploration.
 
     Raises `CheckpointError` if there is no such checkpoint, or none that is whole and of that agent
@@ -74,7 +74,7 @@ def load_policy(
         agent = config.agent if agent is None else agent
         make_env = make_env or partial(config.eval_env_config().build_for, 1)
     require_agent_config(agent)
-    spec, _ = look_at(make_env)
+    spec = look_at(make_env).spec
     policy = policy_of(saved, agent, spec, seed=seed, source=source)
     policy.train(False)
     observation = spec.observation

@@ -101,7 +101,7 @@ class FarAway:
     learner: int = field(default_factory=os.getpid)
 
     def __call__(self) -> NumberedBatch:
-        """Move, unless this is the learner, which only looks at the environment."""
+        """Move, unless this is the learner."""
         if os.getpid() != self.learner:
             with open(f"/run/netns/{self.namespace}", "rb") as file:  # noqa: PTH123
                 libc = ctypes.CDLL(None, use_errno=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +128,7 @@ class Lives:
         return life
 
     def all(self) -> list[Life]:
-        """Return those of actors; the process that builds a run looks at an environment, too."""
+        """Return those of actors, which are other processes than this."""
         lives = (self._life(number) for number in range(1, int(self._cells[0]) + 1))
         return [life for life in lives if life.pid not in {0, os.getpid()}]
 
@@ -166,16 +167,23 @@ class NumberedBatch:
         bound = np.full(width, np.inf)
         self.spec = EnvSpec(BoxSpec((width,), "float32", -bound, bound), DiscreteSpec(2))
         self.n_envs = made_by.n_envs
-        self.life = Lives(made_by.lives).begin()
+        self._lives = made_by.lives
         self._pace_s = made_by.pace_s
         self._no = np.zeros(self.n_envs, bool)
         self._obs = np.zeros((self.n_envs, width), np.float32)
-        self._obs[:, 0] = self.life.number * SCALE
         self._obs[:, 1] = np.arange(self.n_envs) * SCALE
+
+    @cached_property
+    def life(self) -> Life:
+        """The life that begins with the first reset or step, and not where spaces are looked at."""
+        life = Lives(self._lives).begin()
+        self._obs[:, 0] = life.number * SCALE
+        return life
 
     def reset(self, seed: int) -> Array:
         """Begin with step 0."""
         del seed
+        self.life  # noqa: B018  # begins now
         return self._obs.copy()
 
     def step(self, action: Array) -> EnvStep:

@@ -30,7 +30,7 @@ from asyncrl.cli import run_directory as _run_directory
 from asyncrl.cli import train as train_command
 from asyncrl.cli.main import main
 from asyncrl.cli.run_directory import run_dir_made
-from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_replay, train_in
+from asyncrl.cli.train import Output, TrainArguments, parse, telling_of_building, train_in
 from asyncrl.core.errors import ConfigError
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
@@ -176,7 +176,7 @@ def test_run_without_a_limit_says_how_it_ends(
 def test_replay_is_told_of_once_and_quietly_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
     logger = logging.getLogger("asyncrl.replay.uniform")
     for quiet in (False, True):
-        with telling_of_replay(quiet=quiet):
+        with telling_of_building(quiet=quiet):
             logger.info("takes %d GiB", 3)
             logger.debug("nothing")
         logger.info("after")
@@ -658,3 +658,26 @@ def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
     summary = read_json(tmp_path / "summary.json")
     assert summary["last_score"] is None
     assert summary["actors"] == {"0": {"env_steps": 3.0, "env_restarts": None}}
+
+
+@pytest.mark.processes
+def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(tmp_path: Path) -> None:
+    odd = odd_env("thread+chdir+deaf+no-output+bear", at="make")
+    flags = ["--max-opt-steps", "20", "--run-dir", "runs/odd"]
+    done = run("train", "dqn", *TINY, *odd, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("results    runs/odd\n")
+    assert read_json(tmp_path / "runs/odd/summary.json")["opt_steps"] == 20
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_constructor_that_ends_its_process_is_a_named_failure(mode: str, tmp_path: Path) -> None:
+    odd = odd_env("exit-0", at="make")
+    done = run("train", "dqn", "--mode", mode, *odd, "--quiet", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(
+        "asyncrl: error: building the environment failed: its process ended with exit code 0"
+    )
+    assert list(tmp_path.glob("runs/*")) == []

@@ -18,7 +18,7 @@ from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.config import AsyncConfig
 from asyncrl.training.offline import build_offline_trainer, train_from_data
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.plan import check_run
 from asyncrl.training.synchronous import SyncConfig, build_sync_trainer, train_sync
 from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
 
@@ -26,7 +26,8 @@ Train = Callable[[Any, Any, Path], object]
 
 
 def asynchronously(agent: Any, make_env: Any, _: Path) -> object:
-    return RunPlan(agent, make_env, None, AsyncConfig(), None)
+    check_run(agent, make_env, None, AsyncConfig(), None)
+    return look_at(make_env)
 
 
 def synchronously(agent: Any, make_env: Any, directory: Path) -> object:

@@ -29,7 +29,7 @@ from asyncrl.supervision.local import LocalLauncher
 from asyncrl.core.messages import Peer
 from tests.support.fakes import CountingBatch
 from tests.faults.runs import until, with_restarts
-from tests.support.helpers import wait_until
+from tests.support.helpers import in_actor, wait_until
 from tests.integration.test_train_async import run
 from tests.supervision import bodies
 
@@ -37,13 +37,14 @@ enough = Path(sys.argv[1])
 learner = os.getpid()
 
 class Warm(LocalLauncher):
-    def __init__(self, preload):
-        super().__init__(preload=[*preload, "tests.integration.test_train_async"])
+    def __init__(self, preload, **more):
+        preload = [*preload, "tests.integration.test_train_async"]
+        super().__init__(preload=preload, **more)
         self.launch(Peer(actor_id=99, incarnation=0), bodies.returns)
         wait_until(lambda: self.exits(1.0), 60.0, "the helper to have loaded all that actors need")
 
 def make_env():
-    if os.getpid() != learner:
+    if in_actor():
         enough.with_name(f"begun-{os.getpid()}").touch()
         begun = lambda: len(list(enough.parent.glob("begun-*"))) >= 2
         wait_until(begun, 60.0, "both actors")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +14,7 @@ from asyncrl.core.env import EnvStep
 from asyncrl.core.types import Array
 from benchmarks import deeds
 from tests.support.fakes import CountingBatch
-from tests.support.helpers import wait_until
+from tests.support.helpers import in_actor, wait_until
 
 DEADLINE_S = 60.0
 
@@ -71,15 +70,14 @@ class Falling(CountingBatch):
 class FallsInActors:
     """Makes environments that fall, each in one way of several and each way once.
 
-    Never in the process where this was made, and no more once all ways have been taken.
+    Never outside of actors, and no more once all ways have been taken.
     """
 
     notes: Path
     ways: tuple[str, ...]
-    parent: int = field(default_factory=os.getpid)
 
     def __call__(self) -> CountingBatch:
-        if os.getpid() != self.parent:
+        if in_actor():
             for way in self.ways:
                 try:
                     (self.notes / way).touch(exist_ok=False)

@@ -39,7 +39,7 @@ from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
 from tests.support.fakes import ConstantAgent, ConstantConfig, CountingBatch
-from tests.support.helpers import wait_until
+from tests.support.helpers import in_actor, wait_until
 from tests.support.leftovers import children
 
 pytestmark = pytest.mark.processes
@@ -241,16 +241,14 @@ def test_exception_in_an_environment_reaches_the_caller_with_its_traceback() -> 
 
 
 @pytest.mark.fault("F5")
-def test_environment_that_cannot_be_built_fails_before_a_process_starts() -> None:
-    started: list[psutil.Process] = []
-
+def test_environment_that_cannot_be_built_fails_before_an_actor_starts(tmp_path: Path) -> None:
     def make() -> CountingBatch:
-        started.extend(children())
+        (tmp_path / str(os.getpid())).touch()
         raise RuntimeError("no such track")
 
-    with pytest.raises(RuntimeError, match="no such track"):
+    with pytest.raises(ActorFailed, match="building the environment failed: RuntimeError: no such"):
         run(make_env=make)
-    assert started == []
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.fault("F5")
@@ -284,8 +282,21 @@ def test_actors_that_never_get_going_are_not_restarted_for_ever() -> None:
                     restart=RestartPolicyConfig(on_exception="restart", max_restarts=3),
                 )
             ),
-            make_env=OnlyInTheParent(),
+            make_env=built_in_no_actor,
         )
+
+
+def test_ten_actors_build_their_environments_side_by_side(tmp_path: Path) -> None:
+    def make_env() -> CountingBatch:
+        if in_actor():
+            (tmp_path / str(os.getpid())).touch()
+            wait_until(lambda: len(list(tmp_path.iterdir())) >= 10, 60, "all ten")
+        return CountingBatch()
+
+    off = EvaluationConfig(where="off")
+    result, _ = run(config(actors=10, evaluate=off), make_env=make_env)
+    assert result.opt_steps == 200
+    assert len(list(tmp_path.iterdir())) == 10, "none was started again"
 
 
 def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
@@ -380,16 +391,11 @@ class FailingBatch(CountingBatch):
         return super().step(action)
 
 
-class OnlyInTheParent:
-    """Can be built where it was made, and nowhere else."""
-
-    def __init__(self) -> None:
-        self._pid = os.getpid()
-
-    def __call__(self) -> CountingBatch:
-        if os.getpid() != self._pid:
-            raise RuntimeError("not here")
-        return CountingBatch()
+def built_in_no_actor() -> CountingBatch:
+    """Can be built before a run, and in no actor."""
+    if in_actor():
+        raise RuntimeError("not here")
+    return CountingBatch()
 
 
 class SeenRates:

@@ -38,3 +38,9 @@ def many_descriptors() -> Iterator[None]:
         for descriptor in taken:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def in_actor() -> bool:
+    """Tell whether this is the process of an actor or evaluator, not one that looks beforehand."""
+    _, _, life = os.environ.get("ASYNCRL_LIFE", "").rpartition("/")
+    return life[:1].isdigit()

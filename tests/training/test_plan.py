@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from asyncrl.agents.impala import IMPALAConfig
 from asyncrl.agents.ppo import PPOConfig
 from asyncrl.agents.r2d2 import R2D2Config
 from asyncrl.core.agent import Act, AgentConfig
-from asyncrl.core.env import BatchEnv, EnvSpec
+from asyncrl.core.env import BatchEnv, EnvSpec, look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import ColumnSpec, SegmentConfig
@@ -28,7 +29,7 @@ from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import train_async
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.plan import RunPlan, check_run
 from asyncrl.training.synchronous import SyncConfig, train_sync
 from asyncrl.transport.local import LocalTransport
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
@@ -47,8 +48,15 @@ ONCE = replace(
 
 
 def plan(config: AsyncConfig = CONFIG, **parts: Any) -> RunPlan:
-    values: dict[str, Any] = {"make_processor": None, "actor_agents": None} | parts
-    return RunPlan(ConstantConfig(action=1), CountingBatch, config=config, **values)
+    values: dict[str, Any] = {
+        "agent": ConstantConfig(action=1),
+        "make_env": CountingBatch,
+        "make_processor": None,
+        "config": config,
+        "actor_agents": None,
+    } | parts
+    check_run(**values)
+    return RunPlan(**values, seen=look_at(values["make_env"]))
 
 
 def test_segments_are_those_that_the_replay_reads() -> None:
@@ -57,16 +65,9 @@ def test_segments_are_those_that_the_replay_reads() -> None:
     assert [column.name for column in schema.columns][:2] == ["obs", "action"]
 
 
-def test_environments_are_looked_at_once_and_closed() -> None:
-    made: list[CountingBatch] = []
-
-    def make_env() -> BatchEnv:
-        made.append(CountingBatch(n_envs=5))
-        return made[-1]
-
-    setup = RunPlan(ConstantConfig(), make_env, None, CONFIG, None).setup
+def test_setup_tells_how_many_there_are() -> None:
+    setup = plan(make_env=partial(CountingBatch, n_envs=5)).setup
     assert (setup.actors, setup.envs_per_actor, setup.samples_per_insert) == (3, 5, 2.0)
-    assert [env.closed for env in made] == [True]
 
 
 def test_each_actor_has_a_body_and_the_evaluator_comes_after_them() -> None:
@@ -97,7 +98,7 @@ class RememberingConfig(ConstantConfig):
 @pytest.mark.parametrize("named", [(), ("memory",), ("model_version",)])
 def test_start_columns_of_the_agent_are_kept_as_such(named: tuple[str, ...]) -> None:
     config = replace(ONCE, replay=TrajectoryQueueConfig(start_columns=named))
-    one = RunPlan(RememberingConfig(), CountingBatch, None, config, None)
+    one = plan(config, agent=RememberingConfig())
     buffer, schema = one.build_buffer(), one.schema
     columns = {c.name: np.zeros((2, schema.rows, *c.shape), c.dtype) for c in schema.columns}
     buffer.push(columns, np.full(2, schema.rows))
@@ -108,12 +109,12 @@ def test_start_columns_of_the_agent_are_kept_as_such(named: tuple[str, ...]) -> 
 
 def test_agent_that_remembers_needs_a_replay_with_beginnings() -> None:
     with pytest.raises(ConfigError, match=r"needs its column 'memory'.*UniformReplayConfig"):
-        RunPlan(RememberingConfig(), CountingBatch, None, CONFIG, None)
+        plan(agent=RememberingConfig())
 
 
 @pytest.mark.parametrize("make_processor", [Trajectories, OneStep, None])
 def test_processors_fill_what_the_agent_asks_for(make_processor: Any) -> None:
-    one = RunPlan(AskingConfig(), CountingBatch, make_processor, CONFIG, None)
+    one = plan(agent=AskingConfig(), make_processor=make_processor)
     processor = one._layout.make_processor()
     env, obs = CountingBatch(), np.zeros((2, 2), np.float32)
     outcome = env.step(np.ones(2, np.int64))
@@ -182,8 +183,8 @@ def test_contradictions_are_refused(config: AsyncConfig, parts: dict[str, Any], 
 
 def test_what_is_given_is_looked_at_before_anything_else() -> None:
     with pytest.raises(ConfigError, match=r"write ConstantConfig\(\)"):
-        RunPlan(ConstantConfig, CountingBatch, None, CONFIG, None)  # type: ignore[arg-type]
+        plan(agent=ConstantConfig)
     with pytest.raises(ConfigError, match="got 'dqn'"):
         plan(actor_agents=[ConstantConfig(action=1), "dqn", ConstantConfig()])
     with pytest.raises(ConfigError, match="make_env must be a function"):
-        RunPlan(ConstantConfig(), CountingBatch(), None, CONFIG, None)  # type: ignore[arg-type]
+        plan(make_env=CountingBatch())

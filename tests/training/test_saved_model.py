@@ -113,7 +113,7 @@ def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> Non
         checkpoint_dir=tmp_path,
     )
     policy = load_policy(tmp_path, agent=AGENT, make_env=MAKE_ENV)
-    same = AGENT.build_policy(look_at(MAKE_ENV)[0], PolicyContext(seed=5))
+    same = AGENT.build_policy(look_at(MAKE_ENV).spec, PolicyContext(seed=5))
     params = Checkpointer(tmp_path).load("best").group("model")
     same.sync_model(ModelInfo(version=ModelVersion(20), params=params))
     same.train(False)
@@ -122,7 +122,7 @@ def test_run_from_python_is_told_what_it_was_trained_with(tmp_path: Path) -> Non
 
 
 def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
-    spec, _ = look_at(MAKE_ENV)
+    spec = look_at(MAKE_ENV).spec
     params = AGENT.build_policy(spec, PolicyContext(seed=0)).model_info().params
     meta = {"opt_steps": 1, "env_steps": 1}
     Checkpointer(tmp_path).save("best", {"model": params}, meta)
@@ -137,7 +137,7 @@ def test_policy_explores_again_if_asked(tmp_path: Path) -> None:
 
 def test_memory_begins_anew_where_it_is_told(tmp_path: Path) -> None:
     agent = R2D2Config(memory_units=8, device="cpu")
-    spec, _ = look_at(MAKE_ENV)
+    spec = look_at(MAKE_ENV).spec
     params = agent.build_policy(spec, PolicyContext(seed=0)).model_info().params
     meta = {"opt_steps": 1, "env_steps": 1}
     Checkpointer(tmp_path).save("best", {"model": params}, meta)
@@ -159,7 +159,7 @@ class Robot(gym.Env[Any, Any]):
 
 def test_observations_of_several_fields_are_taken_as_they_come(tmp_path: Path) -> None:
     make_env = make_batch(Robot, n_envs=2)
-    spec, _ = look_at(make_env)
+    spec = look_at(make_env).spec
     assert isinstance(spec.observation, PackedSpec)
     model = AGENT.build_policy(spec, PolicyContext(seed=1)).model_info()
     Checkpointer(tmp_path).save("1", {"model": model.params}, {"opt_steps": 1, "env_steps": 0})

@@ -29,7 +29,7 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
-from asyncrl.training.plan import RunPlan
+from asyncrl.training.plan import evaluator_maker
 from asyncrl.training.synchronous import SyncConfig, TrainerConfig, train_sync
 from tests.support.fakes import AskingConfig, ConstantAgent, ConstantConfig, CountingBatch
 
@@ -166,7 +166,6 @@ def test_evaluated_episodes_are_those_of_asynchronous_runs() -> None:
             return super().reset(seed)
 
     train_sync(ConstantConfig(), CountingBatch, CONFIG, make_eval_env=Watched, stop=MaxOptSteps(1))
-    plan = RunPlan(ConstantConfig(), CountingBatch, None, AsyncConfig(), None)
-    plan.make_evaluator(None, Watched)().evaluate(ConstantAgent())
+    evaluator_maker(None, Watched, AsyncConfig())().evaluate(ConstantAgent())
     assert len(seeds) == 2
     assert len(set(seeds)) == 1

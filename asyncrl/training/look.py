@@ -1,0 +1,113 @@
+"""Learns in a child process what a run must know of its environments.
+
+Constructors of environments may do anything to their process: end it, change its directory, ignore
+its signals, start threads that never end. None of that reaches the process that trains.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from asyncrl.core.env import (
+    BoxSpec,
+    DiscreteSpec,
+    EnvSpec,
+    MakeBatchEnv,
+    PackedSpec,
+    Seen,
+    require_make_env,
+)
+from asyncrl.core.types import Array
+from asyncrl.supervision.in_child import run_in_child
+from asyncrl.supervision.local import LocalLauncher
+
+Plain = dict[str, Any]
+
+PRELOAD = ("asyncrl.envs.gym",)
+"""What the child needs, first of all that a launcher preloads."""
+
+
+def look_in_child(
+    make_env: MakeBatchEnv,
+    *,
+    timeout_s: float,
+    launcher: LocalLauncher | None = None,
+) -> Seen:
+    """Make environments in a child process, close them, and return what they were like.
+
+    One environment is made where a config or `make_batch` says how many there are. Raises what
+    `run_in_child` does; `timeout_s` is `supervision.start_timeout_s`.
+    """
+    require_make_env(make_env)
+    seen = run_in_child(
+        partial(_look, make_env),
+        what="building the environment",
+        timeout_s=timeout_s,
+        timeout_setting="supervision.start_timeout_s",
+        launcher=launcher,
+        preload=PRELOAD,
+    )
+    return Seen(_spec_of(seen["spec"]), int(seen["n_envs"]), int(seen["n_frames"]))
+
+
+def _look(make_env: MakeBatchEnv) -> Plain:
+    """Look, in the child; nothing else may load what makes environments."""
+    seen: Seen = importlib.import_module("asyncrl.envs.gym").look(make_env)
+    return {"spec": _plain_spec(seen.spec), "n_envs": seen.n_envs, "n_frames": seen.n_frames}
+
+
+def _plain_spec(spec: EnvSpec) -> Plain:
+    return {"observation": _plain_space(spec.observation), "action": _plain_space(spec.action)}
+
+
+def _spec_of(plain: Plain) -> EnvSpec:
+    return EnvSpec(_space_of(plain["observation"]), _space_of(plain["action"]))
+
+
+def _plain_space(space: BoxSpec | PackedSpec | DiscreteSpec) -> Plain:
+    match space:
+        case DiscreteSpec(n):
+            return {"n": int(n)}
+        case PackedSpec(fields):
+            return {"fields": [[name, _plain_space(box)] for name, box in fields]}
+        case BoxSpec():
+            return {
+                "shape": list(map(int, space.shape)),
+                "dtype": str(space.dtype),
+                "low": _plain_array(space.low),
+                "high": _plain_array(space.high),
+                "categorical": bool(space.categorical),
+            }
+
+
+def _space_of(plain: Plain) -> Any:  # noqa: ANN401  # of whichever kind
+    match plain:
+        case {"n": n}:
+            return DiscreteSpec(n)
+        case {"fields": fields}:
+            return PackedSpec(tuple((name, _space_of(box)) for name, box in fields))
+        case _:
+            return BoxSpec(
+                tuple(plain["shape"]),
+                plain["dtype"],
+                _array_of(plain["low"]),
+                _array_of(plain["high"]),
+                categorical=plain["categorical"],
+            )
+
+
+def _plain_array(array: Array) -> Plain:
+    array = np.asarray(array)
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _array_of(plain: Mapping[str, Any]) -> Array:
+    data = base64.b64decode(plain["data"])
+    return np.frombuffer(data, np.dtype(plain["dtype"])).reshape(plain["shape"]).copy()

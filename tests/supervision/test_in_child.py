@@ -1,0 +1,128 @@
+"""A function in a child gives its answer, or its end is told; nothing of it reaches the parent."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.supervision import in_child
+from asyncrl.supervision.in_child import run_in_child
+from asyncrl.supervision.local import LocalLauncher
+from benchmarks.deeds import DEEDS
+from tests.contracts.test_launcher import DEADLINE_S, peer
+from tests.supervision import bodies
+from tests.support.leftovers import children
+
+pytestmark = pytest.mark.processes
+
+
+def call(body: Callable[[], Any], **more: Any) -> Any:
+    return run_in_child(body, what="building the environment", **{"timeout_s": DEADLINE_S, **more})
+
+
+def refuses() -> NoReturn:
+    error = ConfigError("no such game;\nname another")
+    error.add_note("asyncrl: in making environment 'x'")
+    raise error
+
+
+def notes() -> NoReturn:
+    error = KeyError("lid")
+    error.add_note("asyncrl: in making environment 'x'")
+    raise error
+
+
+def test_answer_is_what_json_can_hold() -> None:
+    answer = {"pid": 3, "bound": math.inf, "name": "ü\udcff", "rows": [[1.5, None]]}
+    assert call(lambda: answer) == answer
+
+
+def does(way: str) -> str:
+    DEEDS[way]()
+    return "done"
+
+
+@pytest.mark.parametrize(
+    "way", ["thread", "chdir", "deaf", "umask", "close-files", "no-output", "bear"]
+)
+def test_what_it_does_to_its_process_does_no_harm(way: str) -> None:
+    before = Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()
+    assert call(partial(does, way)) == "done"
+    assert (Path.cwd(), signal.getsignal(signal.SIGTERM), threading.active_count()) == before
+    assert not children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("exit-0", "ended with exit code 0 before it was done. Look for os._exit in the env"),
+        ("abort", r"was ended by SIGABRT \(a crash in native code\)"),
+        ("sys-exit", "failed: SystemExit: 0"),
+    ],
+)
+def test_end_without_an_answer_is_told(way: str, words: str) -> None:
+    with pytest.raises(ActorFailed, match=f"^building the environment failed: its process {words}"):
+        call(partial(does, way))
+
+
+def test_exception_is_told_with_its_traceback_and_notes() -> None:
+    with pytest.raises(
+        ActorFailed, match=r"^building the environment failed: KeyError: 'lid'"
+    ) as e:
+        call(notes)
+    assert "in notes\n" in str(e.value).partition("\n\n")[2]
+    assert e.value.__notes__ == ["asyncrl: in making environment 'x'"]
+
+
+def test_refusal_of_ours_stays_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(refuses)
+    assert str(caught.value) == "no such game;\nname another"
+    assert "in refuses\n" in caught.value.__notes__[0]
+
+
+def test_hang_is_told_with_words_on_the_way_and_its_stack(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_child, "_FIRST_WORD_S", 0.05)
+    caplog.set_level(logging.INFO, "asyncrl.supervision.in_child")
+    with pytest.raises(
+        ActorFailed, match=r"took more than 1 s.* raise some\.setting; else"
+    ) as caught:
+        call(partial(does, "sleep"), timeout_s=1.0, timeout_setting="some.setting")
+    assert "in does" in str(caught.value)
+    (first, *_) = caplog.messages
+    assert first == "building the environment in a separate process, 0 s so far, timeout 1 s"
+
+
+def test_answer_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_child, "_MOST_ANSWER_BYTES", 100)
+    with pytest.raises(ActorFailed, match="its answer has 1014 bytes, and 100 are allowed"):
+        call(lambda: "x" * 1000)
+
+
+@pytest.mark.usefixtures("fresh_helpers")
+def test_child_is_started_before_all_modules_are_there_and_actors_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = tmp_path / "order"
+    for name in ("first", "second"):
+        (tmp_path / f"loads_{name}.py").write_text(f"open({str(order)!r}, 'a').write('{name} ')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with LocalLauncher(preload=["loads_first", "loads_second"]) as launcher:
+        call(lambda: order.open("a").write("child "), launcher=launcher)
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert (ended.peer, ended.code) == (peer(), 0)
+    loaded = order.read_text().split()
+    assert sorted(loaded) == ["child", "first", "second"]
+    assert loaded[0] == "first"
