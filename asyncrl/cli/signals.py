@@ -132,12 +132,14 @@ def raise_at_signals() -> None:
     """Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`, with their number, from now on.
 
     The process ends at the second one, or if it has not ended some seconds after the first, which
-    native code may keep from the main thread. `interrupting` decides otherwise for its block.
+    native code may keep from the main thread. SIGUSR1, of which a command that is no run has no
+    use, no longer ends it. `interrupting` decides otherwise for its block.
     """
     seen = Interrupted(Interrupter(), _COMMAND_GRACE_S, limit=f"{_COMMAND_GRACE_S:g} s")
     _listen(seen)
     for number in _heard():
         signal.signal(number, _raise)
+    signal.signal(signal.SIGUSR1, _leave_it_to_the_thread)
 
 
 @contextmanager

@@ -38,11 +38,11 @@ def started(*args: str, cwd: Path) -> AbstractContextManager[warm.Process]:
     return warm.started("asyncrl", args, cwd=cwd)
 
 
-def hears(pid: int) -> bool:
-    """Tell whether a process has a handler for SIGTERM, as commands have from their first moment.
+def hears(pid: int, number: int = signal.SIGTERM) -> bool:
+    """Tell whether a process has a handler, as commands have from their first moment.
 
     Only Linux tells.
     """
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(caught, 16) >> (number - 1) & 1)

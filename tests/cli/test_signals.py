@@ -419,7 +419,8 @@ def test_every_command_ends_at_a_signal(
 def test_command_ends_at_a_signal_while_it_loads(tmp_path: Path) -> None:
     """A fresh process, as forked ones have loaded everything."""
     with warm.started("asyncrl", ["train", "dqn"], cwd=tmp_path, fresh=True) as process:
-        wait_until(lambda: hears(process.pid), 20, "the signal's handler")
+        wait_until(lambda: hears(process.pid, signal.SIGUSR1), 20, "the signals' handlers")
+        process.send_signal(signal.SIGUSR1)  # there is nothing to save yet
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (143, "asyncrl: interrupted by SIGTERM\n")
