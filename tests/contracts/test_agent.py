@@ -330,20 +330,6 @@ def test_batches_in_parts_teach_what_whole_ones_do(
 
 
 @every_agent_with_networks
-def test_learning_rates_that_change_are_told(case: Case) -> None:
-    names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
-    rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
-    assert rates
-    config = replace(case.config, **rates)  # type: ignore[type-var]
-    agent: Any = replace(case, config=config).build()
-    for env_steps in (0, 50, 100):
-        agent.env_steps = env_steps
-        told = agent.opt(batch_for(case, env_steps))
-        expected = pytest.approx(1e-3 * (1 - env_steps / 100))
-        assert {name: float(told[name]) for name in rates} == dict.fromkeys(rates, expected)
-
-
-@every_agent_with_networks
 def test_learning_rates_that_were_set_stay_unless_the_settings_change(case: Case) -> None:
     def rates(agent: Any) -> list[float]:
         parts = agent.parts.values()

@@ -165,14 +165,16 @@ def test_gradients_of_each_network_are_cut_to_their_largest_norm(case: Case) -> 
 
 
 @every_algorithm
-def test_learning_rates_follow_the_env_steps_of_the_run(case: Case) -> None:
+def test_learning_rates_follow_the_env_steps_of_the_run_and_are_told(case: Case) -> None:
     names = ("learning_rate", "actor_learning_rate", "critic_learning_rate")
     rates = {name: Schedule.linear(1e-3, 0.0, 100) for name in names if hasattr(case.config, name)}
     agent: Any = changed(case, **rates).build()
     for env_steps, moves in ((0, True), (100, False), (50, True)):
         agent.env_steps = env_steps
         before = {name: [p.clone() for p in m.parameters()] for name, m in networks(agent).items()}
-        agent.opt(batch_for(case, 0))
+        numbers = told(agent, batch_for(case, 0))
+        expected = pytest.approx(1e-3 * (1 - env_steps / 100))
+        assert {name: numbers[name] for name in rates} == dict.fromkeys(rates, expected)
         for name, module in networks(agent).items():
             pairs = zip(before[name], module.parameters(), strict=True)
             assert any(not torch.equal(p, q) for p, q in pairs) is moves

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.parts.exploration import Softmax
 from asyncrl.agents.parts.schedules import Schedule, value_at
-from asyncrl.agents.sac import SACConfig
-from asyncrl.agents.td3 import TD3Config
-from asyncrl.core.agent import PolicyContext
-from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import from_plain, to_plain
-from asyncrl.core.types import Columns
 from asyncrl.training.run_config import load_yaml, save_yaml
 
 POINTS = ((100, 1.0), (300, 0.5), (1100, 0.1))
@@ -108,48 +101,3 @@ def test_learning_rate_may_come_to_0_but_not_stay_there() -> None:
     for wrong in (0.0, -1.0, Schedule.linear(1.0, -1.0, 9)):
         with pytest.raises(ConfigError, match=r"agent\.learning_rate"):
             DQNConfig(learning_rate=wrong)
-
-
-# --- agents --------------------------------------------------------------------------------------
-
-LINE = Schedule(points=((0, 1e-2), (100, 0.0)))
-STEPS = Schedule(points=((0, 1e-2), (50, 1e-3)), interpolate=False)
-VECTOR = BoxSpec((3,), "float32", np.full(3, -np.inf), np.full(3, np.inf))
-CHOICES = EnvSpec(VECTOR, DiscreteSpec(2))
-BOX = BoxSpec((2,), "float32", np.full(2, -1, np.float32), np.full(2, 1, np.float32))
-BATCH: Columns = {
-    "obs": np.ones((4, 3), np.float32),
-    "next_obs": np.zeros((4, 3), np.float32),
-    "reward": np.ones(4, np.float32),
-    "discount": np.full(4, 0.9, np.float32),
-}
-
-
-@pytest.mark.parametrize("schedule", [LINE, STEPS])
-@pytest.mark.parametrize("algorithm", ["dqn", "sac", "td3"])
-def test_learning_rates_follow_the_env_steps_of_the_run(algorithm: str, schedule: Schedule) -> None:
-    agent: Any
-    batch = dict(BATCH)
-    if algorithm == "dqn":
-        config = DQNConfig(device="cpu", learning_rate=schedule, max_grad_norm=0.0)
-        agent = config.build(CHOICES, PolicyContext(seed=0))
-        batch["action"] = np.array([0, 1, 0, 1])
-        names = {"optimizer": "learning_rate"}
-    else:
-        rates = {"actor_learning_rate": 1e-3, "critic_learning_rate": schedule}
-        make: Any = {"sac": SACConfig, "td3": TD3Config}[algorithm]
-        agent = make(device="cpu", **rates).build(EnvSpec(VECTOR, BOX), PolicyContext(seed=0))
-        batch["action"] = np.zeros((4, 2), np.float32)
-        names = {"critic_adam": "critic_learning_rate"}
-    for env_steps in (0, 25, 50, 99):
-        agent.env_steps = env_steps
-        told = agent.opt(batch)
-        for part, name in names.items():
-            assert agent.parts[part].learning_rate == schedule.at(env_steps)
-            assert float(told[name]) == pytest.approx(schedule.at(env_steps))
-    if algorithm == "dqn" and schedule is LINE:
-        agent.env_steps = 100
-        before = agent.model_info().params
-        agent.opt(batch)
-        after = agent.model_info().params
-        assert all(np.array_equal(before[name], after[name]) for name in before)
