@@ -578,6 +578,17 @@ def test_checkpoint_on_demand_is_one_to_go_on_from(make: Make, tmp_path: Path) -
     assert resumed.train().opt_steps == 4
 
 
+@pytest.mark.fault("F21")
+def test_replay_may_be_left_out_of_checkpoints(make: Make, tmp_path: Path) -> None:
+    books = BOOKS | {"save_replay": False}
+    disk = Checkpointer(tmp_path)
+    make(books=books, checkpointer=disk, stop=MaxOptSteps(3)).train()
+    checkpoint = disk.load("3")
+    assert set(checkpoint.groups) == {"agent", "model"}
+    resumed = make(books=books, checkpoint=checkpoint, stop=MaxOptSteps(5))
+    assert resumed.train().opt_steps == 5
+
+
 def test_checkpoint_is_refused_where_nothing_saves(make: Make) -> None:
     trainer = make(checkpointer=None)
     with trainer, pytest.raises(ConfigError, match="build the trainer with checkpoint_dir"):

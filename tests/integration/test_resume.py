@@ -159,18 +159,6 @@ def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F21")
-@pytest.mark.processes
-def test_replay_may_be_left_out_and_is_then_filled_anew(tmp_path: Path) -> None:
-    config = async_config(replay=False)
-    train_async(DQN_SMALL, cartpole(), config, stop=MaxOptSteps(100), checkpoint_dir=tmp_path)
-    assert set(Checkpointer(tmp_path).load_latest().groups) == {"agent", "model"}
-    resumed = train_async(
-        DQN_SMALL, cartpole(), config, stop=MaxOptSteps(150), checkpoint_dir=tmp_path, resume=True
-    )
-    assert resumed.opt_steps == 150
-
-
-@pytest.mark.fault("F21")
 def test_run_does_not_go_on_with_another_agent_or_replay(tmp_path: Path) -> None:
     sync_run("dqn", tmp_path)
     agent, env, replay = CASES["dqn"]
@@ -287,12 +275,3 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
     trainer.train()
     resumed = {"stop": MaxOptSteps(40), "checkpoint_dir": tmp_path / "x", "resume": True}
     assert train_async(DQN_SMALL, cartpole(), async_config(), **resumed).opt_steps == 40  # type: ignore[arg-type]
-
-
-@pytest.mark.fault("F35")
-@pytest.mark.processes
-def test_trainer_that_never_trains_leaves_nothing(tmp_path: Path) -> None:
-    build_async_trainer(
-        DQN_SMALL, cartpole(), async_config(), checkpoint_dir=tmp_path / "x"
-    ).close()
-    assert list(tmp_path.iterdir()) == []

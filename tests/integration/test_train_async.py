@@ -349,15 +349,20 @@ def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings(  # as Python has them for files that nobody closes
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-def test_trainer_that_is_never_trained_lets_go_of_everything() -> None:
+@pytest.mark.fault("F35")
+def test_trainer_that_is_never_trained_lets_go_of_everything(tmp_path: Path) -> None:
     dropped = build_async_trainer(ConstantConfig(), CountingBatch, config())
     context = dropped._link._context  # type: ignore[attr-defined]
     del dropped
     gc.collect()
     assert context.closed, "a context that waits for its own sockets hangs in the collection"
-    closed = build_async_trainer(ConstantConfig(), CountingBatch, config())
+    directory = tmp_path / "checkpoints"
+    closed = build_async_trainer(
+        ConstantConfig(), CountingBatch, config(), checkpoint_dir=directory
+    )
     closed.close()
     closed.close()
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigError, match="has trained already"):
         closed.train()
 
