@@ -52,7 +52,7 @@ from asyncrl.agents.parts.torch_agent import (
     seeded,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.sac import Temperature
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import (
@@ -208,10 +208,8 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         self.updater = Updater(
             self,
             config,
-            {
-                "actor": Descent(self.actor_adam, config.max_grad_norm, name="actor"),
-                "critic": Descent(self.critic_adam, config.max_grad_norm, name="critic"),
-            },
+            {"actor": self.actor_adam, "critic": self.critic_adam},
+            max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
             slow=[slow],
         )

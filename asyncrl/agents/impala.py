@@ -58,7 +58,7 @@ from asyncrl.agents.parts.torch_agent import (
     seeded,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import Descent, Updater
+from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (
     COMMON,
@@ -194,7 +194,8 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
         self.updater = Updater(
             self,
             config,
-            {"": Descent(self.optimizer, config.max_grad_norm)},
+            {"": self.optimizer},
+            max_grad_norm=config.max_grad_norm,
             networks=[self.model],
             columns=read_columns(self.net),
             hidden=config.hidden if config.network is None else (),

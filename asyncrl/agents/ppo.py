@@ -68,7 +68,7 @@ from asyncrl.agents.parts.torch_agent import (
     seeded,
 )
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import Descent, Updater
+from asyncrl.agents.parts.updater import Updater
 from asyncrl.core.agent import BatchKind, PolicyContext
 from asyncrl.core.declared import (
     COMMON,
@@ -330,7 +330,8 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         self.updater = Updater(
             self,
             config,
-            {"": Descent(self.adam, config.max_grad_norm)},
+            {"": self.adam},
+            max_grad_norm=config.max_grad_norm,
             networks=[self.model],
             switch_modes=False,
             columns=read_columns(self.net),

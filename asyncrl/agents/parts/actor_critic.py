@@ -18,7 +18,7 @@ from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import LearningRate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, learning_parameters
 from asyncrl.agents.parts.torch_config import Acceleration, TorchConfig
-from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Natural, PositiveOrOff, Widths
@@ -260,10 +260,8 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         self.updater = Updater(
             self,
             config,
-            {
-                "actor": Descent(self.actor_adam, config.max_grad_norm, name="actor"),
-                "critic": Descent(self.critic_adam, config.max_grad_norm, name="critic"),
-            },
+            {"actor": self.actor_adam, "critic": self.critic_adam},
+            max_grad_norm=config.max_grad_norm,
             networks=[self.model, self.critics],
             slow=slow,
             switch_modes=self.switches_modes,

@@ -22,7 +22,7 @@ from asyncrl.agents.parts.optimizers import FusedAdam
 from asyncrl.agents.parts.schedules import Rate
 from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, seeded
 from asyncrl.agents.parts.torch_config import TorchConfig
-from asyncrl.agents.parts.updater import Descent, SlowCopy, Updater, UpdatingAgent
+from asyncrl.agents.parts.updater import SlowCopy, Updater, UpdatingAgent
 from asyncrl.agents.parts.user_networks import own_network
 from asyncrl.core.agent import Act, PolicyContext
 from asyncrl.core.declared import COMMON, Count, Finite, Positive, PositiveOrOff, Widths, Within
@@ -154,11 +154,12 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
         flat = [vector for of_one in vectors.values() for vector in of_one]
         self.optimizer = FusedAdam(flat, config.learning_rate, flat=True)
-        norms = vectors if others else None
         self.updater = Updater(
             self,
             config,
-            {"": Descent(self.optimizer, config.max_grad_norm, norms=norms)},
+            {"": self.optimizer},
+            max_grad_norm=config.max_grad_norm,
+            norms=vectors if others else None,
             networks=[self.model, *(others or {}).values()],
             slow=slow,
             hidden=config.hidden,

@@ -28,7 +28,6 @@ from asyncrl.agents.parts.torch_agent import TorchPolicy, flatten_parameters, se
 from asyncrl.agents.parts.torch_config import TorchConfig
 from asyncrl.agents.parts.updater import (
     TRANSITION_COLUMNS,
-    Descent,
     SlowCopy,
     Updater,
     UpdatingAgent,
@@ -190,7 +189,8 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         self.updater = Updater(
             self,
             config,
-            {"": Descent(self.optimizer, config.max_grad_norm)},
+            {"": self.optimizer},
+            max_grad_norm=config.max_grad_norm,
             networks=[self.model],
             slow=[] if self.copies_every else [self.slow],
             columns=self.columns,

@@ -373,9 +373,11 @@ class Updater:
         self,
         agent: UpdatingAgent,
         config: TorchConfig,
-        descents: Mapping[str, Descent],
+        optimizers: Mapping[str, LeanOptimizer],
         *,
+        max_grad_norm: float,
         networks: Sequence[nn.Module],
+        norms: Mapping[str, Sequence[Tensor]] | None = None,
         slow: Sequence[SlowCopy] = (),
         switch_modes: bool = True,
         columns: Sequence[str] = TRANSITION_COLUMNS,
@@ -386,8 +388,11 @@ class Updater:
         Args:
             agent: Whose `update` it is; its networks and `read_obs` are there already.
             config: The agent's settings.
-            descents: The ways down, by the names that `down` takes.
+            optimizers: What steps, by the names that `down` takes: "" where there is one alone.
+            max_grad_norm: What gradients of one optimizer are scaled down to; 0 leaves them.
             networks: What learns.
+            norms: Parameters whose gradients are scaled down apart from the others, by the names
+                that their norms are told by; by default all of an optimizer's together.
             slow: What follows it in `follow`.
             switch_modes: Whether networks are in learning mode throughout an update.
             columns: What updates read of a batch, where it is there.
@@ -399,7 +404,10 @@ class Updater:
         self.follow = config.uncompiled(self._follow)
         """Let all slow copies follow."""
         self._device = device
-        self._descents = descents
+        self._descents = {
+            name: Descent(optimizer, max_grad_norm, name=name, norms=norms)
+            for name, optimizer in optimizers.items()
+        }
         self._slow = slow
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
