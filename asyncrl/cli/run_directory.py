@@ -104,12 +104,19 @@ def a_start(agent: str, command: str) -> dict[str, object]:
         "time": time.strftime(CLOCK_TIME),
         "agent": agent,
         "command": command,
-        "directory": str(Path.cwd()),
+        "directory": _working_directory(),
         "commit": _commit(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "machine": machine(),
     }
+
+
+def _working_directory() -> str | None:
+    try:
+        return os.getcwd()  # noqa: PTH109  # plain text is wanted
+    except OSError:  # it has been removed
+        return None
 
 
 def _commit() -> str | None:

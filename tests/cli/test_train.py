@@ -138,6 +138,16 @@ def test_start_names_the_commit_of_the_working_directory(
     assert _run_directory.a_start("dqn", "asyncrl train dqn")["commit"] == "5" * 40
 
 
+def test_start_in_a_directory_that_has_gone_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    start = _run_directory.a_start("dqn", "asyncrl train dqn")
+    assert (start["directory"], start["commit"]) == (None, None)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"starts": 1}'])
 def test_damaged_list_of_starts_is_begun_again(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
