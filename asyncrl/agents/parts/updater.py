@@ -367,6 +367,19 @@ class Updater:
 
     What an update does not tell each time, such as the loss of a policy that is improved in every
     other one, is told again as it was.
+
+    Args:
+        agent: Whose `update` it is; its networks and `read_obs` are there already.
+        config: The agent's settings.
+        optimizers: What steps, by the names that `down` takes: "" where there is one alone.
+        max_grad_norm: What gradients of one optimizer are scaled down to; 0 leaves them.
+        networks: What learns.
+        norms: Parameters whose gradients are scaled down apart from the others, by the names
+            that their norms are told by; by default all of an optimizer's together.
+        slow: What follows it in `follow`.
+        switch_modes: Whether networks are in learning mode throughout an update.
+        columns: What updates read of a batch, where it is there.
+        hidden: Widths of hidden layers, where these alone decide how to multiply matrices.
     """
 
     def __init__(
@@ -383,21 +396,6 @@ class Updater:
         columns: Sequence[str] = TRANSITION_COLUMNS,
         hidden: Sequence[int] = (),
     ) -> None:
-        """Prepare for an agent's updates.
-
-        Args:
-            agent: Whose `update` it is; its networks and `read_obs` are there already.
-            config: The agent's settings.
-            optimizers: What steps, by the names that `down` takes: "" where there is one alone.
-            max_grad_norm: What gradients of one optimizer are scaled down to; 0 leaves them.
-            networks: What learns.
-            norms: Parameters whose gradients are scaled down apart from the others, by the names
-                that their norms are told by; by default all of an optimizer's together.
-            slow: What follows it in `follow`.
-            switch_modes: Whether networks are in learning mode throughout an update.
-            columns: What updates read of a batch, where it is there.
-            hidden: Widths of hidden layers, where these alone decide how to multiply matrices.
-        """
         device = agent.device
         self.down = config.uncompiled(self._down)
         """Step down the slope of a loss by the descent of that name; return norms of gradients."""
