@@ -17,7 +17,7 @@ from asyncrl.bench.measure import Rounds, Stage
 from asyncrl.bench.report import compare, render
 from asyncrl.bench.result import Result, load_results, save_results
 from asyncrl.bench.workload import StageName, Workload
-from asyncrl.cli.output import on_results, show
+from asyncrl.cli.output import complain, on_results, show
 from asyncrl.core.declared import Count, NotNegative
 from asyncrl.core.errors import ConfigError
 from asyncrl.metrics.machine import machine
@@ -113,7 +113,7 @@ def run(arguments: Arguments) -> int:
             _measure(stage, bench, results)
     except KeyboardInterrupt:
         if results:
-            print("asyncrl: interrupted, these are the results of complete rounds", file=sys.stderr)
+            complain("asyncrl: interrupted, these are the results of complete rounds")
         raise
     finally:
         _tell("")
@@ -159,7 +159,7 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
     comparison = compare(results, arguments.baseline, tolerance=bench.tolerance)
     lines = ["", f"compared with {bench.compare}:", *comparison.lines]
     if bench.json:
-        print("\n".join(lines), file=sys.stderr)
+        complain("\n".join(lines))
     else:
         show("\n".join(lines))
     return comparison.exit_code
@@ -168,4 +168,5 @@ def _judge(arguments: Arguments, results: list[Result]) -> int:
 def _tell(text: str) -> None:
     """Show what is going on, in one line that the next one replaces; only to people."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()

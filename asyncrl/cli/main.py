@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from asyncrl.cli.output import results_alone, show, take_standard_output
+from asyncrl.cli.output import complain, results_alone, show, take_standard_output
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
 from asyncrl.core.errors import AsyncRLError, ConfigError
 from asyncrl.core.recorder import CLOCK_TIME
@@ -92,14 +92,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         heard = (said for said in interrupt.args if isinstance(said, signal.Signals))
         number = next(heard, signal.SIGINT)
         with suppress(OSError):
-            print(f"asyncrl: interrupted by {number.name}", file=sys.stderr)
+            complain(f"asyncrl: interrupted by {number.name}")
         code = 128 + number
     except OSError as error:
         if error.errno not in _READER_HAS_GONE | _NO_ROOM:
             raise
         if error.errno in _NO_ROOM and not code:
             why = f"cannot write to standard output: {error.strerror}"
-            print(f"asyncrl: error: {why}", file=sys.stderr)
+            complain(f"asyncrl: error: {why}")
         # Python would complain at its end too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or 1
@@ -130,7 +130,7 @@ def _main(args: list[str]) -> int:
     if " ".join(args[:2]) in _COMMANDS:
         args = [" ".join(args[:2]), *args[2:]]
     if args[0] not in _COMMANDS:
-        print(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}", file=sys.stderr)
+        complain(f"asyncrl: unknown command {args[0]!r}\n\n{_USAGE}")
         return 2
     handler = _StderrHandler()
     handler.setLevel(logging.WARNING)  # also for loggers that tell more than that to others
@@ -174,7 +174,7 @@ def _run(name: str, args: list[str], *, debug: bool) -> int:
             traceback.print_exc()
         else:
             sentence = _sentence(error, flags=name in _TAKE_SETTINGS)
-            print(f"asyncrl: error: {sentence}", file=sys.stderr)
+            complain(f"asyncrl: error: {sentence}")
         return 2 if isinstance(error, ConfigError) else 1
     return code
 

@@ -2,7 +2,8 @@
 
 Environments, agents and native code may print in this process, too: in synchronous runs, inline
 evaluations, or while their modules are imported. So `sys.stdout` is stderr while a command runs,
-and in a process of its own so is descriptor 1. Commands write results by `show`.
+and in a process of its own so is descriptor 1. Commands write results by `show`, and
+sentences about errors by `complain`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ def results() -> TextIO:
 def show(text: str) -> None:
     """Write a line of results, at once."""
     print(text, file=results(), flush=True)
+
+
+def complain(text: str) -> None:
+    """Write a line to stderr."""
+    print(text, file=sys.stderr)  # noqa: T201
 
 
 def on_results(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
