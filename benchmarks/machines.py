@@ -109,6 +109,7 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(
         "LANG=C": Trait(environ={"LANG": "C", "LC_ALL": "C"}),
         "ascii": Trait(environ={"PYTHONIOENCODING": "ascii"}),
         "64 descriptors": Trait(runs="prlimit --nofile=64:64"),
+        "34 descriptors": Trait(runs="prlimit --nofile=34:34"),
         "32 descriptors": Trait(runs="prlimit --nofile=32:32"),
         "64 processes": Trait(runs="prlimit --nproc=64:64"),
         "3 GB of addresses": Trait(runs="prlimit --as=3000000000"),
@@ -116,7 +117,7 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(
         "1 GiB": Trait(group=("memory", 1 << 30)),
         "half a core": Trait(group=("cpu", 50_000)),
         "64 tasks": Trait(group=("pids", 64)),
-        "23 tasks": Trait(group=("pids", 23)),
+        "24 tasks": Trait(group=("pids", 24)),
         "10 tasks": Trait(group=("pids", 10)),
     }
 )

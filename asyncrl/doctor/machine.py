@@ -225,7 +225,7 @@ def _enough_for_actors(
         wanted = facts.wanted.actors
         seen += f"; a run of {facts.wanted.name} takes about {need.of(wanted)}"
         return ok(check, seen) if actors >= wanted else fail(check, seen, advice)
-    seen += f", enough for about {actors} actors"
+    seen += f", enough for about {actors} {'actor' if actors == 1 else 'actors'}"
     if actors >= facts.share:
         return ok(check, seen)
     return fail(check, seen, advice) if actors < 1 else warn(check, seen, advice)

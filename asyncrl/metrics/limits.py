@@ -36,11 +36,11 @@ class Need(NamedTuple):
         return max(0, (allowed - self.at_rest) // self.per_actor)
 
 
-TASKS = Need(at_rest=14, per_actor=4)
-"""Processes and threads of a run: the learner has 9, its helper 1, and the evaluator 4, too."""
+TASKS = Need(at_rest=15, per_actor=4)
+"""Processes and threads of a run: the learner has 10, its helper 1, and the evaluator 4, too."""
 
-DESCRIPTORS = Need(at_rest=28, per_actor=2)
-"""Open files of the learner's process, which has most of them; the transport keeps a reserve."""
+DESCRIPTORS = Need(at_rest=30, per_actor=2)
+"""Open files of the learner's process, which has most of them: 28 and a reserve of 2."""
 
 ACTOR_BYTES = 300 << 20
 """Memory of an actor with a small environment."""

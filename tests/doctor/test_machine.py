@@ -50,12 +50,12 @@ def test_good_machine_has_nothing_to_be_told() -> None:
         ({"quota": 0.5}, "warn", "cores", "--cpus"),
         ({"memory": Room(16 * GIB, GIB)}, "warn", "memory", "fewer actors"),
         ({"memory": Room(GIB, GIB // 2)}, "warn", "memory", "fewer actors"),
-        ({"tasks": Room(100, 45)}, "warn", "processes", "--pids-limit"),
-        ({"tasks": Room(18, 17)}, "fail", "processes", "ulimit -u"),
-        ({"tasks": Room(46, 45), "wanted": SMALL}, "fail", "processes", "--pids-limit"),
-        ({"descriptors": 42}, "warn", "descriptors", "ulimit -n"),
-        ({"descriptors": 29}, "fail", "descriptors", "ulimit -n"),
-        ({"descriptors": 43, "wanted": SMALL}, "fail", "descriptors", "ulimit -n"),
+        ({"tasks": Room(100, 46)}, "warn", "processes", "--pids-limit"),
+        ({"tasks": Room(18, 18)}, "fail", "processes", "ulimit -u"),
+        ({"tasks": Room(46, 46), "wanted": SMALL}, "fail", "processes", "--pids-limit"),
+        ({"descriptors": 44}, "warn", "descriptors", "ulimit -n"),
+        ({"descriptors": 31}, "fail", "descriptors", "ulimit -n"),
+        ({"descriptors": 45, "wanted": SMALL}, "fail", "descriptors", "ulimit -n"),
         ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "make room"),
         ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 cores"),
@@ -87,16 +87,16 @@ def test_limits_that_are_just_enough_are_fine(wanted: Wanted | None) -> None:
     facts = replace(
         GOOD,
         quota=7.5,
-        tasks=Room(50, 46, "ulimit -u"),
-        descriptors=44,
+        tasks=Room(50, 47, "ulimit -u"),
+        descriptors=46,
         memory=Room(4 * GIB, 3 * GIB, "limit of the control group"),
     )
     found = {finding.check: finding for finding in findings(replace(facts, wanted=wanted))}
     assert {finding.level for finding in found.values()} == {"ok"}
     assert found["cores"].seen == "8 for this process, with a CPU quota of 7.5"
     assert "3.0 GiB of 4.0 GiB available (limit of the control group)" in found["memory"].seen
-    enough = "takes about 46" if wanted else "enough for about 8 actors"
-    started = "46 of 50 processes and threads may be started (ulimit -u)"
+    enough = "takes about 47" if wanted else "enough for about 8 actors"
+    started = "47 of 50 processes and threads may be started (ulimit -u)"
     assert found["processes"].seen.startswith(started)
     assert found["processes"].seen.endswith(enough)
 

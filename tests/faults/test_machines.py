@@ -98,10 +98,10 @@ ROWS = {
         on=("half a core",), runs="short; asyncrl doctor", says="CPU quota of 0.5", leaves=TRAINED
     ),
     "64 tasks": Row(on=("64 tasks",), runs="short", leaves=TRAINED),
-    "just enough tasks": Row(
-        on=("23 tasks",),  # one of them is the shell
+    "just enough tasks and descriptors": Row(
+        on=("24 tasks", "34 descriptors"),  # one of the tasks is the shell
         runs="asyncrl doctor; short --actors 2",
-        says=r"(?s)22 of 23 processes and threads .*\(limit of.*enough\s+for\s+about\s+2 actors",
+        says=r"(?s)23 of 24 processes .* about 2 actors.* 34 may be open, .* about 2 actors",
         never=r"Traceback|\[Errno|WARNING",
         leaves=TRAINED,
     ),
@@ -113,12 +113,7 @@ ROWS = {
         leaves=TRAINED,
     ),
     "64 descriptors": Row(on=("64 descriptors",), runs="short --actors 4", leaves=TRAINED),
-    "just enough descriptors": Row(
-        on=("32 descriptors",),
-        runs="asyncrl doctor; short --actors 2",
-        says="32 may be open, enough for about 2 actors",
-        leaves=TRAINED,
-    ),
+    "32 descriptors": Row(on=("32 descriptors",), runs="short --actors 2", leaves=TRAINED),
     "3 GB of addresses": Row(on=("3 GB of addresses",), runs="short", leaves=TRAINED),
     "nohup": Row(
         runs="nohup asyncrl train $tiny --max-seconds 60 & pid=$!; waits '[ -s x/metrics.jsonl ]';"
