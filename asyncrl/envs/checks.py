@@ -118,7 +118,7 @@ class Checks(ValueChecks):
 
 
 _SUCCESS = ("is_success", "success")
-"""Where infos say it: those of Gymnasium-Robotics, those of Meta-World."""
+"""Names under which infos report success: Gymnasium-Robotics has both, Meta-World the latter."""
 
 
 def success_in(info: object, env_id: int | None = None) -> float:

@@ -41,7 +41,9 @@ METRICS: dict[str, Metric] = {
     "eval/return_max": Metric("reward", "the best of its episodes"),
     "eval/return_std": Metric("reward", "spread of its episodes"),
     "eval/length_mean": Metric("env steps", "length of its episodes"),
-    "eval/success_rate": Metric("1", "share that succeeded, where infos say `is_success`"),
+    "eval/success_rate": Metric(
+        "1", "share that succeeded, where infos report `is_success` or `success`"
+    ),
     "eval/model_version": Metric("opt steps", "the model that was evaluated"),
     "eval/best": Metric("reward", "the best score so far, where it says which model is best"),
     # How old the policy behind the sampled data is, in the newest sampled batch. An actor's own

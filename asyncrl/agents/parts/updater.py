@@ -556,6 +556,9 @@ class UpdatingAgent(TorchAgent, ABC):
         update(data)    the equations: learns from a batch on the device and returns numbers
         draw(rows)      what an update of so many rows draws, such as noise
 
+    `updater` steps the optimizers and moves the slow copies that it was made with. A subclass that
+    sets another `self.optimizer` makes another `Updater` too, and puts the optimizer into `parts`.
+
     Layers of dropout draw the same again after `load_state` if the agent has `random`, a numpy
     generator that is one of its `parts`, when `updater` is made.
     """
