@@ -8,8 +8,8 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments, 128 plus the number of the sign
 from __future__ import annotations
 
 import atexit
+import ctypes
 import errno
-import gc
 import importlib
 import io
 import logging
@@ -17,11 +17,13 @@ import os
 import signal
 import stat
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from asyncrl.cli.output import complain, results_alone, show, take_standard_output
 from asyncrl.cli.signals import end_at_signals, raise_at_signals
@@ -67,6 +69,9 @@ _READER_HAS_GONE = {errno.EPIPE, errno.EIO}
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
+_LONGEST_END_S = 10.0
+"""For what is registered with `atexit`."""
+
 _TAKE_SETTINGS = {"train", "resume", "bench tune"}
 """Commands whose flags are the settings of runs."""
 
@@ -75,10 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; without `argv`, the program's own.
 
     The program's own also answers signals: it ends at the first one, and at once at the second.
+    It does not return: threads that environments have left cannot keep the process.
     """
-    # At its end Python searches all objects for garbage, several times: most of a second, with
-    # torch, that whoever has pressed Ctrl-C waits for. What is frozen is not searched.
-    atexit.register(gc.freeze)
     _print_any_text()
     code = 0
     try:
@@ -105,7 +108,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = code or 1
     if argv is None:
         end_at_signals()
+        _end(code)
     return code
+
+
+def _end(code: int) -> NoReturn:
+    """Do what is registered for the end, flush, and end the process.
+
+    The interpreter's own end would wait for threads, and search all objects for garbage: most of
+    a second, with torch.
+    """
+    with suppress(RuntimeError):  # no thread can be started
+        threading.Thread(target=_end_late, args=(code,), daemon=True).start()
+    atexit._run_exitfuncs()  # noqa: SLF001  # there is no public way
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what native code has printed
+    os._exit(code)
+
+
+def _end_late(code: int) -> None:
+    time.sleep(_LONGEST_END_S)
+    os._exit(code)
 
 
 def _print_any_text() -> None:

@@ -47,7 +47,8 @@ def run_dir_made(run_dir: Path, *, numbered: bool = False) -> Iterator[Path]:
         )
     numbers = count(2) if numbered else ()
     for path in chain([run_dir], (run_dir.with_name(f"{run_dir.name}-{n}") for n in numbers)):
-        missing = [above for above in (path, *path.parents) if not above.exists()]
+        above_all = (path.absolute(), *path.absolute().parents)
+        missing = [above for above in above_all if not above.exists()]
         try:
             make_directory(path, new=numbered)
         except OSError as error:

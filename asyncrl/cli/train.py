@@ -297,6 +297,7 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     output, config = arguments.output, arguments.config
     if not output.quiet:
         tell_of_run(arguments.agent, config, run_dir)
+    shown, run_dir = run_dir, run_dir.absolute()  # environments may change the directory
     interrupter, starts = Interrupter(), load_starts(run_dir)
     with telling_of_building(quiet=output.quiet):
         trainer = _build(arguments, run_dir, interrupter)
@@ -313,7 +314,7 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
         return interrupted.exit_code
     space = "" if output.quiet else "\n"  # apart from the last frame
     try:
-        show(space + render_summary({**result.summary(), "run_dir": str(run_dir)}))
+        show(space + render_summary({**result.summary(), "run_dir": str(shown)}))
     except OSError:  # whoever read it has gone, as a terminal whose end has ended the run
         if not interrupted.exit_code:
             raise

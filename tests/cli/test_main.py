@@ -322,21 +322,6 @@ def test_module_can_be_run_too() -> None:
     assert done.stdout.startswith("usage: asyncrl COMMAND")
 
 
-AT_THE_END = """
-import atexit, gc
-atexit.register(lambda: print("frozen" if gc.get_freeze_count() else "searched"))
-from asyncrl.cli.main import main
-main([])
-"""
-
-
-def test_end_of_a_command_searches_no_garbage() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "frozen"
-
-
 AFTER_ITS_END = """
 import atexit, os, signal, sys
 from asyncrl.cli.main import main

@@ -671,10 +671,18 @@ def test_summary_has_null_for_what_json_has_no_word_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(tmp_path: Path) -> None:
-    odd = odd_env("thread+chdir+deaf+no-output+bear", at="make")
-    flags = ["--max-opt-steps", "20", "--run-dir", "runs/odd"]
-    done = run("train", "dqn", *TINY, *odd, *flags, cwd=tmp_path)
+@pytest.mark.parametrize(
+    ("mode", "deeds"),
+    [("async", "thread+chdir+deaf+no-output+bear"), ("sync", "thread+chdir+deaf+print")],
+)
+def test_what_constructors_do_to_their_process_does_no_harm_to_a_run(
+    mode: str, deeds: str, tmp_path: Path
+) -> None:
+    """Those of a synchronous run are built in its process."""
+    flags = [*TINY, *odd_env(deeds, at="make"), "--max-opt-steps", "20", "--run-dir", "runs/odd"]
+    if mode == "sync":
+        flags += ["--mode", "sync"]
+    done = run("train", "dqn", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("results    runs/odd\n")
     assert read_json(tmp_path / "runs/odd/summary.json")["opt_steps"] == 20
