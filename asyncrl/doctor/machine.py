@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from asyncrl.agents.parts.torch_agent import gpu_names
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import Progress
 from asyncrl.core.messages import Peer
 from asyncrl.core.replay_buffer import ReplayBufferConfig
@@ -30,15 +31,15 @@ from asyncrl.metrics.limits import ACTOR_BYTES, DESCRIPTORS, TASKS, Need, Room
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.supervision.local import LocalLauncher
+from asyncrl.supervision.local_files import temp_directory
 
-_TEMP_BYTES = 256 << 20
+_TEMP_BYTES = 32 << 20
+"""For the logs of a few dozen actors, at most 1 MiB each."""
+
 _SLOW_START_S = 15.0
 """With loading torch, as the helper that starts actors does it once."""
 
 _START_DEADLINE_S = 60.0
-_LONGEST_TEMP_PATH = 60
-"""Bytes; the path of a socket has about 40 more, and must not exceed 103."""
-
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -72,9 +73,14 @@ class MachineFacts:
     descriptors: int | None
     """Files and sockets that one process may have open; None if there is no limit."""
 
-    temp: Path
+    temp: Path | None
+    """Where sockets and files of actors are made; None if there is no such place."""
+
     temp_bytes: int
-    """Free in the directory for temporary files; -1 if nothing can be written there."""
+    """Free there; -1 if nothing can be written."""
+
+    temp_note: str = ""
+    """Why it is that place, or why there is none."""
 
     shm_bytes: int
     """Free in /dev/shm; -1 if there is none."""
@@ -120,7 +126,7 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
     tasks = limits.tasks()  # before an actor is there
     start_s, start_error, told = _start_an_actor()
     cores = Cores()
-    temp = Path(tempfile.gettempdir())
+    temp, temp_note = _temp_directory()
     return MachineFacts(
         cores=cores.affinity,
         quota=cores.quota_cores,
@@ -128,7 +134,8 @@ def read_facts(wanted: Wanted | None = None) -> MachineFacts:
         tasks=tasks,
         descriptors=limits.descriptors(),
         temp=temp,
-        temp_bytes=shutil.disk_usage(temp).free if os.access(temp, os.W_OK) else -1,
+        temp_bytes=_free_bytes(temp) if temp and os.access(temp, os.W_OK) else -1,
+        temp_note=temp_note,
         shm_bytes=_free_bytes(Path("/dev/shm")),  # noqa: S108  # asked for its size alone
         thread_settings=tuple(
             (name, os.environ[name]) for name in _THREAD_VARIABLES if name in os.environ
@@ -232,18 +239,19 @@ def _enough_for_actors(
 
 
 def _temp(facts: MachineFacts) -> Finding:
+    free = f"{_gib(facts.temp_bytes)} free" if facts.temp_bytes >= 0 else "nothing can be written"
+    place = [f"{free} in {facts.temp}"] if facts.temp else []
+    seen = "; ".join([*place, *filter(None, [facts.temp_note])])
     if facts.temp_bytes < 0:
         return fail(
             "temp space",
-            f"nothing can be written in {facts.temp}",
-            "Sockets and actors' files are made there: set TMPDIR to a directory of yours.",
+            seen,
+            "Sockets and files of actors are made there: set TMPDIR to a directory that can be "
+            "written, in at most 70 bytes.",
         )
-    seen = f"{_gib(facts.temp_bytes)} free in {facts.temp}"
     if facts.temp_bytes < _TEMP_BYTES:
-        advice = "Models and environments travel through it when actors start: make room."
+        advice = "Actors write logs and errors there: make room, or set TMPDIR to another disk."
         return warn("temp space", seen, advice)
-    if len(os.fsencode(facts.temp)) > _LONGEST_TEMP_PATH:
-        seen += ", a path too long for sockets, so they are made in /tmp"
     return ok("temp space", seen)
 
 
@@ -302,12 +310,22 @@ def _free_bytes(directory: Path) -> int:
     return shutil.disk_usage(directory).free if directory.is_dir() else -1
 
 
+def _temp_directory() -> tuple[Path | None, str]:
+    """Return where actors' sockets and files are made, if there is a place, and why it is there."""
+    try:
+        temp = temp_directory()
+    except ConfigError as error:
+        return None, str(error).partition(";")[0]
+    usual = Path(tempfile.gettempdir())
+    return temp, "" if temp == usual else f"the path of {usual} is too long for sockets"
+
+
 def _start_an_actor() -> tuple[float, str, dict[str, bool]]:
     """Return how long it took, what went wrong, and what the actor says of itself."""
     began = time.monotonic()
     try:
         launcher = LocalLauncher(preload=["asyncrl.agents.parts.torch_agent"])
-    except OSError as error:
+    except (OSError, ConfigError) as error:
         return float("inf"), str(error), {}
     path = launcher.directory / "told.json"
     try:

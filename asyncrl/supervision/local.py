@@ -31,10 +31,11 @@ from typing import Literal, NoReturn, Self
 
 import cloudpickle
 
-from asyncrl.core.errors import ActorFailed, ConfigError
+from asyncrl.core.errors import ActorFailed, ConfigError, describe_error
 from asyncrl.core.launcher import ActorBody, ActorExit, ProgressReport
 from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
+from asyncrl.supervision.local_child import UNTOLD
 from asyncrl.supervision.local_files import (
     LifeFiles,
     LogReader,
@@ -103,6 +104,7 @@ class LocalLauncher:
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._names = names or {}
         self._lives: dict[str, _Life] = {}
+        self._never_begun: list[ActorExit] = []
         self._pending = b""
         self._printed = ""
         self._launched = False
@@ -135,17 +137,23 @@ class LocalLauncher:
         files = LifeFiles.of(self._directory, peer)
         if files.name in self._lives:
             raise ValueError(f"{peer} lives already")
-        title = f"asyncrl {self._name(peer.actor_id)}"
-        descriptor = make_body(pickled((title, body)))
+        data = pickled((f"asyncrl {self._name(peer.actor_id)}", body))
         self._launched |= not early
-        try:
-            board = ProgressBoard(files.path("progress"), create=True)
+        with ExitStack() as undo:
+            try:
+                descriptor = make_body(data)
+                undo.callback(os.close, descriptor)
+                board = ProgressBoard(files.path("progress"), create=True)
+            except OSError as error:  # a full disk, or a limit that was reached
+                self._check_directory(error)
+                files.remove()
+                why = describe_error(error)
+                self._never_begun.append(ActorExit(peer=peer, code=1, error=why, began=False))
+                return
             log = LogReader(files.path("log"))
             self._lives[files.name] = _Life(peer, files, board, log)
             order = {"launch": files.name, "body": identity(descriptor), "early": early}
             self._order(order, descriptor)
-        finally:
-            os.close(descriptor)
 
     def exits(self, timeout_s: float) -> list[ActorExit]:
         """Return the actors that have ended, each once; wait at most `timeout_s` for one.
@@ -153,7 +161,7 @@ class LocalLauncher:
         What actors have logged is logged here meanwhile, and what they print goes to stderr.
         """
         deadline = time.monotonic() + timeout_s
-        ended: list[ActorExit] = []
+        ended, self._never_begun = self._never_begun, []
         for life in self._lives.values():
             life.pass_log_on()
         while not ended:
@@ -213,6 +221,15 @@ class LocalLauncher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _check_directory(self, error: OSError | None = None) -> None:
+        """Raise `ActorFailed` if somebody has removed the directory."""
+        if not self._directory.is_dir():
+            raise ActorFailed(
+                f"{self._directory}, with the sockets and files of this run's actors, was removed, "
+                "so no actor can start any more. Have whatever cleans its parent leave asyncrl-* "
+                "alone, or set TMPDIR to a directory that nobody cleans"
+            ) from error
+
     def _order(self, order: dict[str, object], *descriptors: int) -> None:
         data = json.dumps(order).encode() + b"\n"
         try:
@@ -245,6 +262,8 @@ class LocalLauncher:
                 "peak_bytes": int(size),
                 "error": str(why),
             }:
+                if code in UNTOLD:
+                    self._check_directory()
                 return [_exit_of(self._lives.pop(name), code, size, why)]
         return []
 
@@ -317,6 +336,9 @@ def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
     """Return how a life ended; `why` is why it never began, or nothing."""
     life.pass_log_on()
     error, text, began = (why, "", False) if why else life.files.read_error()
+    if code in UNTOLD:
+        error = f"its error, printed above, could not be written to {life.files.path('error')}"
+        code, began = 1, code == UNTOLD[True]
     last = life.board.read()
     life.board.close()
     life.files.remove()

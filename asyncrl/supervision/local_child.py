@@ -23,6 +23,9 @@ from asyncrl.supervision.process_name import set_title
 STACKS_SIGNAL = signal.SIGUSR2
 """Asks an actor to write down where its threads stand."""
 
+UNTOLD = (113, 114)
+"""Exit codes of one that could not write its error into its file: before it began, and after."""
+
 
 def main(arguments: Sequence[str]) -> None:
     """Be an actor in a fresh interpreter."""
@@ -45,8 +48,7 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
         run(ProgressBoard(files.path("progress")))
     except BaseException as error:
         # BaseException: `sys.exit` in an environment is no reason to end without a word.
-        _tell(files, error, began=began)
-        return 1
+        return 1 if _tell(files, error, began=began) else UNTOLD[began]
     finally:
         _flush()
     return 0
@@ -102,13 +104,15 @@ def _wait_and_end(lifeline: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _tell(files: LifeFiles, error: BaseException, *, began: bool) -> None:
-    """Leave the error in its file, or else, on a full disk for instance, on stderr."""
+def _tell(files: LifeFiles, error: BaseException, *, began: bool) -> bool:
+    """Leave the error in its file; else, on a full disk for instance, on stderr, and return so."""
     text = traceback.format_exc()
     try:
         files.write_error(describe_error(error), text, began=began)
     except OSError:
         sys.stderr.write(text)
+        return False
+    return True
 
 
 def _flush() -> None:

@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.core.errors import ConfigError
 from asyncrl.core.launcher import ProgressReport
 from asyncrl.core.messages import Peer
 
@@ -160,7 +161,7 @@ class ProgressBoard:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if create:
-            path.write_bytes(bytes(_BYTES))
+            _write(path, bytes(_BYTES))
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), _BYTES)
         self._cells = memoryview(self._map).cast("Q")
@@ -192,6 +193,14 @@ class ProgressBoard:
         """Let go of the memory."""
         self._cells.release()
         self._map.close()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file; an error names it, which that of a full disk does not by itself."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
 if sys.platform == "linux":
@@ -306,8 +315,40 @@ def uninterrupted() -> Iterator[None]:
 
 
 def make_directory() -> tuple[Path, int]:
-    """Return a new directory that only this user can read, and a descriptor that holds its lock."""
-    parent = _short_parent()
+    """Return a new directory that only this user can read, and a descriptor that holds its lock.
+
+    Raises `ConfigError` where none can be made.
+    """
+    parent = temp_directory()
+    try:
+        return _make_directory(parent)
+    except OSError as error:
+        too_long = f" (TMPDIR has more than {_LONGEST_TEMP} bytes)" if parent != _usual() else ""
+        raise ConfigError(
+            f"cannot make a directory for sockets and files of actors in {parent}{too_long}: "
+            f"{error.strerror}; set TMPDIR to a directory that can be written, in at most "
+            f"{_LONGEST_TEMP} bytes"
+        ) from error
+
+
+def temp_directory() -> Path:
+    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
+    usual = _usual()
+    return Path("/tmp") if len(os.fsencode(usual)) > _LONGEST_TEMP else usual  # noqa: S108
+
+
+def _usual() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        tried = str(error.strerror).partition("['")[2].removesuffix("']").replace("', '", ", ")
+        raise ConfigError(
+            f"no directory for temporary files can be written, of {tried}; set TMPDIR to one that "
+            "can"
+        ) from error
+
+
+def _make_directory(parent: Path) -> tuple[Path, int]:
     for path in parent.glob(f"{_PREFIX}*/{ALIVE}"):
         with suppress(OSError):  # it has gone meanwhile, or somebody else may remove it
             _remove_if_abandoned(path)
@@ -325,12 +366,6 @@ def make_directory() -> tuple[Path, int]:
         directory = draft.rename(draft.with_name(draft.name.removeprefix(".")))
         undo.pop_all()
     return directory, descriptor
-
-
-def _short_parent() -> Path:
-    """Return where the directory is to be; a socket in it must have a path of at most 100 bytes."""
-    usual = tempfile.gettempdir()
-    return Path("/tmp" if len(os.fsencode(usual)) > _LONGEST_TEMP else usual)  # noqa: S108
 
 
 def _remove_if_older(draft: Path, *, than: float) -> None:

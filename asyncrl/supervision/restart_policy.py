@@ -47,7 +47,8 @@ _OR_BEAR = (
 RAISE_LIMIT = "Raise the limit, or run fewer environments in each actor."
 _NEED_LESS = "Run fewer actors, or fewer environments in each."
 _MAKE_ROOM = (
-    "Run fewer actors, or raise the system's limit of processes, of open files or of memory."
+    "Run fewer actors, or raise the system's limit of processes, of open files or of memory; if a "
+    "disk is full, make room on it, or set TMPDIR to a directory on another one."
 )
 
 OnException = Literal["raise", "restart", "restart_env", "drop_actor"]

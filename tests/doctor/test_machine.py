@@ -57,6 +57,7 @@ def test_good_machine_has_nothing_to_be_told() -> None:
         ({"descriptors": 31}, "fail", "descriptors", "ulimit -n"),
         ({"descriptors": 45, "wanted": SMALL}, "fail", "descriptors", "ulimit -n"),
         ({"temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
+        ({"temp": None, "temp_bytes": -1}, "fail", "temp space", "TMPDIR"),
         ({"temp_bytes": 1 << 20}, "warn", "temp space", "make room"),
         ({"thread_settings": (("OMP_NUM_THREADS", "64"),)}, "warn", "threads", "8 cores"),
         (
@@ -106,7 +107,7 @@ def test_facts_that_are_fine_are_told_too() -> None:
         GOOD,
         descriptors=None,
         shm_bytes=-1,
-        temp=Path("/a" * 40),
+        temp_note="the path of /a/a is too long for sockets",
         thread_settings=(("OMP_NUM_THREADS", "2"),),
         gpus=("a GPU",),
     )

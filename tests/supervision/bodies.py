@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +29,19 @@ def returns(progress: Progress) -> None:
 def raises(progress: Progress) -> NoReturn:
     progress.turn(3)
     raise ValueError("the lid\nis shut")
+
+
+def raises_on_a_full_disk(_: Progress) -> NoReturn:
+    def full(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    Path.write_text = full  # type: ignore[assignment]
+    raise ValueError("nowhere to write it")
+
+
+def raises_without_its_directory(directory: Path, _: Progress) -> NoReturn:
+    shutil.rmtree(directory)
+    raise ValueError("nowhere to write it")
 
 
 def leaves(_: Progress) -> NoReturn:

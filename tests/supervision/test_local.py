@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -410,9 +411,72 @@ def test_directory_that_cannot_be_made_whole_is_not_left(monkeypatch: pytest.Mon
     before = drafts()
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", fails)
-        with pytest.raises(OSError, match="Too many open files"):
+        with pytest.raises(ConfigError, match=r"in /.*: Too many open files; set TMPDIR"):
             make_directory()
     assert drafts() == before
+
+
+def test_place_for_its_directory_is_named_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def read_only(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", read_only)
+        patch.setattr(tempfile, "tempdir", f"/{'long' * 20}")
+        with pytest.raises(ConfigError, match=r"/tmp \(TMPDIR has more than 70 bytes\): Read-only"):
+            make_directory()
+        (tmp_path / "file").touch()
+        nowhere = [f"{tmp_path}/file/a", f"{tmp_path}/file/b"]
+        patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(tempfile, "_candidate_tempdir_list", lambda: nowhere)
+        with pytest.raises(ConfigError, match=f"of {', '.join(nowhere)}; set TMPDIR to one"):
+            make_directory()
+
+
+@pytest.mark.fault("F5")
+def test_actor_that_finds_the_disk_full_could_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with LocalLauncher() as launcher:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "write_bytes", full)
+            launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(0.0)
+        assert (ended.code, ended.began) == (1, False)
+        place = launcher.directory / "0-0.progress"
+        assert ended.error == f"OSError: [Errno 28] No space left on device: '{place}'"
+        launcher.launch(peer(), bodies.returns)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert (ended.code, ended.began) == (0, True)
+
+
+@pytest.mark.parametrize("removed_by", ["somebody", "the actor"])
+def test_directory_that_was_removed_is_named(removed_by: str) -> None:
+    with LocalLauncher() as launcher:
+        named = f"{launcher.directory}, with the sockets .* was removed"
+        if removed_by == "somebody":
+            shutil.rmtree(launcher.directory)
+            with pytest.raises(ActorFailed, match=named):
+                launcher.launch(peer(), bodies.returns)
+        else:
+            launcher.launch(
+                peer(), partial(bodies.raises_without_its_directory, launcher.directory)
+            )
+            with pytest.raises(ActorFailed, match=named):
+                launcher.exits(DEADLINE_S)
+
+
+def test_error_that_could_not_be_written_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalLauncher() as launcher:
+        launcher.launch(peer(), bodies.raises_on_a_full_disk)
+        (ended,) = launcher.exits(DEADLINE_S)
+        assert (ended.code, ended.began) == (1, True)
+        place = launcher.directory / "0-0.error"
+        assert ended.error == f"its error, printed above, could not be written to {place}"
+    assert "ValueError: nowhere to write it" in capfd.readouterr().err
 
 
 @pytest.mark.fault("F35")
