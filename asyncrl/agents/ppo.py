@@ -173,8 +173,8 @@ Correction = Literal["gae", "vtrace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PPOSettings(TorchConfig):
-    """What `PPOConfig` consists of."""
+class PPOConfig(TorchConfig):
+    """Settings of PPO, for synchronous runs; `correction="vtrace"` is for asynchronous ones."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer; for images, of those behind the convolutions."""
@@ -268,6 +268,14 @@ class PPOSettings(TorchConfig):
                 "those of PPO vary, as the number of episodes in them does; set it to off"
             )
 
+    def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
+        """Make the learner's agent."""
+        return PPOAgent(self, spec, context, pick_device(self.device))
+
+    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:
+        """Make an actor's policy, which computes on a CPU."""
+        return PPOPolicy(self, spec, context, torch.device("cpu"))
+
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
         """Return what tells how likely each action was, and what was remembered before it."""
         own = own_columns(spec, self._head(spec), self.memory, self.hidden, self.network)
@@ -286,19 +294,6 @@ class PPOSettings(TorchConfig):
         return action_head(
             spec.action, state_std=self.state_std, initial_log_std=self.initial_log_std
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PPOConfig(PPOSettings):
-    """Settings of PPO, for synchronous runs; `correction="vtrace"` is for asynchronous ones."""
-
-    def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
-        """Make the learner's agent."""
-        return PPOAgent(self, spec, context, pick_device(self.device))
-
-    def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:
-        """Make an actor's policy, which computes on a CPU."""
-        return PPOPolicy(self, spec, context, torch.device("cpu"))
 
 
 class PPOPolicy(StochasticPolicy):
