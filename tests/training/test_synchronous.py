@@ -124,16 +124,6 @@ def test_returns_so_far_are_in_the_batches_of_an_agent_that_asks(
     assert (rows[DISCOUNTED_RETURN][~begins] >= rows["reward"][~begins]).all()
 
 
-def test_same_seed_gives_the_same_model(tmp_path: Path) -> None:
-    models = []
-    for name, config in {"a": CONFIG, "b": CONFIG, "c": replace(CONFIG, seed=5)}.items():
-        train_sync(AGENT, MAKE_ENV, config, stop=MaxEnvSteps(80), checkpoint_dir=tmp_path / name)
-        models.append(Checkpointer(tmp_path / name).load("10").groups["model"])
-    same, other = ([np.array_equal(m[k], models[0][k]) for k in m] for m in models[1:])
-    assert all(same)
-    assert not any(other)
-
-
 def test_rows_come_from_the_processor_that_is_asked_for() -> None:
     recorder = MemoryRecorder()
     train_sync(
