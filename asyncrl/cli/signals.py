@@ -22,7 +22,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -40,6 +40,9 @@ _COMMAND_GRACE_S = 8.0
 
 _LONGEST_POLL_S = 3600.0
 """poll() counts milliseconds, and not many of them."""
+
+_SUMMARY_S = 0.5
+"""Of what is left of the grace."""
 
 _DEAF = -1
 _BLOCK_IS_OVER = b"\0"
@@ -69,6 +72,8 @@ class Interrupted:
         self._signal: signal.Signals | None = None
         self._came_at: dict[int, float] = {}
         self._may_end = True
+        self.save_summary: Callable[[], object] | None = None
+        """What saves a summary when the grace is over, whatever hangs; it gets 0.5 s."""
 
     @property
     def exit_code(self) -> int:
@@ -90,7 +95,10 @@ class Interrupted:
                     return
             elif not left_s and self._signal:
                 self._deadline = math.inf
-                self._end(f"not done within {self._limit} after {self._signal.name}")
+                save, self.save_summary = self.save_summary, None
+                is_saved = self._may_end and save is not None and _done_in_time(save)
+                why = f"not done within {self._limit} after {self._signal.name}"
+                self._end(why, "with" if is_saved else "without")
 
     def _goes_on(self, number: int) -> bool:
         """Take a byte of the pipe; return whether it says that the block goes on."""
@@ -111,11 +119,27 @@ class Interrupted:
         if not first:
             self._end("interrupted twice")
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, with_or_without: str = "without") -> None:
         """End the process, unless the run has ended: what is left of it is quick."""
         if self._may_end:
-            _say_unless_that_takes_time(f"asyncrl: {why}; ended without a summary")
+            _say_unless_that_takes_time(f"asyncrl: {why}; ended {with_or_without} a summary")
             os._exit(self.exit_code)
+
+
+def _done_in_time(save: Callable[[], object]) -> bool:
+    """Call it in a thread, since what hangs may keep it; tell whether it was done in time."""
+    done = threading.Event()
+
+    def run() -> None:
+        with suppress(Exception):  # the end that follows says that there is no summary
+            save()
+            done.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    with suppress(RuntimeError):  # no thread can be started
+        thread.start()
+        thread.join(_SUMMARY_S)
+    return done.is_set()
 
 
 def _say_unless_that_takes_time(sentence: str) -> None:

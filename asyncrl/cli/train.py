@@ -304,7 +304,9 @@ def train_in(run_dir: Path, arguments: TrainArguments) -> int:
     with interrupting(interrupter, config.grace_s) as interrupted:
         with closing(trainer):
             ended = trainer.has_ended()
+            interrupted.save_summary = lambda: save_summary(trainer.result(), run_dir, starts)
             result = trainer.result() if ended else _trained(trainer, arguments, run_dir, starts)
+            interrupted.save_summary = None
         stays = ended and has_summary(run_dir, result.opt_steps)
         if not stays:
             keep_config(config, run_dir)
