@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import psutil
@@ -23,16 +20,18 @@ import psutil
 from asyncrl.core.agent import is_agent_config
 from asyncrl.core.env import BatchEnv, look_at
 from asyncrl.core.errors import ConfigError
-from asyncrl.core.settings import from_plain, load_object, to_plain
+from asyncrl.core.launcher import ActorExit, Progress
+from asyncrl.core.messages import Peer
+from asyncrl.core.settings import load_object
 from asyncrl.doctor import findings
 from asyncrl.doctor.agent import examine_anywhere
 from asyncrl.doctor.findings import Finding, fail, ok, warn
 from asyncrl.doctor.probe import Probe, play
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.envs.spaces import random_actions
-from asyncrl.supervision.local import pickled
-from asyncrl.supervision.local_child import end_with
-from asyncrl.supervision.restart_policy import signal_name
+from asyncrl.supervision.in_child import CHILD_ID
+from asyncrl.supervision.local import LocalLauncher, pickled
+from asyncrl.supervision.restart_policy import cause_of
 
 _LEAVE_S = 2.0
 """What processes may take to end after `close`."""
@@ -212,7 +211,11 @@ def _name(process: psutil.Process) -> str:
 
 
 _SLICE_S = 0.2
-"""Between two looks whether the process still lives."""
+"""Between two looks at the report."""
+
+_KILL_S = 10.0
+
+_CHILD = Peer(actor_id=CHILD_ID, incarnation=0)
 
 _DONE = "done"
 """The last word of an examination. A process that ends without it has failed."""
@@ -223,63 +226,67 @@ def examine(
 ) -> Iterator[Finding]:
     """Yield what a process of its own finds, and a failure if that process ends before it is done.
 
-    It is ended if nothing comes for `patience_s` longer than it plays, and with this process. With
-    the path of an agent's config as `agent`, that is asked, in the spaces of the environment.
+    The process is started and ended as actors are, with all that it has started. It is ended if
+    nothing comes for `patience_s` longer than it plays. With the path of an agent's config as
+    `agent`, that is asked, in the spaces of the environment.
     """
-    what = json.dumps(
-        {"config": to_plain(config), "seconds": seconds, "seed": seed, "agent": agent}
-    )
-    doing, quiet_s = "start", seconds + patience_s
-    (reader, writer), (lifeline, held) = os.pipe(), os.pipe()
-    child = _start(what, writer, lifeline)
-    # Only the child holds these now: its end closes them.
-    os.close(writer)
-    os.close(lifeline)
-    try:
-        for message in _messages(child, reader, quiet_s):
+    with LocalLauncher(names={CHILD_ID: "examination"}) as launcher:
+        path = launcher.directory / "report"
+        path.touch(0o600)
+        found = partial(_found, config, seconds, seed, agent)
+        launcher.launch(_CHILD, partial(_report, found, path))
+        with path.open("rb") as report:
+            yield from _reported(launcher, report, seconds + patience_s)
+
+
+def _reported(launcher: LocalLauncher, report: BinaryIO, quiet_s: float) -> Iterator[Finding]:
+    """Yield what the process writes to its report, and how it ends if not well."""
+    doing, data, heard = "start", b"", time.monotonic()
+    ends: list[ActorExit] = []
+    while doing != _DONE:
+        ends = launcher.exits(_SLICE_S)
+        *lines, data = (data + report.read()).split(b"\n")
+        for message in map(json.loads, lines):
+            heard = time.monotonic()
             doing = message.pop("doing", doing)
-            if doing == _DONE:
-                return
             if message:
                 yield Finding(**message)
-        yield _died(doing, child.wait(quiet_s))
-    except (TimeoutError, subprocess.TimeoutExpired):
-        yield fail(
-            doing,
-            f"nothing has come for {quiet_s:g} s",
-            "The environment hangs there: look for a wait without an end.",
-        )
-    finally:
-        _kill(child)
-        os.close(reader)
-        os.close(held)
+        if ends and doing != _DONE:
+            yield _died(doing, ends[0])
+            return
+        if time.monotonic() - heard > quiet_s:
+            launcher.kill(_CHILD, with_stacks=True)
+            yield _hung(doing, quiet_s, launcher.exits(_KILL_S))
+            return
+    if not ends:
+        launcher.exits(_LEAVE_S)  # what it has printed comes before its end
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Be the process that the environment lives in."""
-    what, fd, lifeline = json.loads(arguments[0]), int(arguments[1]), int(arguments[2])
-    os.set_inheritable(fd, False)
-    os.set_inheritable(lifeline, False)
-    end_with(lifeline)
+def _report(
+    found: Callable[[Callable[[str], None]], Iterator[Finding]], path: Path, _: Progress
+) -> None:
+    """Write down what is found, in the process that the environment lives in."""
+    with path.open("ab", buffering=0) as report:
 
-    def send(message: Mapping[str, Any]) -> None:
-        os.write(fd, (json.dumps(message) + "\n").encode())
+        def send(message: Mapping[str, Any]) -> None:
+            report.write((json.dumps(message) + "\n").encode())
 
-    def tell(doing: str) -> None:
-        send({"doing": doing})
+        def tell(doing: str) -> None:
+            send({"doing": doing})
 
-    config = from_plain(EnvConfig, what["config"])
-    if what["agent"]:
-        found = _agent_in(what["agent"], config, tell)
-    else:
-        found = _agent(config.id, tell) or diagnose(
-            config, seconds=what["seconds"], seed=what["seed"], pickled=pickled, tell=tell
-        )
-    for finding in found:
-        send(dataclasses.asdict(finding))
-    with suppress(OSError, ValueError):  # the environment may have closed it
-        sys.stdout.flush()
-    tell(_DONE)  # which ends this process
+        for finding in found(tell):
+            send(dataclasses.asdict(finding))
+        tell(_DONE)
+
+
+def _found(
+    config: EnvConfig, seconds: float, seed: int, agent: str, tell: Callable[[str], None]
+) -> Iterator[Finding]:
+    if agent:
+        return _agent_in(agent, config, tell)
+    return _agent(config.id, tell) or diagnose(
+        config, seconds=seconds, seed=seed, pickled=pickled, tell=tell
+    )
 
 
 def _agent(path: str, tell: Callable[[str], None]) -> Iterator[Finding] | None:
@@ -309,60 +316,18 @@ def _agent_in(path: str, config: EnvConfig, tell: Callable[[str], None]) -> Iter
         yield fail("settings", seen, "Name the class whose `build` makes the agent.")
 
 
-def _start(what: str, writer: int, lifeline: int) -> subprocess.Popen[bytes]:
-    search_path = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
-    return subprocess.Popen(  # noqa: S603  # our own interpreter and our own words
-        [sys.executable, "-P", "-m", __name__, what, str(writer), str(lifeline)],
-        stdin=subprocess.DEVNULL,
-        stdout=2,  # what an environment prints is no part of the report
-        pass_fds=[writer, lifeline],
-        env={**os.environ, "PYTHONPATH": search_path},
-        start_new_session=True,  # so that it can be ended with all that it has started
-    )
+def _died(doing: str, ended: ActorExit) -> Finding:
+    how, advice, _ = cause_of(ended)
+    if ended.code == 0:
+        how = "ended with exit code 0 before the examination was done"
+    place = findings.place_in(ended.text)
+    return fail(doing, f"the process of the environment or agent {how}{place}", advice)
 
 
-def _messages(
-    child: subprocess.Popen[bytes], reader: int, quiet_s: float
-) -> Iterator[dict[str, Any]]:
-    """Yield what the child sends until it is gone; raise `TimeoutError` if it goes quiet."""
-    data, until = b"", time.monotonic() + quiet_s
-    news = select.poll()  # `select` takes no descriptor above 1023
-    news.register(reader, select.POLLIN)
-    while True:
-        # Processes of the environment's may hold the other end open for longer than the child.
-        gone = child.poll() is not None
-        if news.poll(0 if gone else 1000 * _SLICE_S):
-            more = os.read(reader, 65536)
-            if not more:
-                return
-            *lines, data = (data + more).split(b"\n")
-            yield from map(json.loads, lines)
-            until = time.monotonic() + quiet_s
-        elif gone:
-            return
-        elif time.monotonic() > until:
-            raise TimeoutError
-
-
-def _died(doing: str, code: int) -> Finding:
-    if code >= 0:
-        seen = f"the environment or agent ended its process with exit code {code}"
-    else:
-        seen = f"the process of the environment or agent was killed by {signal_name(-code)}"
+def _hung(doing: str, quiet_s: float, ends: list[ActorExit]) -> Finding:
+    place = findings.place_in("".join(ended.text for ended in ends))
     return fail(
         doing,
-        seen,
-        "Actors would end in the same way: look for calls that end the process, such as "
-        "os._exit, and for faults in native code.",
+        f"nothing has come for {quiet_s:g} s{place}",
+        "The environment hangs there: look for a wait without an end.",
     )
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -6,6 +6,7 @@ Those about one environment are pure and told the facts; those about two copies 
 from __future__ import annotations
 
 import math
+import re
 import sysconfig
 import time
 import traceback
@@ -35,6 +36,10 @@ _NOT_THEIRS = (
     *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 """How the names of files begin that are not the user's own code."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+"""As faulthandler writes one, the newest first."""
+
 _MAX_STEPS = 200
 _ENDS = 3
 """Steps with an episode's end that are looked at closely."""
@@ -91,6 +96,14 @@ def _place(error: Exception) -> list[str]:
     if not found and not isinstance(error, AsyncRLError):
         found = [frame for frame in frames if frame.filename.startswith(_OURS)]
     return [f"at {found[-1].filename}:{found[-1].lineno} in {found[-1].name}"] if found else []
+
+
+def place_in(stacks: str) -> str:
+    """Return the newest line of the user's own code in stacks that faulthandler has written."""
+    for name, line, function in _FRAME.findall(stacks):
+        if not name.startswith(_NOT_THEIRS):
+            return f"; at {name}:{line} in {function}"
+    return ""
 
 
 def spaces(spec: EnvSpec) -> Finding:

@@ -61,17 +61,9 @@ def _prepare(files: LifeFiles, lifeline: int) -> None:
     faulthandler.enable(stacks)
     faulthandler.register(STACKS_SIGNAL, stacks)
     logging.getLogger().addHandler(LogFile(files.path("log")))
-    end_with(lifeline)
-
-
-def end_with(lifeline: int) -> None:
-    """Have this process group killed once nobody holds the other end of a pipe any more.
-
-    Nobody writes to it. The process must lead its group, so that only what it has started ends.
-    """
     with contextlib.suppress(OSError):
         _have_ended_with(lifeline)
-    threading.Thread(target=_wait_and_end, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
 
 
 def _print_whole_lines() -> None:
@@ -85,7 +77,7 @@ def _print_whole_lines() -> None:
 
 
 def _have_ended_with(lifeline: int) -> None:
-    """Have the system do what `_wait_and_end` does, also to a process that is stopped or held up.
+    """Have the system do what `_end_with` does, also to a process that is stopped or held up.
 
     As a thread cannot run while native code holds the interpreter's lock. Asynchronous I/O signals
     what happens to a pipe, its end included; here to the whole group, and in no uncertain way.
@@ -98,8 +90,12 @@ def _have_ended_with(lifeline: int) -> None:
         fcntl.fcntl(own, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
 
 
-def _wait_and_end(lifeline: int) -> None:
-    """Kill the group at the end of the pipe: a read returns only then."""
+def _end_with(lifeline: int) -> None:
+    """Kill this process and all it has started once the launcher's server is gone.
+
+    Only the server holds the other end of this pipe, and it never writes: to read is to wait for
+    its end.
+    """
     os.read(lifeline, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
