@@ -24,15 +24,16 @@ class EpisodeEvaluatorConfig:
     """How `EpisodeEvaluator` plays."""
 
     episodes: Count = 10
-    """Episodes whose mean return is the score; the same ones in each evaluation."""
+    """Episodes per evaluation; the score is their mean return. Every evaluation plays the same
+    ones."""
 
     max_episode_steps: Count = 100_000
-    """An episode is cut here, so that an evaluation of an endless environment ends; what follows
-    counts as the next episode."""
+    """Step limit of one evaluation episode, so that an evaluation of an endless environment ends.
+    What follows counts as the next episode."""
 
     stochastic: bool = False
-    """Let the policy explore, or draw its actions, as in training; off takes the best ones. Only
-    for evaluations in a process of their own: a policy in training would not go on as it was."""
+    """Sample actions or explore, as in training. Off takes the best action. Needs an evaluation in
+    its own process: otherwise it would change the state of the policy in training."""
 
     def __post_init__(self) -> None:
         check_declared(self, "evaluate.play")

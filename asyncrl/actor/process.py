@@ -61,10 +61,11 @@ class ActorSpec:
     transport: Transport
     n_actors: int
     seed: int
-    """Of the whole run; each life of each actor draws streams of its own from it."""
+    """Seed of the whole run. Each incarnation of each actor derives its own random streams from
+    it."""
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
-    """Its `on_exception` says whether environments that fail are made anew."""
+    """Its `on_exception` says whether failed environments are rebuilt."""
 
 
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:

@@ -36,18 +36,18 @@ class TrajectoryConfig:
     """Which trajectories become experience, and in what pieces. All lengths are in steps."""
 
     min_length: Count = 1
-    """Shorter trajectories, and shorter clips, are discarded, and counted."""
+    """Minimum steps of a trajectory or clip. Shorter ones are discarded and counted."""
 
     max_length: Count = 1000
-    """A trajectory that is longer is cut here, and goes on as another one."""
+    """Maximum steps of a trajectory. A longer one is cut here and continues as another one."""
 
     clip_length: CountOrOff = 0
-    """Trajectories are stored in clips of this length; what is left at a trajectory's end is a
-    shorter one. 0 stores them whole."""
+    """Steps per stored clip; the last clip of a trajectory may be shorter. 0 stores whole
+    trajectories."""
 
     clip_stride: CountOrOff = 0
-    """Steps between the beginnings of two clips: fewer than `clip_length` let clips overlap, more
-    leave steps out. 0 is the same as `clip_length`."""
+    """Steps between the starts of two clips. Less than `clip_length` makes clips overlap; more
+    skips steps. 0 means `clip_length`."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trajectory")
@@ -85,7 +85,7 @@ class Trajectory:
     """What a function that looks at whole trajectories is given."""
 
     columns: Columns
-    """One row for each step: `obs`, `action`, `reward`, `flags` and the policy's own columns."""
+    """One row per step: `obs`, `action`, `reward`, `flags` and the policy's own columns."""
 
     last_obs: Array
     """The observation after the last step."""
@@ -112,10 +112,10 @@ class ReturnToGo:
     """
 
     gamma: Share = 0.99
-    """Discount of a reward one step later."""
+    """Discount factor per step."""
 
     name: str = "return_to_go"
-    """Of the column."""
+    """Name of the column."""
 
     def __post_init__(self) -> None:
         check_declared(self, "ReturnToGo")

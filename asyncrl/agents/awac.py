@@ -53,9 +53,9 @@ class AWACConfig(WeightedCloningConfig):
     """Settings of advantage-weighted actor-critic; see `CloningConfig` for those of its policy."""
 
     temperature: Annotated[Positive, COMMON] = 1.0
-    """Advantage, in units of rewards, that makes an action e times as likely to be cloned; the
-    paper's lambda. With `normalize_reward`, 0.1 is a start; much less clones only the few actions
-    that critics overrate most."""
+    """Temperature of the advantage weights (the paper's lambda), in units of rewards: an advantage
+    of this size multiplies an action's weight by e. With `normalize_reward`, start at 0.1. Much
+    smaller values clone only the few actions that the critics overestimate most."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> AWACAgent:
         """Make the learner's agent."""

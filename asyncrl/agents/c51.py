@@ -42,21 +42,22 @@ class C51Config(QConfig):
     """Settings of C51."""
 
     network: MakeNetwork | None = None
-    """Builds a network of your own in place of the default one: from a batch of float observations
-    (images within [0, 1]), or a dict of such by field name, to logits (batch, n_actions * n_atoms)
-    or (batch, n_actions, n_atoms). Must be importable, or cloudpickle-able."""
+    """Factory of a custom network in place of the default one. It maps a batch of float
+    observations (images within [0, 1]), or a dict of them by field name, to logits (batch,
+    n_actions * n_atoms) or (batch, n_actions, n_atoms). Must be importable or cloudpickle-able."""
 
     n_atoms: Annotated[int, Within("[2, inf)")] = 51
-    """Returns that probabilities are learned of."""
+    """Number of atoms of the return distribution."""
 
     v_min: Finite = -10.0
-    """The least of them. Returns below count as this one."""
+    """Smallest atom. Lower returns count as this value."""
 
     v_max: Finite = 10.0
-    """The largest of them. Returns above count as this one."""
+    """Largest atom. Higher returns count as this value."""
 
     double: bool = False
-    """The online network chooses the action whose distribution the target network tells."""
+    """Double Q-learning: the online network chooses the next action, the target network provides
+    its distribution."""
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)

@@ -179,20 +179,21 @@ class CrossQConfig(SquashedConfig):
     """Settings of CrossQ."""
 
     critic_hidden: Widths = (256, 256)
-    """Widths of the hidden layers of each critic; those of the actor are `hidden`."""
+    """Units of each hidden layer of each critic. `hidden` sets those of the actor."""
 
     actor_learning_rate: Annotated[LearningRate, COMMON] = 1e-3
-    """Of the actor's Adam."""
+    """Learning rate of the actor's Adam."""
 
     adam_beta1: Annotated[float, Within("[0, 1)")] = 0.5
-    """How much of its former direction Adam keeps in each step, in [0, 1)."""
+    """Adam's beta1, the momentum, in [0, 1)."""
 
     policy_interval_opt_steps: Count = 3
-    """Optimisation steps from one update of policy and temperature to the next."""
+    """Optimisation steps between two updates of policy and temperature."""
 
     renorm_warmup_opt_steps: Natural = 100_000
-    """Training passes of a layer in which batches are normalised by themselves; running means and
-    deviations are brought in later. The policy passes once in `policy_interval_opt_steps`."""
+    """Warm-up of batch renormalisation, in training passes of a layer. Until then a layer uses
+    plain batch statistics; afterwards its running mean and standard deviation come in. The policy
+    makes one pass per `policy_interval_opt_steps`."""
 
     def __post_init__(self) -> None:
         SquashedConfig.__post_init__(self)

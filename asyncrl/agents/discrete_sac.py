@@ -77,54 +77,57 @@ class DiscreteSACConfig(TorchConfig):
     """Settings of discrete soft actor-critic."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Widths of the hidden layers, of the actor and of each critic; for images, of those behind the
-    convolutions."""
+    """Units of each hidden layer of the actor and of each critic. For images, these layers follow
+    the convolutions."""
 
     n_critics: Count = 2
-    """Critics, each with a network of its own."""
+    """Number of critics; each has its own network."""
 
     believe: Belief = "mean"
-    """Which of the critics' values are learned from; the least underestimate."""
+    """How the critics' values are combined. The minimum underestimates."""
 
     clip_change: PositiveOrOff = 0.0
-    """Distance from its slow copy up to which a critic may learn freely, in units of Q values; 0
-    sets no limit."""
+    """Distance from its target network, in units of Q values, within which a critic learns freely.
+    0 sets no limit."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, actions) logits. Must be importable, or cloudpickle-able."""
+    """Factory of a custom actor: float observations (B, ...), images within [0, 1], or a dict of
+    them by field name -> (B, actions) logits. Must be importable or cloudpickle-able. None uses the
+    default one."""
 
     critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: observations as above -> (B, actions)
-    values."""
+    """Factory of a custom critic, called `n_critics` times: observations as above -> (B, actions)
+    values. None uses the default one."""
 
     alpha: Annotated[NotNegative | None, COMMON] = None
-    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+    """Fixed entropy temperature, in units of reward. None adapts it."""
 
     initial_alpha: Positive = 1.0
-    """Temperature at which adapting starts."""
+    """Initial temperature when it is adapted."""
 
     target_entropy_share: Share = 0.5
-    """Entropy that adapting aims at, as a share of the largest one, log of the actions' number."""
+    """Target entropy for the adapted temperature, as a share of the maximum, log(number of
+    actions)."""
 
     actor_learning_rate: Annotated[Rate, COMMON] = 3e-4
-    """Of the actor's Adam."""
+    """Learning rate of the actor's Adam."""
 
     critic_learning_rate: Annotated[Rate, COMMON] = 3e-4
-    """Of the critics' Adam."""
+    """Learning rate of the critics' Adam."""
 
     alpha_learning_rate: Positive = 3e-4
-    """Of the temperature's Adam."""
+    """Learning rate of the temperature's Adam."""
 
     tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """How far the slow critics follow the critics, at each optimisation step."""
+    """Polyak factor of the target networks: the share of the critics that enters them in each
+    optimisation step."""
 
     random_env_steps: Natural = 1000
-    """Environment steps of the whole run whose actions are uniformly random."""
+    """Initial environment steps of the whole run with uniformly random actions."""
 
     max_grad_norm: PositiveOrOff = 0.0
-    """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
-    them all as they are."""
+    """Maximum gradient norm, of the actor and of the critics separately. Larger gradients are
+    scaled down to it; 0 disables clipping."""
 
     can_accumulate: ClassVar[bool] = True
 

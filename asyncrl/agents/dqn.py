@@ -56,18 +56,18 @@ class DQNConfig(QConfig):
     """Double DQN with a ladder of exploration rates, unless told otherwise."""
 
     network: MakeNetwork | None = None
-    """Builds a network of your own in place of the default one: from a batch of float observations
-    (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, n_actions)
-    values. Must be importable, or cloudpickle-able."""
+    """Factory of a custom network in place of the default one. It maps a batch of float
+    observations (images within [0, 1]), or a dict of them by field name such as "camera/left", to
+    (batch, n_actions) values. Must be importable or cloudpickle-able."""
 
     loss: Loss = "mse"
-    """Squared error, or Huber's: half of that, with slope 1 where errors exceed 1. Huber's suits
-    clipped rewards, and is slow where returns are in the tens or more."""
+    """`mse` is the squared error. `huber` is half of that, with slope 1 for errors larger than 1;
+    it suits clipped rewards and is slow for returns of tens or more."""
 
     actor_priorities: bool = False
-    """Let actors store the values of the action taken and of the best one beside each row, and the
-    unit of both where rewards are normalised: of these a prioritized replay computes first
-    priorities."""
+    """Let actors store the value of the action taken and of the best action with each row, and the
+    scale of both if rewards are normalised. A prioritized replay computes initial priorities from
+    them."""
 
     def __post_init__(self) -> None:
         QConfig.__post_init__(self)

@@ -81,63 +81,63 @@ class IMPALAConfig(TorchConfig):
     """V-trace actor-critic with one network, unless told otherwise without a memory."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer that policy and values share; for images, of those behind the
+    """Units of each hidden layer shared by policy and values. For images, these layers follow the
     convolutions."""
 
     activation: Activation = "relu"
-    """Behind each hidden layer."""
+    """Activation after each hidden layer."""
 
     network: MakeNetwork | None = None
-    """Builds a network of your own in place of these layers: from a batch of float observations
-    (images within [0, 1]), or a dict of such by field name, as "camera/left", to (batch, features).
-    Memory, policy and values come behind it. Must be importable, or cloudpickle-able."""
+    """Factory of a custom torso in place of these layers. It maps a batch of float observations
+    (images within [0, 1]), or a dict of them by field name such as "camera/left", to (batch,
+    features). Memory, policy and value heads follow it. Must be importable or cloudpickle-able."""
 
     memory: MemoryKind = "none"
-    """What remembers earlier observations of an episode, in as many units as the last hidden layer
-    has."""
+    """Recurrent layer after the torso; it has as many units as the last hidden layer."""
 
     optimizer: Optimizer = "adam"
-    """What takes the steps."""
+    """Optimizer of all parameters."""
 
     learning_rate: Annotated[Rate, COMMON] = 1e-3
-    """Step size of the optimizer."""
+    """Learning rate of the optimizer."""
 
     optimizer_eps: Positive = 1e-5
-    """What keeps the optimizer from dividing by 0."""
+    """Epsilon in the optimizer's denominator."""
 
     rmsprop_decay: Share = 0.99
-    """How slowly RMSprop forgets the size of gradients."""
+    """Decay of RMSprop's running mean of squared gradients."""
 
     max_grad_norm: PositiveOrOff = 0.5
-    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
 
     value_weight: NotNegative = 0.5
-    """Weight of the squared errors of values."""
+    """Weight of the value loss."""
 
     entropy_weight: Annotated[Rate, COMMON] = 0.01
-    """Weight of the policy's entropy, which keeps it from settling early."""
+    """Weight of the entropy bonus, which keeps the policy from becoming deterministic early."""
 
     lambda_: Share = 1.0
-    """Weight of later corrections in V-trace; less than 1 trades variance for bias."""
+    """Lambda of V-trace, the weight of later corrections. Less than 1 trades variance for bias."""
 
     clip_rho: Positive = 1.0
-    """Largest importance of a correction of values."""
+    """Clip of the importance weight rho in the value targets."""
 
     clip_c: Positive = 1.0
-    """Largest importance that is passed on to earlier rows; no larger than `clip_rho`."""
+    """Clip of the importance weight c that carries corrections back to earlier steps; at most
+    `clip_rho`."""
 
     clip_pg_rho: Positive = 1.0
-    """Largest importance of an advantage."""
+    """Clip of the importance weight of an advantage in the policy gradient."""
 
     normalize_advantages: bool = False
-    """Shift and scale the advantages of each batch to mean 0 and standard deviation 1."""
+    """Normalise the advantages of each batch to mean 0 and standard deviation 1."""
 
     reward_clip: PositiveOrOff = 0.0
-    """Rewards are clipped to this size, after any normalisation; 0 leaves them as they are."""
+    """Clip rewards to this magnitude, after any normalisation. 0 disables."""
 
     initial_log_std: Finite = 0.0
-    """Of continuous actions: logarithm of the standard deviation at first, in units in which an
-    action's bounds are -1 and 1."""
+    """Continuous actions: initial log standard deviation, in units in which an action's bounds are
+    -1 and 1."""
 
     learns_from: ClassVar[BatchKind] = "trajectories"
     can_accumulate: ClassVar[bool] = True

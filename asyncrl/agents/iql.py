@@ -52,15 +52,16 @@ class IQLConfig(WeightedCloningConfig):
     """Settings of implicit Q-learning; see `CloningConfig` for those of its policy."""
 
     value_network: MakeNetwork | None = None
-    """Makes your own network for the values of states: observations -> (B, 1)."""
+    """Factory of a custom network for state values: observations -> (B, 1). None uses the default
+    one."""
 
     expectile: Annotated[float, Within("(0, 1)"), COMMON] = 0.7
-    """Of the action values in the data: 0.5 values what the data does on average, nearly 1 the best
-    of it. 0.9 pays where good episodes must be pieced together."""
+    """Expectile of the action values in the data. 0.5 values the average behaviour in the data,
+    close to 1 the best of it. 0.9 pays where good episodes must be pieced together from several."""
 
     temperature: Annotated[Positive, COMMON] = 1 / 3
-    """Advantage, in units of rewards, that makes an action e times as likely to be cloned. With
-    `normalize_reward`, 0.05 is a start."""
+    """Temperature of the advantage weights, in units of rewards: an advantage of this size
+    multiplies an action's weight by e. With `normalize_reward`, start at 0.05."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
         """Make the learner's agent."""

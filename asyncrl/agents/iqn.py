@@ -57,32 +57,33 @@ class IQNConfig(QConfig):
     """Settings of IQN."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer. The first one is a part of psi, unless observations are encoded
-    by convolutions, or by `network`; the others are between the product and the quantiles."""
+    """Units of each hidden layer. The first layer is part of psi, unless convolutions or `network`
+    encode observations. The others are between the product and the quantiles."""
 
     network: MakeNetwork | None = None
-    """Builds an encoder psi of your own: from a batch of float observations (images within
-    [0, 1]), or a dict of such by field name, to features (batch, any number). Must be importable,
-    or cloudpickle-able."""
+    """Factory of a custom encoder psi: from a batch of float observations (images within [0, 1]),
+    or a dict of them by field name, to features (batch, any number). Must be importable or
+    cloudpickle-able. None uses the default one."""
 
     n_quantiles: Count = 8
-    """N: fractions that are drawn for the quantiles of the action taken, in each row."""
+    """N: quantile fractions sampled per row for the action taken."""
 
     n_target_quantiles: Count = 8
-    """N': fractions that are drawn for the quantiles of the target, in each row."""
+    """N': quantile fractions sampled per row for the target."""
 
     n_acting_quantiles: Count = 32
-    """K: evenly spaced fractions whose quantiles' mean is the value of an action."""
+    """K: evenly spaced quantile fractions; the mean of their quantiles is the value of an
+    action."""
 
     n_cosines: Count = 64
-    """Cosines that a fraction is embedded by."""
+    """Number of cosines in the embedding of a fraction."""
 
     kappa: Positive = 1.0
-    """Errors up to this size count by their square, larger ones by their size. In units of
-    returns."""
+    """Threshold of the Huber loss, in units of returns: quadratic below it, linear above."""
 
     double: bool = False
-    """The online network chooses the action whose quantiles the target network tells."""
+    """Double Q-learning: the online network chooses the next action, the target network provides
+    its quantiles."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
         """Make the learner's agent."""

@@ -177,85 +177,86 @@ class PPOConfig(TorchConfig):
     """Settings of PPO, for synchronous runs; `correction="vtrace"` is for asynchronous ones."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer; for images, of those behind the convolutions."""
+    """Units of each hidden layer. For images, these layers follow the convolutions."""
 
     activation: Activation = "tanh"
-    """Between the layers."""
+    """Activation between the layers."""
 
     network: MakeNetwork | None = None
-    """Makes a torso of your own in place of hidden layers and what is before them: float
-    observations (B, ...), images within [0, 1], or a dict of such by field name -> (B, features).
-    Linear heads for policy and value come behind it. Must be importable, or cloudpickle-able."""
+    """Factory of a custom torso in place of the hidden layers and what is before them: float
+    observations (B, ...), images within [0, 1], or a dict of them by field name -> (B, features).
+    Linear heads for policy and value follow it. Must be importable or cloudpickle-able."""
 
     shared_torso: bool = False
-    """Policy and value see through the same layers, which suits images, instead of their own. With
-    a memory they always do."""
+    """Share the torso between policy and value. Suits images. With a memory it is always shared."""
 
     memory: MemoryKind = "none"
-    """What remembers earlier observations: one memory for policy and value, between a torso that
-    they share and the heads."""
+    """Recurrent layer between the torso and the heads. Policy and value share it and the torso."""
 
     state_std: bool = False
-    """For continuous actions: standard deviations depend on the observation."""
+    """Continuous actions: standard deviations depend on the observation."""
 
     initial_log_std: Finite = 0.0
-    """Of continuous actions, in units in which their bounds are -1 and 1."""
+    """Continuous actions: initial log standard deviation, in units in which their bounds are -1 and
+    1."""
 
     correction: Correction = "gae"
-    """How advantages are estimated: `vtrace` allows for actions having been chosen by older
-    policies, `gae` takes them for the newest one's."""
+    """Advantage estimator. `vtrace` corrects for actions that older policies chose; `gae` treats
+    all actions as the newest policy's."""
 
     lambda_: Share = 0.95
-    """Weight of later rewards against values; 1 trusts rewards alone, as far as they go."""
+    """Lambda of the advantage estimator: 0 relies on values after one step, 1 on rewards alone, as
+    far as they go."""
 
     clip_rho: Positive = 1.0
-    """V-trace: the largest importance of an action for the values."""
+    """V-trace: clip of the importance weight rho in the value targets."""
 
     clip_c: Positive = 1.0
-    """V-trace: the largest importance that is passed on to what was before."""
+    """V-trace: clip of the importance weight c that carries corrections back to earlier steps."""
 
     epochs: Annotated[Count, COMMON] = 10
-    """How often each transition is learned from."""
+    """Epochs per batch: how often each transition is learned from."""
 
     minibatches: Count = 4
-    """Parts of each batch; one gradient step is taken on each of them in each epoch."""
+    """Minibatches per batch. Each epoch takes one gradient step on each of them."""
 
     learning_rate: Annotated[Rate, COMMON] = 1e-3
-    """Step size of Adam."""
+    """Learning rate of Adam."""
 
     adam_eps: Positive = 1e-5
-    """Adam's epsilon: what keeps it from dividing by 0."""
+    """Adam's epsilon, added to its denominator."""
 
     max_grad_norm: PositiveOrOff = 0.5
-    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
 
     clip: Annotated[float | Schedule, Within("(0, inf)"), COMMON] = 0.2
-    """The objective rewards no change of a probability by more than this share."""
+    """Clip of the probability ratio: the objective does not reward a ratio outside [1 - clip, 1 +
+    clip]."""
 
     dual_clip: Annotated[float, Within("(1, inf)", zero="off")] = 0.0
-    """Where an advantage is negative, the objective falls no deeper than this times it, which keeps
-    actions of much older policies from tearing at the newest; more than 1, or 0, which is off."""
+    """Dual-clip PPO: for a negative advantage, the objective is at least `dual_clip` times the
+    advantage. It limits the effect of actions of much older policies. Larger than 1; 0 disables."""
 
     value_clip: PositiveOrOff = 0.0
-    """No value is rewarded for moving further than this in one batch, in standard deviations of
-    targets if values are normalised; 0 is off."""
+    """Clip of the change of a value per batch, in standard deviations of targets if values are
+    normalised. 0 disables."""
 
     value_weight: NotNegative = 0.5
-    """Of the value's loss."""
+    """Weight of the value loss."""
 
     entropy_weight: Annotated[Rate, COMMON] = 0.0
-    """Of the policy's entropy, which is to stay large."""
+    """Weight of the entropy bonus."""
 
     target_kl: PositiveOrOff = 0.0
-    """No further epoch on a batch once the policy is so far, in nats, from the one that has played;
-    0 is off."""
+    """Stop the epochs of a batch when the KL divergence from the acting policy reaches this value,
+    in nats. 0 disables."""
 
     normalize_advantages: bool = True
-    """Shift and scale the advantages of each batch to mean 0 and standard deviation 1."""
+    """Normalise the advantages of each batch to mean 0 and standard deviation 1."""
 
     normalize_values: bool = True
-    """Learn mean and standard deviation of targets, and let the network tell values in units of
-    them."""
+    """Normalise value targets by their running mean and standard deviation; the network predicts
+    normalised values."""
 
     learns_from: ClassVar[BatchKind] = "trajectories"
     can_accumulate: ClassVar[bool] = True

@@ -70,29 +70,29 @@ class R2D2Config(QConfig):
     """Units of each layer between an observation, or its convolutions, and the memory."""
 
     network: MakeNetwork | None = None
-    """Builds an encoder of your own in place of the default one: from a batch of float observations
-    (images within [0, 1]), or a dict of such by field name, to (batch, features), as many as you
-    like. Must be importable, or cloudpickle-able."""
+    """Factory of a custom encoder in place of the default one: from a batch of float observations
+    (images within [0, 1]), or a dict of them by field name, to (batch, any number of features).
+    Must be importable or cloudpickle-able."""
 
     memory: CoreKind = "lstm"
-    """What remembers: a layer of LSTM units, which learn from sequences in two thirds of the time
-    on a CPU, or of GRUs, whose memory is half as large."""
+    """Recurrent layer: `lstm` learns from sequences in two thirds of the time on a CPU; the state
+    of `gru` is half as large."""
 
     memory_units: Count = 64
-    """How many of them."""
+    """Units of the recurrent layer."""
 
     dueling: bool = True
     """Separate streams for the value of a state and the advantages of its actions."""
 
     burn_in: Natural = 0
-    """Rows of a sequence that only warm the memory up; the same as `replay.burn_in`."""
+    """Rows at the start of a sequence that only warm up the memory; must equal `replay.burn_in`."""
 
     rescale_values: bool = True
-    """Learn h(Q), in which large values are close to each other: sign(x) (sqrt(|x| + 1) - 1), and a
-    little of x. So games with scores of any size are learned with the same settings."""
+    """Learn h(Q) = sign(Q) (sqrt(|Q| + 1) - 1) + a small multiple of Q, which compresses large
+    values. Games with scores of any size then learn with the same settings."""
 
     priority_of_largest: Share = 0.9
-    """Share of the largest error of a sequence in its priority; the rest is the mean's."""
+    """Weight of the maximum TD error in the priority of a sequence; the mean has the rest."""
 
     learns_from: ClassVar[BatchKind] = "sequences"
 

@@ -43,15 +43,16 @@ class RainbowConfig(C51Config):
     """Settings of Rainbow: C51's, with all improvements on."""
 
     double: bool = True
-    """The online network chooses the action whose distribution the target network tells."""
+    """Double Q-learning: the online network chooses the next action, the target network provides
+    its distribution."""
 
     dueling: bool = True
     """Separate streams for the value of a state and the advantages of its actions. Turn it off for
-    a network of your own."""
+    a custom network."""
 
     noisy: bool = True
-    """Perturb the weights behind the encoder, anew for each act and each optimisation step, by as
-    much as is learned. Turn it off for a network of your own, and build NoisyLinear into that."""
+    """Noisy layers after the encoder, with learned noise that is resampled for each act and each
+    optimisation step. For a custom network, turn it off and use NoisyLinear in that network."""
 
     exploration: Exploration | None = None
-    """How actions other than the best one are tried beside what noisy layers do."""
+    """Exploration in addition to noisy layers. None relies on noisy layers alone."""

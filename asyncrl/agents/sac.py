@@ -114,21 +114,22 @@ class SquashedConfig(ActorCriticConfig):
     """Settings of an actor that squashes a Gaussian, and of the temperature of its entropy."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, 2 * action dimensions), first the means, then the logarithms of the standard
-    deviations, before squashing. Must be importable, or cloudpickle-able."""
+    """Factory of a custom actor: float observations (B, ...), images within [0, 1], or a dict of
+    them by field name -> (B, 2 * action dimensions): the means, then the log standard deviations,
+    before squashing. Must be importable or cloudpickle-able. None uses the default one."""
 
     alpha: Annotated[NotNegative | None, COMMON] = None
-    """Fixed temperature, the worth of entropy in units of reward; None adapts it."""
+    """Fixed entropy temperature, in units of reward. None adapts it."""
 
     initial_alpha: Positive = 1.0
-    """Temperature at which adapting starts."""
+    """Initial temperature when it is adapted."""
 
     target_entropy: Finite | None = None
-    """Entropy of actions scaled to [-1, 1] that adapting aims at; None: minus their dimensions."""
+    """Target entropy for the adapted temperature, of actions scaled to [-1, 1]. None means minus
+    the number of action dimensions."""
 
     alpha_learning_rate: Positive = 1e-3
-    """Of the temperature's Adam."""
+    """Learning rate of the temperature's Adam."""
 
     def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
         """Make the temperature of actions of so many dimensions."""
@@ -168,7 +169,8 @@ class SACConfig(SquashedConfig):
     """Settings of soft actor-critic."""
 
     tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """How far the slow critics follow the critics, at each optimisation step."""
+    """Polyak factor of the target networks: the share of the critics that enters them in each
+    optimisation step."""
 
     can_accumulate: ClassVar[bool] = True
 

@@ -62,33 +62,35 @@ class TD3Config(ActorCriticConfig):
     """Settings of TD3."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, action dimensions), before squashing by tanh. Must be importable, or
-    cloudpickle-able."""
+    """Factory of a custom actor: float observations (B, ...), images within [0, 1], or a dict of
+    them by field name -> (B, action dimensions), before squashing by tanh. Must be importable or
+    cloudpickle-able. None uses the default one."""
 
     critic_learning_rate: Annotated[LearningRate, COMMON] = 3e-4
-    """Of the critics' Adam."""
+    """Learning rate of the critics' Adam."""
 
     tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """How far the slow copies follow, each time the policy is updated."""
+    """Polyak factor of the target networks: the share of the networks that enters them in each
+    update of the policy."""
 
     policy_interval_opt_steps: Count = 2
-    """Optimisation steps from one update of policy and slow copies to the next."""
+    """Optimisation steps between two updates of policy and target networks."""
 
     target_noise: NotNegative = 0.2
-    """Standard deviation of the noise that smooths the slow policy's actions, in halves of the
-    interval that an action may lie in."""
+    """Standard deviation of the noise that smooths the target policy's actions, in units of half
+    the action range."""
 
     target_noise_clip: NotNegative = 0.5
-    """The largest such noise."""
+    """Clip of that noise, in the same units."""
 
     noise: Annotated[Rate, COMMON] = 0.1
-    """Standard deviation of the noise in actions while training, in halves of the interval that an
-    action may lie in; a schedule counts the environment steps of the whole run."""
+    """Standard deviation of the exploration noise, in units of half the action range. A schedule
+    counts environment steps of the whole run."""
 
     noise_ladder: Annotated[float, Within("[1, inf)")] = 1.0
-    """Of the N environments of all actors, the first has so many times `noise`, the last has it so
-    many times less, those between lie on a geometric ladder. 1: the same for all."""
+    """Spread of the exploration noise over the N environments of all actors: the first uses `noise`
+    times this factor, the last `noise` divided by it, the others a geometric series in between. 1
+    uses the same noise everywhere."""
 
     can_accumulate: ClassVar[bool] = True
 

@@ -23,45 +23,45 @@ class Workload:
     """A Gymnasium id, or `module:factory`."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Arguments for making it: name, value, name, value, ..."""
+    """Keyword arguments of the environment: name, value, name, value, ..."""
 
     vectorization: Literal["batch", "native"] = "batch"
-    """`batch` steps plain environments one after another; `native` uses the environment's own
+    """`batch` steps single environments one after another; `native` uses the environment's own
     vector form."""
 
     actors: Count = 2
     """Actor processes, and processes of the bare loop."""
 
     envs_per_actor: Count = 64
-    """Environments stepped together."""
+    """Environments that each actor steps together."""
 
     segment_length: Count = 32
-    """Rows of a segment."""
+    """Rows per segment."""
 
     frame_stack: Count | None = None
-    """Frames of an observation that is a stack of them, of which rows hold the newest; 1 keeps
-    observations whole. Unless given, it is what the environment stacks: 4 in Atari games."""
+    """Frames per stacked observation; rows hold only the newest frame. 1 keeps observations whole.
+    None uses what the environment stacks: 4 in Atari games."""
 
     segments_per_message: Count = 64
-    """Segments of a message, in `transport`."""
+    """Segments per message, in the stage `transport`."""
 
     hidden: Widths = (64, 64)
     """Units of each hidden layer of the agent: DQN for discrete actions, SAC for others."""
 
     device: str = "auto"
-    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one."""
+    """Device of the learner: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one."""
 
     capacity: Count = 1_000_000
-    """Transitions in replay; fewer where memory would not hold them."""
+    """Transitions in replay; fewer if memory cannot hold them."""
 
     batch_size: Count = 256
-    """Transitions in a batch."""
+    """Transitions per batch."""
 
     seconds: Positive = 5.0
-    """Length of each single measurement, after a warm-up."""
+    """Seconds of each single measurement, after its warm-up."""
 
     warm_up_seconds: NotNegative = 1.0
-    """Length of the warm-up before each."""
+    """Seconds of the warm-up before each measurement."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)

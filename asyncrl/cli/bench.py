@@ -34,22 +34,22 @@ class BenchArguments(Workload):
     """
 
     repeats: Count = 3
-    """Rounds; each measures value and limit, and the median counts."""
+    """Rounds. Each one measures value and limit; the median counts."""
 
     quick: bool = False
-    """A smoke test of a few seconds a stage; other flags still count."""
+    """Smoke test of a few seconds per stage. Other flags still apply."""
 
     json: bool = False
-    """Print one JSON object a line, as soon as it is measured, in place of the table."""
+    """Print one JSON object per line, as soon as it is measured, instead of the table."""
 
     save: Path | None = None
-    """Write all results to this file, as JSON, also after Ctrl-C."""
+    """Write all results to this file as JSON, also after Ctrl-C."""
 
     compare: Path | None = None
-    """Compare with the results in this file, and return 1 if a ratio got worse."""
+    """Compare with the results in this file; exit with code 1 if a ratio got worse."""
 
     tolerance: NotNegative = 0.1
-    """By which share of the baseline's a ratio may be worse."""
+    """How much worse than the baseline a ratio may be, as a share of the baseline."""
 
 
 _QUICK = replace(
@@ -66,7 +66,7 @@ class Arguments:
 
     bench: BenchArguments
     baseline: list[Result] | None = None
-    """What `--compare` names, read before anything is measured."""
+    """The results that `--compare` names, read before the first measurement."""
 
 
 def parse(argv: list[str]) -> Arguments:

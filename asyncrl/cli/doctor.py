@@ -42,36 +42,35 @@ class DoctorArguments:
     """Look at the machine, play with an environment or an agent; say what is wrong, what to do."""
 
     env: Annotated[str, tyro.conf.Positional] = ""
-    """A Gymnasium id, or `module:factory`, as in `asyncrl train --env`; or `module:Class` of an
-    agent's config, which is asked whether the agent keeps its contract. Without one, only the
-    machine is looked at."""
+    """A Gymnasium id or `module:factory`, as in `asyncrl train --env`; or `module:Class` of an
+    agent config, to check the agent's contract. Without it, only the machine is checked."""
 
     agent: str = ""
-    """`module:Class` of an agent's config that is to be asked in the spaces of ENV, in place of
-    playing with ENV; without it, an agent is asked in two small spaces."""
+    """`module:Class` of an agent config: check this agent in the spaces of ENV instead of playing
+    ENV. If ENV names the agent, two small spaces are used."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Arguments for making it."""
+    """Keyword arguments of the environment."""
 
     envs_per_actor: Count = 8
-    """Environments stepped together."""
+    """Environments that each actor steps together."""
 
     vectorization: Literal["batch", "native"] = "batch"
-    """`batch` steps plain environments one after another; `native` uses the environment's own
+    """`batch` steps single environments one after another; `native` uses the environment's own
     vector form."""
 
     seconds: Positive = 10.0
-    """Time to play, all in all."""
+    """Seconds to play in total."""
 
     seed: Natural = 0
-    """Of episodes and actions."""
+    """Seed of episodes and actions."""
 
     preset: str = ""
-    """A preset of `asyncrl train`, or `module:Class` of an agent config, whose replay and actors
-    are to fit into the machine."""
+    """A preset of `asyncrl train`, or `module:Class` of an agent config. Check whether its replay
+    and actors fit into this machine."""
 
     config: Path | None = None
-    """The same of a YAML file, for instance a run's `config.yaml`."""
+    """The same check for a YAML file, for instance a run's `config.yaml`."""
 
     json: bool = False
     """Print one JSON object."""

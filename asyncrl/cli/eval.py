@@ -25,20 +25,20 @@ class EvalArguments:
     """Directory of the run, or of one of its checkpoints."""
 
     checkpoint: str | None = None
-    """`best`, `newest`, or the number of optimisation steps of a checkpoint; by default the best,
-    or the newest of a run that has evaluated none."""
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint. Default: the best, or
+    the newest if the run made no evaluation."""
 
     episodes: Count = 10
     """Episodes to play."""
 
     seed: Natural | None = None
-    """Other episodes than those of training; by default the very same."""
+    """Seed of the episodes. Default: the same episodes as in training's evaluations."""
 
     stochastic: bool = False
-    """Let the policy explore, or draw its actions, as in training."""
+    """Sample actions or explore, as in training, instead of taking the best action."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Arguments for making the environment, in place of those of the run's evaluations."""
+    """Keyword arguments of the environment, in place of those of the run's evaluations."""
 
     json: bool = False
     """Print one line of JSON."""

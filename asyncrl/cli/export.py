@@ -25,13 +25,13 @@ class ExportArguments:
     """Directory of the run, or of one of its checkpoints."""
 
     to: Path = Path("policy.npz")
-    """File to write: an ONNX model if it ends in .onnx (extra: `asyncrl[onnx]`). Beside one that
-    ends in .npz comes `policy_numpy.py`, which reads it and acts with numpy alone. What was trained
-    with a memory is to be told where episodes begin."""
+    """File to write. `.onnx` writes an ONNX model (extra: `asyncrl[onnx]`). `.npz` also writes
+    `policy_numpy.py`, which loads the file and acts with numpy alone. Tell a recurrent policy where
+    episodes begin."""
 
     checkpoint: str | None = None
-    """`best`, `newest`, or the number of optimisation steps of a checkpoint; by default the best,
-    or the newest of a run that has evaluated none."""
+    """`best`, `newest`, or the number of optimisation steps of a checkpoint. Default: the best, or
+    the newest if the run made no evaluation."""
 
 
 def parse(argv: list[str]) -> ExportArguments:

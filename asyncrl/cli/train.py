@@ -143,29 +143,29 @@ class Output:
     """What to start from, where results go, and what is shown."""
 
     run_dir: Annotated[Path | None, COMMON] = None
-    """Directory of the run; by default a new one under `runs/`, named after agent, environment,
-    seed and time; runs that begin in the same second are told apart by `-2`, `-3` and so on."""
+    """Directory of the run. Default: a new one under `runs/`, named after agent, environment, seed
+    and time; runs that begin in the same second get `-2`, `-3` and so on."""
 
     config: Annotated[Path | None, COMMON] = None
-    """YAML file to start from, for instance another run's `config.yaml`; what it does not say is
-    as in the preset. Where a flag and the file differ, the flag counts."""
+    """YAML file with settings, for instance another run's `config.yaml`. Settings that it lacks
+    come from the preset. Flags override the file."""
 
     replay_kind: Annotated[ReplayKind | None, COMMON] = None
-    """How experience is drawn, if not as preset or file say; its settings are `--replay.*`."""
+    """Kind of replay buffer, if not the preset's or the file's. Its settings are `--replay.*`."""
 
     quiet: Annotated[bool, COMMON] = False
-    """Show nothing but the summary."""
+    """Print only the summary."""
 
     progress_s: NotNegative = 60.0
-    """Seconds between two lines of progress where standard output is no terminal; 0 prints each
-    record. Evaluations have lines of their own, at most one in 10 s."""
+    """Seconds between two lines of progress if standard output is not a terminal. 0 prints each
+    record. Evaluations have their own lines, at most one in 10 s."""
 
     tensorboard: Annotated[bool, COMMON] = False
     """Also write TensorBoard files into the run directory."""
 
     profile_opt_steps: CountOrOff = 0
-    """Record where so many of the learner's optimisation steps spend their time, as `profile.json`
-    in the run directory, for https://ui.perfetto.dev; 0 is off."""
+    """Profile this number of the learner's optimisation steps into `profile.json` in the run
+    directory, for https://ui.perfetto.dev. 0 disables."""
 
     def __post_init__(self) -> None:
         check_declared(self, flags=True)
@@ -176,18 +176,18 @@ class TrainArguments:
     """What one command line asks for."""
 
     agent: str
-    """As the user has named it: a preset, or an import path."""
+    """The agent as given on the command line: a preset or an import path."""
 
     output: Output
     config: RunConfig
     command: str = ""
-    """The command line itself, as it is kept with the run."""
+    """The command line itself, as it is stored with the run."""
 
     auto: Freedom | None = None
-    """What is to be chosen before training, as `--actors auto` asks for; None leaves all of it."""
+    """What `--actors auto` chooses before training; None chooses all of it."""
 
     resume: Resume = False
-    """Whether to go on with what the run directory holds."""
+    """Whether to resume from the run directory."""
 
 
 def parse(argv: list[str]) -> TrainArguments:

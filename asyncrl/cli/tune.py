@@ -50,24 +50,24 @@ class TuneOptions:
     """Find how many actors, environments, rows and threads train fastest on this machine."""
 
     agent: str = ""
-    """A preset of `asyncrl train`, or `module:Class` of an agent config; by default `dqn` or `sac`,
-    whichever fits the environment's actions."""
+    """A preset of `asyncrl train`, or `module:Class` of an agent config. Default: `dqn` or `sac`,
+    depending on the environment's actions."""
 
     env: str | None = None
-    """A Gymnasium id, or `module:factory`; by default the preset's, or the file's."""
+    """A Gymnasium id, or `module:factory`. Default: that of the preset or the file."""
 
     env_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
-    """Arguments for making it, in place of the preset's, or the file's."""
+    """Keyword arguments of the environment, in place of those of the preset or the file."""
 
     vectorization: Literal["batch", "native"] | None = None
-    """`batch` steps plain environments one after another; `native` uses the environment's own
-    vector form; by default as the preset, or the file, says."""
+    """`batch` steps single environments one after another; `native` uses the environment's own
+    vector form. Default: that of the preset or the file."""
 
     config: Path | None = None
     """YAML file with the settings to tune, for instance a run's `config.yaml`."""
 
     seconds: Positive = 60.0
-    """How long the search may take."""
+    """Time limit of the search in seconds."""
 
     json: bool = False
     """Print one line of JSON."""
@@ -83,7 +83,7 @@ class TuneArguments:
     options: TuneOptions
     agent: str
     config: RunConfig
-    """What to start from."""
+    """Settings to start from."""
 
 
 def parse(argv: list[str]) -> TuneArguments:

@@ -75,17 +75,19 @@ class SegmentConfig:
     """How an actor cuts its stream of rows."""
 
     length: Count = 32
-    """Rows of a segment that may be sampled. Longer ones cost less, and arrive later."""
+    """Rows per segment that can be sampled. Longer segments cost less and arrive later."""
 
     max_message_bytes: Count = 4 << 20
-    """A message is sent when one more segment would make it larger than this."""
+    """Maximum size of a message in bytes. A message is sent when one more segment would exceed
+    it."""
 
     flush_interval_s: PositiveOrOff = 1.0
-    """A message that is not full is sent after this time all the same; 0 waits until it is."""
+    """Seconds after which a message is sent even if it is not full. 0 waits until it is full."""
 
     frame_stack: Annotated[int, Within("[1, inf)", why="1 keeps observations whole")] = 1
-    """Frames in an observation, stacked along its first axis, newest last. Of each stack only the
-    newest frame is sent and stored; batches have whole ones again. 1 keeps observations whole."""
+    """Frames per observation, stacked along its first axis, newest last. Only the newest frame of
+    each stack is sent and stored; batches contain whole stacks again. 1 keeps observations
+    whole."""
 
     def __post_init__(self) -> None:
         check_declared(self, "segment")

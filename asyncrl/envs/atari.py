@@ -33,34 +33,34 @@ class AtariConfig:
     """What of the preprocessing can be chosen."""
 
     clip_rewards: bool = True
-    """Tell the learner rewards within [-1, 1], so that one learning rate suits all games."""
+    """Clip the learner's rewards to [-1, 1], so that one learning rate suits all games."""
 
     life_loss: bool = False
-    """Tell the learner that an episode ends where a life is lost. The game goes on."""
+    """Report the loss of a life to the learner as the end of an episode. The game continues."""
 
     repeat_action_probability: Share = 0.25
-    """Chance, at each frame, that the game does the last action again: sticky actions."""
+    """Sticky actions: the probability, at each frame, that the game repeats the last action."""
 
     frame_skip: Count = 4
-    """Frames for which an action is held."""
+    """Frames for which an action is repeated."""
 
     frame_stack: Count = 4
-    """Frames of an observation, newest last."""
+    """Frames per observation, newest last."""
 
     noop_max: Natural = 30
-    """A game begins with up to so many frames in which nothing is done."""
+    """Maximum number of no-op frames at the start of a game."""
 
     fire_reset: bool = True
-    """Press the button once at the start of games that have one."""
+    """Press FIRE once at the start of games that have it."""
 
     full_action_space: bool = False
-    """Offer all 18 actions, not only those that do something in this game."""
+    """Offer all 18 actions, not only those that have an effect in this game."""
 
     max_frames: Count = 108_000
-    """A game is cut here, after 30 minutes."""
+    """Frame limit of a game. The default is 30 minutes of play."""
 
     num_threads: Count = 1
-    """Threads that step the games of one actor; actors are processes of their own."""
+    """Threads that step the games of one actor. Actors are separate processes anyway."""
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -160,7 +160,7 @@ class _Games(AtariVectorEnv):
     """
 
     lives: IntArray
-    """Of each game, after the last step."""
+    """Lives of each game after the last step."""
 
     def __init__(self, env_id: str, n_envs: int, config: AtariConfig) -> None:
         self.spec = gymnasium.spec(env_id)

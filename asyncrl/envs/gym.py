@@ -65,21 +65,21 @@ class EnvConfig:
     """Which environments an actor steps, and how many."""
 
     id: str
-    """A Gymnasium id, as `CartPole-v1`; `package:id` imports the package that registers it first,
-    as in `minigrid:MiniGrid-Empty-5x5-v0`. Or `module:factory` of a function that returns a plain
-    or a vector environment. `ALE/Pong-v5` is preprocessed as usual, see `envs/atari.py`;
+    """A Gymnasium id such as `CartPole-v1`. `package:id` first imports the package that registers
+    it, as in `minigrid:MiniGrid-Empty-5x5-v0`. `module:factory` names a function that returns a
+    single or a vector environment. `ALE/Pong-v5` gets the usual preprocessing, see `envs/atari.py`.
     `envpool:Pong-v5` is EnvPool's."""
 
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments for making it."""
+    """Keyword arguments of the environment."""
 
     n_envs: Count = 1
     """Environments stepped together."""
 
     vectorization: Literal["batch", "native"] = "batch"
-    """`batch` steps plain environments one after another; `native` uses the environment's own
-    vector form, and gives a factory the argument `num_envs`. Atari games and EnvPool's
-    environments are always `native`."""
+    """`batch` steps single environments one after another; `native` uses the environment's own
+    vector form, and passes `num_envs` to a factory. Atari games and EnvPool's environments are
+    always `native`."""
 
     def __post_init__(self) -> None:
         check_declared(self, "env")

@@ -41,13 +41,13 @@ class AsyncTrainerConfig:
     """The learner's own settings."""
 
     batch_size: Annotated[Count, COMMON] = 128
-    """Transitions in a batch."""
+    """Transitions per batch."""
 
     batches_per_draw: Count = 32
-    """Batches drawn from replay at once at the most: as many of them as the limiter allows and as
-    fit into a processor's cache. By itself, a draw takes a third as long as a step of a small
-    network. Those with priorities are drawn one by one, as each batch changes who comes next, and
-    so are trajectories, which are handed out whole."""
+    """Maximum number of batches sampled from replay at once, as far as the rate limiter allows and
+    a processor's cache holds them. Sampling a single batch takes a third of the time of an
+    optimisation step of a small network. Prioritized batches are sampled one by one, since each one
+    changes the priorities; so are trajectories, which are handed out whole."""
 
     sync_interval_opt_steps: Annotated[
         int, Within("[1, inf)", why="actors would never get a new model")
@@ -55,10 +55,11 @@ class AsyncTrainerConfig:
     """Optimisation steps between two published models."""
 
     max_lag_s: PositiveOrOff = 0.0
-    """Warn of actors whose experience arrives of models replaced longer ago than this; 0 is off."""
+    """Warn if experience arrives from a model that was replaced more than this many seconds ago. 0
+    disables."""
 
     max_lag_opt_steps: CountOrOff = 0
-    """Warn, too, if these models are so many optimisation steps behind the newest; 0 is off."""
+    """Warn also if that model is this many optimisation steps behind the newest. 0 disables."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -242,11 +243,11 @@ class CollectThenTrain:
     """A `Strategy` that learns in rounds, each from experience that is new since the last one."""
 
     env_steps: Count
-    """Environment steps of all actors, from the end of one round of learning to the next; fewer
-    only where the limiter keeps actors from going on, since that waits for samples."""
+    """Environment steps of all actors between two rounds of learning. Fewer only if the rate
+    limiter blocks the actors, since it then waits for samples."""
 
     opt_steps: Count
-    """Optimisation steps of a round; after it, all actors get the model."""
+    """Optimisation steps per round. After it, all actors get the model."""
 
     def __post_init__(self) -> None:
         check_declared(self, "strategy")

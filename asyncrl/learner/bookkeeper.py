@@ -57,11 +57,11 @@ class EvaluationTimingConfig:
     """When a run evaluates."""
 
     interval_opt_steps: Annotated[CountOrOff, COMMON] = 500
-    """Optimisation steps between two evaluations. One that comes due while another is still
-    running takes place, with the newest model, as soon as that one has ended."""
+    """Optimisation steps between two evaluations. An evaluation that is due while another one runs
+    starts when that one ends, with the newest model. 0 disables evaluations."""
 
     final_timeout_s: PositiveOrOff = 60.0
-    """How long the end of a run waits for the evaluation of its last model; 0 leaves it out."""
+    """Timeout for the evaluation of the last model at the end of a run, in seconds. 0 skips it."""
 
     def __post_init__(self) -> None:
         check_declared(self, "evaluate")
@@ -72,10 +72,11 @@ class RecordConfig:
     """When a run records its numbers."""
 
     interval_s: PositiveOrOff = 1.0
-    """Seconds between two records."""
+    """Seconds between two records. 0 disables."""
 
     interval_opt_steps: CountOrOff = 0
-    """Optimisation steps between two records; for records that must not depend on the clock."""
+    """Optimisation steps between two records, for records that must not depend on the clock. 0
+    disables."""
 
     def __post_init__(self) -> None:
         check_declared(self, "record")
@@ -86,22 +87,25 @@ class SaveConfig:
     """When a run saves checkpoints, and what of them it keeps."""
 
     interval_opt_steps: CountOrOff = 10_000
-    """Optimisation steps between two checkpoints; one more is saved at the end."""
+    """Optimisation steps between two checkpoints; 0 saves none during the run. One more is saved at
+    the end."""
 
     keep: CountOrOff = 3
-    """Numbered checkpoints to keep, the newest ones; 0 keeps all. The best model stays, too."""
+    """Number of newest checkpoints to keep. 0 keeps all. The best model is always kept."""
 
     best_by: str = "eval_reward"
-    """Recorded metric by which a model is kept as the best one: the most of it, or the least, as in
-    `min:agent/loss`. Of an evaluation it is about the model that was evaluated, of any other record
-    about the learner's at that moment. Means of training episodes, such as `episode/return_mean`,
-    are put together until they are of 20 episodes: that of a record may be of one."""
+    """Recorded metric that selects the best model: its maximum, or its minimum as in
+    `min:agent/loss`. A metric of an evaluation refers to the evaluated model, any other to the
+    learner's model when it is recorded. Means over training episodes, such as
+    `episode/return_mean`, are averaged over at least 20 episodes: one record may contain a single
+    episode."""
 
     replay: bool = True
-    """Save the replay with them, so that a resumed run need not begin by filling another."""
+    """Save the replay with each checkpoint, so that a resumed run need not fill a new one."""
 
     timeout_s: PositiveOrOff = 60.0
-    """How long the end of a run waits for its last checkpoint to be on disk."""
+    """Timeout for writing the last checkpoint at the end of a run, in seconds. After it the run
+    ends with an error."""
 
     def __post_init__(self) -> None:
         check_declared(self, "save")
@@ -113,13 +117,13 @@ class BookkeepingConfig:
     """When to evaluate, record and save. An interval of 0 is off."""
 
     evaluate: EvaluationTimingConfig = field(default_factory=EvaluationTimingConfig)
-    """When the agent is scored."""
+    """When the agent is evaluated."""
 
     record: RecordConfig = field(default_factory=RecordConfig)
     """When numbers are recorded."""
 
     save: SaveConfig = field(default_factory=SaveConfig)
-    """When checkpoints are saved, and which stay."""
+    """When checkpoints are saved, and which are kept."""
 
     def __post_init__(self) -> None:
         by_evaluations = BestBy.parse(self.save.best_by).of_evaluations

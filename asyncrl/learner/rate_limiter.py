@@ -27,15 +27,16 @@ class RateLimiterConfig:
     """How often each stored transition is sampled, on average."""
 
     samples_per_insert: Annotated[PositiveOrOff, COMMON] = 8.0
-    """Samples for each inserted transition; 0 lets both sides run as fast as they can. Divided by
-    `trainer.batch_size`, it is the number of updates per environment step."""
+    """Samples per inserted transition. 0 disables the limiter: both sides run as fast as they can.
+    Divided by `trainer.batch_size`, it is the number of updates per environment step."""
 
     min_size: Annotated[Count, COMMON] = 1000
-    """Transitions in replay before the first sample (warm-up). Of no effect where each transition
-    is sampled once."""
+    """Warm-up: transitions in replay before the first sample. No effect where each transition is
+    sampled once."""
 
     band_transitions: Annotated[int, Within("[0, inf)", zero="automatic")] = 0
-    """How far inserts may run ahead or behind; 0 chooses the smallest band that runs smoothly."""
+    """Transitions that inserts may run ahead or behind. 0 chooses the smallest band that runs
+    smoothly."""
 
     def __post_init__(self) -> None:
         check_declared(self, "limiter")

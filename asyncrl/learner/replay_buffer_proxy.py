@@ -51,8 +51,8 @@ class ReplayBufferProxyConfig:
     """How experience is taken in."""
 
     overflow: Literal["block", "drop"] = "block"
-    """What becomes of a message that the limiter refuses: `block` keeps it, and its actor waits;
-    `drop` throws it away, counts it in `ledger/dropped`, and no actor ever waits."""
+    """What happens to a message that the limiter refuses. `block` keeps it and its actor waits
+    (backpressure). `drop` discards it and counts it in `ledger/dropped`; no actor waits."""
 
     def __post_init__(self) -> None:
         check_declared(self, "proxy")

@@ -243,12 +243,12 @@ class RingExtent:
     """What a ring holds."""
 
     next_slot: int
-    """That the next segment goes to: the oldest one's, if the ring is full."""
+    """Slot of the next segment. If the ring is full, it is that of the oldest segment."""
 
     oldest: int
     newest: int
     per_slot: IntArray
-    """How many of the rows from `oldest` on each segment has; a copy."""
+    """Number of rows of each segment, counted from `oldest`; a copy."""
 
     full: bool
 

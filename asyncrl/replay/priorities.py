@@ -106,22 +106,24 @@ class PrioritiesConfig(RingConfig):
     """How TD errors become probabilities, and how much of their bias is taken back."""
 
     alpha: Share = 0.6
-    """How much TD errors count: 0 draws uniformly, 1 in proportion to them."""
+    """Exponent of the priorities: 0 samples uniformly, 1 in proportion to TD errors."""
 
     beta: Share = 0.4
-    """How much weights in the loss make up for it at first: 0 not at all, 1 wholly."""
+    """Initial exponent of the importance weights: 0 corrects nothing, 1 fully."""
 
     beta_end: Share = 1.0
-    """How much they do at last."""
+    """Final exponent of the importance weights."""
 
     beta_samples: Count = 25_600_000
-    """Transitions sampled until then; the default is 100 000 batches of 256."""
+    """Sampled transitions over which beta rises from `beta` to `beta_end`. The default is 100 000
+    batches of 256."""
 
     normaliser: Literal["batch", "buffer"] = "batch"
-    """Weights are divided by the largest: of the batch, or that any row in replay would have."""
+    """What importance weights are divided by: the maximum of the `batch`, or the maximum of all
+    rows in the replay `buffer`."""
 
     epsilon: Positive = 1e-6
-    """Added to TD errors, so that nothing is never drawn."""
+    """Added to TD errors, so that every row can be sampled."""
 
     def index_bytes(self, schema: SegmentSchema) -> int:
         """Return the bytes of what finds rows again, priorities among them."""

@@ -36,10 +36,10 @@ class Returns:
 
     reward: Array
     last: IntArray
-    """The row of the last reward; the bootstrap observation is the next row's."""
+    """Row of the last reward. The bootstrap observation is in the next row."""
 
     discount: Array
-    """0 where the episode terminated."""
+    """Discount of the bootstrap value; 0 where the episode terminated."""
 
 
 class Ring:

@@ -101,22 +101,24 @@ class RingConfig:
     """Size of the replay, where it is, and how returns are made of it."""
 
     capacity: Annotated[Count, COMMON] = 100_000
-    """Transitions kept at the most; the oldest make room."""
+    """Maximum number of transitions. New ones overwrite the oldest."""
 
     n_step: Annotated[Count, COMMON] = 1
-    """Steps whose rewards are added up before the value of the next observation is used."""
+    """Steps of n-step returns: rewards summed up before bootstrapping."""
 
     gamma: Annotated[Share, COMMON] = 0.99
-    """Discount of a reward one step later."""
+    """Discount factor per step."""
 
     memory_map: Path | None = None
-    """Directory for a file that holds the columns in place of memory; it is gone with the run. It
-    takes blocks as it fills, so the disk must keep room for it: without any, the system ends us."""
+    """Directory of a file that holds the columns instead of memory. The file is deleted with the
+    run. It takes disk blocks as it fills, so keep enough disk space free: if the disk is full, the
+    system kills the process. None uses memory."""
 
     device: str = "host"
-    """Where observations and other wide columns are kept: `host`, in the memory from which batches
-    are copied to the learner's device, or on that device, which then gathers them itself: cuda or
-    cuda:N. `cpu` keeps torch's tensors in the host's memory, to try that way without a GPU."""
+    """Where observations and other wide columns are stored. `host`: in host memory, from which
+    batches are copied to the learner's device. `cuda` or `cuda:N`: on that device, which gathers
+    batches itself. `cpu` keeps torch tensors in host memory, to try the second way without a
+    GPU."""
 
     hands_out: ClassVar[BatchKind] = "transitions"
 

@@ -67,13 +67,13 @@ class SequenceReplayConfig(RingConfig):
     """Rows of a sequence to learn from."""
 
     burn_in: Natural = 0
-    """Rows before them that only warm the agent's memory up."""
+    """Rows before them that only warm up the agent's memory."""
 
     stride: Count = 16
-    """Rows from the start of one sequence to that of the next; fewer than their length overlap."""
+    """Rows between the starts of two sequences. Fewer than the length make sequences overlap."""
 
     start_columns: tuple[str, ...] = ()
-    """Columns of the agent's that are wanted at a sequence's first row alone: its memory."""
+    """The agent's columns that are needed only in the first row of a sequence: its memory."""
 
     hands_out: ClassVar[BatchKind] = "sequences"
 

@@ -61,13 +61,13 @@ class TrajectoryQueueConfig:
     """
 
     capacity: Annotated[Count, COMMON] = 100_000
-    """Transitions kept at the most; beyond that the oldest are lost."""
+    """Maximum number of transitions. Beyond it the oldest are discarded."""
 
     gamma: Annotated[Share, COMMON] = 0.99
-    """Discount of a reward one step later."""
+    """Discount factor per step."""
 
     start_columns: tuple[str, ...] = ()
-    """Columns of the agent's that are wanted at a trajectory's first row alone: its memory."""
+    """The agent's columns that are needed only in the first row of a trajectory: its memory."""
 
     hands_out: ClassVar[BatchKind] = "trajectories"
 
@@ -251,4 +251,4 @@ class _Segment:
     real: BoolArray
     """Which of its rows are transitions."""
     transitions: int
-    """That may be sampled."""
+    """Number of transitions that can be sampled."""

@@ -32,7 +32,7 @@ class Chooser(Protocol):
         ...
 
     by_row: ClassVar[tuple[str, ...]]
-    """Those arrays of its state that have an item for each row."""
+    """The arrays of its state that have one item per row."""
 
     def state(self) -> dict[str, Array]:
         """Return a copy of what later draws depend on, besides the ring's content."""

@@ -58,30 +58,32 @@ class ActorManagerConfig:
     """How long actors may take, and when they are started again."""
 
     step_timeout_s: PositiveOrOff = 300.0
-    """An actor that makes no turn for so long hangs, and is replaced; 0 never looks."""
+    """Timeout for one actor step in seconds. After it the actor is killed and restarted. 0
+    disables."""
 
     start_timeout_s: Positive = 300.0
-    """The same for its start: modules are loaded then, and environments built."""
+    """Timeout for the start of an actor in seconds: imports and environments. After it the actor is
+    killed and restarted. 0 disables."""
 
     memory_limit_bytes: CountOrOff = 0
-    """An actor whose process holds more memory sends what it has, ends and is replaced, before the
-    system kills a process of its choice; 0 sets no limit. Nothing is lost, and it counts as no
-    death. If starting takes most of an actor's time, the run ends. Memory that actors share, such
-    as loaded modules, counts."""
+    """Memory limit of one actor process in bytes. Above it the actor sends its experience, exits
+    and is restarted, before the system's OOM killer chooses a process. Nothing is lost, and it does
+    not count as a failure. If the actor spends most of its time on restarts, the run ends. Shared
+    memory such as loaded modules counts. 0 disables."""
 
     min_pace: Annotated[float, Within("[0, 1)", zero="never")] = 0.0
-    """An actor that makes less than this share of the median actor's steps is replaced, where there
-    are three or more; 0 lets the slow be slow, which delays nobody else."""
+    """Restart an actor that makes less than this share of the median actor's steps. Needs three or
+    more actors. 0 disables: a slow actor delays no other."""
 
     pace_window_s: Positive = 60.0
-    """Over so long their steps are compared."""
+    """Seconds over which steps of actors are compared."""
 
     stop_timeout_s: Positive = 15.0
-    """Time for actors to send their tails and end, before they are killed. At the memory limit,
-    time without a sign of life."""
+    """Seconds for actors to send their remaining experience and exit before they are killed. At the
+    memory limit: seconds without a heartbeat."""
 
     restart: RestartPolicyConfig = field(default_factory=RestartPolicyConfig)
-    """When an actor that died is started again."""
+    """When a failed actor is restarted."""
 
     def __post_init__(self) -> None:
         check_declared(self, "supervision")
@@ -97,10 +99,10 @@ class _Slot:
     silent_s: float = 0.0
     killed_because: Cause | None = None
     held_bytes: int = 0
-    """What it held when it was asked to finish; 0 before."""
+    """Memory that it held when it was asked to finish; 0 before."""
 
     replaces: bool = False
-    """Whether the life before ended at the memory limit, as it was asked to."""
+    """Whether the previous incarnation ended at the memory limit, on request."""
 
     memory: MemoryWatch = field(default_factory=MemoryWatch)
 

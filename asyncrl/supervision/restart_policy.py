@@ -59,33 +59,33 @@ class RestartPolicyConfig:
     """How many deaths a run bears, and how soon an actor comes back."""
 
     max_restarts: Natural = 10
-    """Deaths of one actor, or of the evaluator, within the window, that are answered by a restart;
-    0: none. Failures of environments that are made anew count apart."""
+    """Maximum restarts of one actor, or of the evaluator, within `window_s`. 0 allows none. Rebuilt
+    environments are counted separately."""
 
     window_s: Positive = 600.0
-    """Seconds after which a death no longer counts; those in which it hung are left out."""
+    """Seconds after which a failure no longer counts. Time in which the actor hung is excluded."""
 
     backoff_s: NotNegative = 0.1
-    """Seconds before the first restart of a slot."""
+    """Seconds before the first restart of an actor."""
 
     backoff_factor: Annotated[float, Within("[1, 1000]")] = 2.0
-    """By how much longer each further death within the window lets it wait."""
+    """Factor by which the backoff grows with each further failure within `window_s`."""
 
     backoff_max_s: NotNegative = 30.0
-    """The longest wait."""
+    """Maximum backoff in seconds."""
 
     jitter: Share = 0.1
-    """Share of the wait that is random, so that many actors do not come back as one."""
+    """Random share of the backoff, so that many actors do not restart at the same moment."""
 
     on_exception: OnException = "raise"
-    """What an exception in an actor leads to. `raise`: it is a defect, and ends the run. For
-    environments that are known to fail at times, `restart` starts the actor's process again, as
-    after a crash; `restart_env` makes only its environments anew, all that it steps together;
-    `drop_actor` goes on without the actor. An evaluating process is started again in any case but
-    `raise`."""
+    """What to do after an exception in an actor. `raise` ends the run, since it is a defect. For
+    environments known to fail at times: `restart` restarts the actor's process, as after a crash;
+    `restart_env` rebuilds all environments of the actor in the same process; `drop_actor` continues
+    without the actor. The evaluator's process is restarted in every case but `raise`."""
 
     min_actors: Count = 1
-    """Actors that `drop_actor` leaves the run; the exception that would leave fewer ends it."""
+    """Minimum number of actors for `drop_actor`. An exception that would leave fewer ends the
+    run."""
 
     def __post_init__(self) -> None:
         check_declared(self, "supervision.restart")

@@ -22,15 +22,15 @@ class EvaluationConfig(EvaluationTimingConfig):
     """When, where and how the agent is scored."""
 
     where: Literal["background", "inline", "off"] = "background"
-    """In a process of its own, in the learner's turn, or not at all. Without actors there is no
-    such process, and it is the learner's turn."""
+    """Evaluate in a separate process, in the learner's process between its steps, or never. Without
+    actor processes there is no separate process; evaluation then runs in the learner's."""
 
     play: EpisodeEvaluatorConfig = field(default_factory=EpisodeEvaluatorConfig)
-    """What is played."""
+    """How evaluation episodes are played."""
 
     seed: Natural = 13
-    """Of the episodes. Not the run's: scores of runs with different seeds are then scores of the
-    same episodes, and no run has the bad luck of harder ones."""
+    """Seed of the evaluation episodes. Independent of the run's seed: runs with different seeds are
+    scored on the same episodes, and none gets harder ones by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class CommonConfig(BookkeepingConfig):
     """What does not depend on where experience comes from."""
 
     seed: Annotated[Natural, COMMON] = 0
-    """Every random stream of the run is drawn from it."""
+    """Seed of the run. Every random stream derives from it."""
 
     evaluate: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """When, where and how the agent is scored."""
+    """When, where and how the agent is evaluated."""
 
     @property
     def evaluations_off(self) -> Mapping[str, bool]:

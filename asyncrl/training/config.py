@@ -22,28 +22,28 @@ class AsyncConfig(CommonConfig):
     """Everything about an asynchronous run but the agent and its environment."""
 
     actors: Count = 2
-    """Processes that step environments."""
+    """Number of actor processes."""
 
     supervision: ActorManagerConfig = field(default_factory=ActorManagerConfig)
-    """When actors are restarted, and how long they may take."""
+    """Timeouts and restarts of actors."""
 
     segment: SegmentConfig = field(default_factory=SegmentConfig)
-    """How experience is cut."""
+    """How experience is cut into segments and messages."""
 
     transport: ZmqTransportConfig = field(default_factory=ZmqTransportConfig)
-    """How it travels."""
+    """How experience and models are sent."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """How it is kept."""
+    """How experience is stored."""
 
     proxy: ReplayBufferProxyConfig = field(default_factory=ReplayBufferProxyConfig)
-    """How it is taken in."""
+    """How experience is received into the replay."""
 
     limiter: RateLimiterConfig = field(default_factory=RateLimiterConfig)
-    """How often it is sampled."""
+    """How often experience is sampled."""
 
     trainer: AsyncTrainerConfig = field(default_factory=AsyncTrainerConfig)
-    """The learner's turn."""
+    """The learner's loop."""
 
     def __post_init__(self) -> None:
         CommonConfig.__post_init__(self)

@@ -115,22 +115,22 @@ class OfflineConfig(CommonConfig):
     """Everything about an offline run but the agent, the data and the environment."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """What saved segments are loaded into: its n-step returns need no more rows ahead than the
-    run had that saved them. Means nothing for data that comes as a buffer."""
+    """Replay that saved segments are loaded into. Its `n_step` may not exceed that of the run that
+    saved them. No effect for data that comes as a buffer."""
 
     batch_size: Count = 256
-    """Transitions, or sequences, in a batch."""
+    """Transitions or sequences per batch."""
 
     evaluate: EvaluationConfig = field(
         default_factory=lambda: EvaluationConfig(interval_opt_steps=2000)
     )
-    """When and how the agent is scored."""
+    """When and how the agent is evaluated."""
 
     record: RecordConfig = BY_STEPS
-    """When numbers are recorded; by steps, so that two runs record the same."""
+    """When numbers are recorded. Counted in steps, so that two runs record the same."""
 
     save: SaveConfig = field(default_factory=lambda: SaveConfig(replay=False))
-    """When checkpoints are saved, and which stay."""
+    """When checkpoints are saved, and which are kept."""
 
     def __post_init__(self) -> None:
         CommonConfig.__post_init__(self)

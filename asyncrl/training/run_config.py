@@ -82,55 +82,54 @@ class RunConfig(AsyncConfig):
     """An asynchronous run: what `AsyncConfig` holds, and the agent, the environment, the end."""
 
     mode: Annotated[Literal["async", "sync", "offline"], COMMON] = "async"
-    """`async` has actors step environments while the learner learns; `sync` does both in turn, in
-    one process, the same bits each time, in `actors * envs_per_actor` environments and with as many
-    samples per insert; `offline` learns from `data`."""
+    """`async`: actors step environments while the learner learns. `sync`: both take turns in one
+    process, bit for bit reproducible, with `actors * envs_per_actor` environments and the same
+    samples per insert. `offline`: learns from `data`."""
 
     data: Annotated[Path | None, COMMON] = None
-    """What `offline` learns from: the directory of a run, or of its checkpoints, or a replay that
-    was saved."""
+    """Data for `offline`: the directory of a run, of its checkpoints, or of a saved replay."""
 
     actors: Annotated[Count, COMMON] = 2
-    """Processes that step environments. `auto` chooses them, the environments of each, the length
-    of segments and the learner's threads, as far as no flag gives them, by short runs."""
+    """Number of actor processes. `auto` chooses it by short trial runs, together with environments
+    per actor, segment length and the learner's threads; values given by a flag are kept."""
 
     agent: AgentConfig = field(default_factory=DQNConfig)
-    """The algorithm."""
+    """The algorithm and its settings."""
 
     env: Annotated[str, COMMON] = "CartPole-v1"
-    """A Gymnasium id, `package:ID` where another package registers it, `envpool:ID`, or
-    `module:factory` of a function that returns an environment. Games, `ALE/...`, are preprocessed
-    as usual."""
+    """A Gymnasium id, `package:ID` if another package registers it, `envpool:ID`, or
+    `module:factory` of a function that returns an environment. Atari games, `ALE/...`, get the
+    usual preprocessing."""
 
     env_kwargs: Annotated[Mapping[str, Any], COMMON] = field(default_factory=dict)
-    """Arguments for making it."""
+    """Keyword arguments of the environment."""
 
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments for making it for evaluations, where they are others than those."""
+    """Keyword arguments of the environment in evaluations, if they differ."""
 
     envs_per_actor: Annotated[Count, COMMON] = 8
     """Environments that each actor steps together."""
 
     vectorization: Literal["batch", "native"] = "batch"
-    """`batch` steps plain environments one after another; `native` uses the environment's own
+    """`batch` steps single environments one after another; `native` uses the environment's own
     vector form."""
 
     max_env_steps: Annotated[CountOrOff, COMMON] = 0
-    """Stop after so many environment steps of all actors; 0 is off."""
+    """Stop after this number of environment steps of all actors. 0 disables."""
 
     max_opt_steps: Annotated[CountOrOff, COMMON] = 0
-    """Stop after so many optimisation steps; 0 is off."""
+    """Stop after this number of optimisation steps. 0 disables."""
 
     max_seconds: Annotated[PositiveOrOff, COMMON] = 0.0
-    """Stop so many seconds after the first environment step; the start of actors does not count.
-    0 is off."""
+    """Stop this number of seconds after the first environment step; the start of actors does not
+    count. 0 disables."""
 
     stop_at_return: Annotated[Finite | None, COMMON] = None
-    """Stop when an evaluation reaches this mean return."""
+    """Stop when an evaluation reaches this mean return. None disables."""
 
     grace_s: PositiveOrOff = 30.0
-    """After SIGTERM or SIGHUP the run is over within so many seconds, as schedulers kill it then:
-    a second before, it ends whatever it still does. 0 is off."""
+    """Seconds between SIGTERM or SIGHUP and the SIGKILL of a scheduler. The run ends within them:
+    one second before, it aborts whatever still runs. 0 disables."""
 
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""

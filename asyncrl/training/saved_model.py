@@ -148,7 +148,7 @@ class SavedModel:
 
     checkpoints: Path
     asked: str | None
-    """Its name; None is the best, or the newest where none was evaluated."""
+    """Name of the model. None is the best, or the newest if none was evaluated."""
 
     @classmethod
     def at(cls, path: Path, name: str | None = None) -> Self:

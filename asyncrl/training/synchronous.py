@@ -49,24 +49,25 @@ class TrainerConfig:
     """How environment steps and optimisation steps alternate."""
 
     batch_size: Count = 128
-    """Transitions in a batch."""
+    """Transitions per batch."""
 
     opt_interval_env_steps: Count = 1
     """Environment steps between two rounds of optimisation."""
 
     opt_steps_per_interval: Count = 1
-    """Optimisation steps in a round."""
+    """Optimisation steps per round."""
 
     warmup_env_steps: Natural = 1000
-    """Environment steps before the first round; until then nothing is optimised or evaluated."""
+    """Warm-up: environment steps before the first round. Until then nothing is optimised or
+    evaluated."""
 
     cut_before_opt: bool = False
-    """Cut all segments before each round, so that it learns from everything up to now. On-policy
-    agents need that; `segment.length` is then to be no less than what a round collects from one
-    environment, with a row more for each episode that ends in it."""
+    """Cut all segments before each round, so that it learns from all experience so far. On-policy
+    agents need it. `segment.length` must then be at least the steps that a round collects from one
+    environment, plus one for each episode that ends in the round."""
 
     segment: SegmentConfig = field(default_factory=lambda: SegmentConfig(length=1))
-    """Segments of one row put each step into replay as soon as its successors are known."""
+    """Segments of one row insert each step into replay as soon as its successors are known."""
 
     def __post_init__(self) -> None:
         check_declared(self, "trainer")
@@ -216,13 +217,13 @@ class SyncConfig(CommonConfig):
     """Everything about a synchronous run but the agent and its environment."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
-    """How experience is kept."""
+    """How experience is stored."""
 
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     """How environment steps and optimisation steps alternate."""
 
     record: RecordConfig = BY_STEPS
-    """When numbers are recorded; by steps, so that two runs record the same."""
+    """When numbers are recorded. Counted in steps, so that two runs record the same."""
 
 
 def train_sync(

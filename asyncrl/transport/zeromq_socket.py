@@ -57,31 +57,35 @@ class ZmqTransportConfig:
     """Where a `ZmqTransport` listens, its limits and its patience."""
 
     bind: str = "ipc"
-    """`ipc` is a socket file that nobody but this user can reach. `tcp://ADDRESS` or
-    `tcp://ADDRESS:PORT` listens on that address of this host; all is then encrypted, and only
-    processes of this run are let in."""
+    """`ipc` uses a socket file that only this user can access. `tcp://ADDRESS` or
+    `tcp://ADDRESS:PORT` listens on that address of this host; everything is then encrypted, and
+    only processes of this run can connect."""
 
     bind_every_interface: bool = False
-    """Allow `bind` to be `0.0.0.0` or `::`, which listens on every network of this host."""
+    """Allow `0.0.0.0` or `::` in `bind`, which listen on every network of this host."""
 
     heartbeat_interval_s: Positive = 2.0
-    """Over TCP, a connection that has said nothing for three times as long is given up."""
+    """Seconds between heartbeats over TCP. A connection is closed after three intervals of
+    silence."""
 
     window: Count = 8
-    """Messages of experience that an actor may have unacknowledged: the most a kill can lose."""
+    """Maximum number of unacknowledged messages of experience per actor. A killed actor loses at
+    most these."""
 
     silence_warning_s: Positive = 60.0
-    """An actor whose `Hello` is not answered for this long logs what is known of the reason. It
-    waits on: the learner may be stopped. When it runs, its manager ends whoever does not get in."""
+    """Seconds after which an actor whose `Hello` got no reply logs the likely reason. It keeps
+    waiting, since the learner may be stopped. The actor's manager ends actors that cannot connect
+    to a running learner."""
 
     request_interval_s: Positive = 5.0
-    """What an actor waits for it asks for again after this time, in case it was lost."""
+    """Seconds after which an actor repeats a request without a reply, in case it was lost."""
 
     max_message_bytes: Count = 64 << 20
-    """Bytes of experience in one message; a peer that sends more is cut off."""
+    """Maximum size of one message of experience in bytes. A peer that sends more is
+    disconnected."""
 
     max_model_bytes: Count = 1 << 30
-    """Bytes of one model."""
+    """Maximum size of one model in bytes."""
 
     def __post_init__(self) -> None:
         check_declared(self, "transport")

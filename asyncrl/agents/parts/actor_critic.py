@@ -131,36 +131,36 @@ class ActorCriticConfig(TorchConfig):
     """What an agent with an actor, critics and bounded actions is told, whatever its equations."""
 
     hidden: Annotated[Widths, COMMON] = (256, 256)
-    """Widths of the hidden layers, of the actor and of each critic."""
+    """Units of each hidden layer of the actor and of each critic."""
 
     n_critics: Count = 2
-    """Critics; the least of their values is the one believed."""
+    """Number of critics. The minimum of their values is used."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor."""
+    """Factory of a custom actor. None uses the default one."""
 
     critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: float observations (B, ...), images
-    within [0, 1], or a dict of such by field name, and actions (B, action dimensions) scaled to
-    [-1, 1] -> (B, 1) or (B,). Must be importable, or cloudpickle-able."""
+    """Factory of a custom critic, called `n_critics` times: float observations (B, ...), images
+    within [0, 1], or a dict of them by field name, and actions (B, action dimensions) scaled to
+    [-1, 1] -> (B, 1) or (B,). Must be importable or cloudpickle-able. None uses the default one."""
 
     actor_learning_rate: Annotated[LearningRate, COMMON] = 3e-4
-    """Of the actor's Adam."""
+    """Learning rate of the actor's Adam."""
 
     critic_learning_rate: Annotated[LearningRate, COMMON] = 1e-3
-    """Of the critics' Adam."""
+    """Learning rate of the critics' Adam."""
 
     random_env_steps: Natural = 1000
-    """Environment steps of the whole run whose actions are uniformly random."""
+    """Initial environment steps of the whole run with uniformly random actions."""
 
     noise_correlation_env_steps: PositiveOrOff = 0.0
-    """Steps of one environment over which the noise in its actions, and random actions, stay
-    alike; 0 draws them anew in each step. Where one step changes little, as in
-    MountainCarContinuous, only noise that lasts leads anywhere."""
+    """Correlation time of the exploration noise, and of random actions, in steps of one
+    environment. 0 samples independent noise in each step. Where one step changes little, as in
+    MountainCarContinuous, only correlated noise explores."""
 
     max_grad_norm: PositiveOrOff = 0.0
-    """Gradients of the actor, and of the critics, of a larger norm are scaled down to it; 0 leaves
-    them all as they are."""
+    """Maximum gradient norm, of the actor and of the critics separately. Larger gradients are
+    scaled down to it; 0 disables clipping."""
 
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
@@ -243,7 +243,7 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
     """
 
     switches_modes: ClassVar[bool] = True
-    """Whether an update has actor and critics in learning mode throughout."""
+    """Whether an update runs with actor and critics in training mode."""
 
     def equip(
         self, config: ActorCriticConfig, critics: nn.Module, slow: Sequence[SlowCopy], seed: int

@@ -37,27 +37,30 @@ class CloningConfig(TorchConfig):
     """Settings of the policy."""
 
     hidden: Annotated[Widths, COMMON] = (256, 256)
-    """Widths of the hidden layers, of every network; for images, of those behind convolutions."""
+    """Units of each hidden layer of every network. For images, these layers follow the
+    convolutions."""
 
     actor_network: MakeNetwork | None = None
-    """Makes your own actor: float observations (B, ...), images within [0, 1], or a dict of such by
-    field name -> (B, choices) logits, or (B, action dimensions) means in units in which the bounds
-    are -1 and 1; with `state_std`, twice as many. Must be importable, or cloudpickle-able."""
+    """Factory of a custom actor: float observations (B, ...), images within [0, 1], or a dict of
+    them by field name -> (B, choices) logits for discrete actions, or (B, action dimensions) means
+    for continuous ones, in units in which the bounds are -1 and 1; twice as many outputs with
+    `state_std`. Must be importable or cloudpickle-able. None uses the default one."""
 
     state_std: bool = False
-    """Let the actor network tell the logarithms of standard deviations, too, behind the means. If
-    not, they are learned, but the same in all states. Means nothing for choices."""
+    """Continuous actions: the actor network also outputs log standard deviations, after the means.
+    Off learns standard deviations that are the same in all states. No effect for discrete
+    actions."""
 
     initial_log_std: Finite = 0.0
-    """Logarithm of the standard deviations at first. Means nothing for choices."""
+    """Initial log standard deviation. No effect for discrete actions."""
 
     learning_rate: Annotated[Rate, COMMON] = 3e-4
-    """Of Adam, for all networks. A schedule counts environment steps, of which there are none
-    offline."""
+    """Learning rate of Adam, for all networks. A schedule counts environment steps, and offline
+    training makes none."""
 
     max_grad_norm: PositiveOrOff = 0.0
-    """Gradients of the policy, and of each other network, of a larger norm are scaled down to it;
-    0 leaves them all as they are."""
+    """Maximum gradient norm, of the policy and of each other network separately. Larger gradients
+    are scaled down to it; 0 disables clipping."""
 
     can_accumulate: ClassVar[bool] = True
 
@@ -207,18 +210,19 @@ class WeightedCloningConfig(CloningConfig):
     """Settings of critics, and of how much they decide."""
 
     n_critics: Count = 2
-    """Critics; the least of their values is the one believed."""
+    """Number of critics. The minimum of their values is used."""
 
     critic_network: MakeNetwork | None = None
-    """Makes your own critic, and is called `n_critics` times: for choices, observations ->
-    (B, choices); for quantities, observations and actions (B, dimensions), in units in which the
-    bounds are -1 and 1 -> (B, 1) or (B,)."""
+    """Factory of a custom critic, called `n_critics` times. Discrete actions: observations -> (B,
+    choices). Continuous actions: observations and actions (B, dimensions), in units in which the
+    bounds are -1 and 1 -> (B, 1) or (B,). None uses the default one."""
 
     max_weight: Positive = 100.0
-    """No action is cloned more than that many times as strongly as an average one."""
+    """Maximum weight of an action in the cloning loss, relative to the average action."""
 
     tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """How far the slow critics follow the critics, at each optimisation step."""
+    """Polyak factor of the target networks: the share of the critics that enters them in each
+    optimisation step."""
 
 
 class WeightedCloning(CloningAgent, ABC):

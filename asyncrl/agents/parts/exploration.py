@@ -21,7 +21,7 @@ class EpsilonGreedy:
     """A random action with probability epsilon, the same in all environments."""
 
     epsilon: ShareOverTime = _FALLING
-    """A probability, or a schedule of such."""
+    """Probability of a random action, or a schedule of it."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")
@@ -35,13 +35,15 @@ class EpsilonLadder:
     """
 
     base: ShareOverTime = 0.4
-    """Epsilon of the environment that explores most, a probability, or a schedule of such."""
+    """Epsilon of the environment that explores most, or a schedule of it."""
 
     alpha: NotNegative = 7.0
-    """How much less the others explore; the last one has base^(1 + alpha)."""
+    """Exponent of the ladder; larger values let the other environments explore less. The last one
+    has base^(1 + alpha)."""
 
     decay_env_steps: Natural = 0
-    """Environment steps of the whole run over which epsilons fall, linearly, from 1 to theirs."""
+    """Environment steps of the whole run over which all epsilons fall linearly from 1 to their
+    place on the ladder. 0 disables the decay."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")
@@ -52,7 +54,7 @@ class Softmax:
     """Actions with probabilities in proportion to exp(Q / temperature)."""
 
     temperature: Annotated[float | Schedule, Within("(0, inf)")] = 1.0
-    """In units of Q values, that is, of returns; or a schedule of such."""
+    """Temperature in units of Q values, that is, of returns; or a schedule of it."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")

@@ -46,40 +46,41 @@ class QConfig(TorchConfig, ABC):
     """Settings that DQN and its descendants share."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
-    """Units of each hidden layer; for images, of those behind the convolutions."""
+    """Units of each hidden layer. For images, these layers follow the convolutions."""
 
     double: bool = True
-    """The online network chooses the action whose value the target network tells."""
+    """Double Q-learning: the online network chooses the next action, the target network provides
+    its value."""
 
     dueling: bool = False
     """Separate streams for the value of a state and the advantages of its actions."""
 
     noisy: bool = False
-    """Perturb the weights behind the encoder, anew for each act and each optimisation step, by as
-    much as is learned. Explores by itself: `exploration` may be None then."""
+    """Noisy layers after the encoder, with learned noise that is resampled for each act and each
+    optimisation step. They explore by themselves: `exploration` may be None."""
 
     noisy_sigma: PositiveOrOff = 0.5
-    """Noisy weights start with this spread, divided by the root of their layer's inputs."""
+    """Initial noise of noisy layers; it is divided by the square root of the layer's inputs. 0
+    starts without noise."""
 
     learning_rate: Annotated[LearningRate, COMMON] = 2e-3
-    """Step size of Adam; only a schedule may come to 0."""
+    """Learning rate of Adam. Only a schedule may reach 0."""
 
     adam_eps: Positive = 1e-8
-    """Adam's epsilon: what keeps it from dividing by 0."""
+    """Adam's epsilon, added to its denominator."""
 
     max_grad_norm: PositiveOrOff = 10.0
-    """Gradients of a larger norm are scaled down to it; 0 leaves them all as they are."""
+    """Maximum gradient norm. Larger gradients are scaled down to it; 0 disables clipping."""
 
     tau: Share = 0.05
-    """Share of the online network that enters the target network in each optimisation step; 0
-    copies it as a whole, at intervals."""
+    """Polyak factor: the share of the online network that enters the target network in each
+    optimisation step. 0 copies the whole network every `target_interval_opt_steps`."""
 
     target_interval_opt_steps: Count = 200
-    """Optimisation steps between two copies; only when `tau` is 0."""
+    """Optimisation steps between two copies to the target network. Used only if `tau` is 0."""
 
     exploration: Exploration | None = field(default_factory=EpsilonLadder)
-    """How actions other than the best one are tried in training. None leaves that to noisy layers
-    alone."""
+    """How actors explore in training. None leaves exploration to noisy layers."""
 
     can_accumulate: ClassVar[bool] = True
 

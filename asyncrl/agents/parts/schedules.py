@@ -25,11 +25,11 @@ class Schedule:
     """A number that follows the environment steps of the whole run, point by point."""
 
     points: tuple[tuple[int, float], ...]
-    """Environment steps and the value there, in rising order. Before the first point its value
-    holds, after the last one that one's."""
+    """Pairs of environment step and value, in ascending order of steps. Before the first point its
+    value holds; after the last point, the last value."""
 
     interpolate: bool = True
-    """Go in a straight line from point to point; if not, a value holds until the next point."""
+    """Interpolate linearly between points. Off holds each value until the next point."""
 
     def __post_init__(self) -> None:
         steps = [env_steps for env_steps, _ in self.points]

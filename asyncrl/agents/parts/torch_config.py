@@ -30,35 +30,35 @@ class TorchConfig:
     """What does not depend on the algorithm; its config derives from this one."""
 
     device: Annotated[str, COMMON] = "auto"
-    """Where the learner computes: cpu, cuda, cuda:N, or auto, a GPU where there is one. Actors
+    """Device of the learner: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one. Actors
     compute on a CPU."""
 
     threads: Annotated[Natural, COMMON] = 1
-    """CPU threads that torch uses in the learner's whole process; 0 leaves its own choice. More
-    than one pays for large networks only, and takes cores from the actors."""
+    """CPU threads of torch in the learner's process. 0 keeps torch's default. More than 1 pays off
+    for large networks only, and takes cores from the actors."""
 
     precision: Precision = "float32"
-    """Of the learner's products of matrices. Parameters, losses, actors, and the last layers of
-    networks that are not your own stay in float32."""
+    """Precision of the learner's matrix products. Parameters, losses, actors, and the last layers
+    of built-in networks stay in float32."""
 
     accelerate: Acceleration = "off"
-    """`graphs` records an optimisation step on a GPU once and repeats it from then on, which pays
-    for all but large networks. `compile` lets torch write its operations anew, which takes a
-    minute at first and pays on a GPU; on a CPU it is slower than `off` for small networks."""
+    """`graphs` captures an optimisation step on a GPU once and replays it; it pays off for all but
+    large networks. `compile` uses torch.compile: it takes about a minute at first, pays off on a
+    GPU, and is slower than `off` for small networks on a CPU."""
 
     normalize_obs: bool = False
-    """Learn the mean and the standard deviation of observations and let networks see them
-    normalised. Bytes (images) and choices are left as they are."""
+    """Normalise observations by their running mean and standard deviation. Bytes (images) and
+    discrete observations are left unchanged."""
 
     normalize_reward: bool = False
-    """Divide rewards by the standard deviation of the discounted return of episodes so far, which
-    the step processor stores beside each row; what is then larger than 10 counts as 10."""
+    """Divide rewards by the running standard deviation of the discounted return, which the step
+    processor stores with each row. Results are clipped to [-10, 10]."""
 
     accumulate: Count = 1
-    """Parts in which a batch passes the networks of an optimisation step; the gradients of the
-    parts add up to those of the whole. More than one take less memory, and one more pass; it is
-    for large networks, since with small ones each part takes as long as the whole. Trajectories and
-    sequences stay whole, so that there are no more parts than there are of them."""
+    """Gradient accumulation: the number of parts in which a batch passes the networks. More parts
+    take less memory and one more pass. Use it for large networks; with small ones each part takes
+    as long as the whole batch. Trajectories and sequences stay whole, so there are at most as many
+    parts as those."""
 
     learns_from: ClassVar[BatchKind] = "transitions"
 
