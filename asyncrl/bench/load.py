@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import psutil
@@ -17,13 +16,17 @@ from asyncrl.core.agent import AgentConfig, PolicyContext
 from asyncrl.core.env import DiscreteSpec, EnvSpec
 from asyncrl.core.segment import SegmentConfig, SegmentSchema, make_schema
 from asyncrl.core.types import Array, Columns
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import frame_skip
 from asyncrl.envs.spaces import random_actions
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.in_child import CHILD_ID, run_in_child
+from asyncrl.supervision.local import LocalLauncher
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.config import AsyncConfig
+from asyncrl.training.look import PRELOAD, look_in_child
 
 _MEMORY_SHARE = 0.4
 """Of the free memory, for a replay and the bare arrays that it is measured against."""
@@ -46,12 +49,14 @@ class Load:
 
     @classmethod
     def of(cls, workload: Workload) -> Load:
-        """Make the environments once, look at them, and choose what fits."""
-        batch = workload.env_config.build()
-        spec = batch.spec
-        told = getattr(batch, "n_frames", 1)
-        frame_stack = told if workload.frame_stack is None else workload.frame_stack
-        batch.close()
+        """Look at the environments, in child processes, and choose what fits."""
+        config, start_s = workload.env_config, ActorManagerConfig().start_timeout_s
+        with LocalLauncher(preload=PRELOAD, names={CHILD_ID: "environment"}) as launcher:
+            spec, _, n_frames = look_in_child(config.build, timeout_s=start_s, launcher=launcher)
+            skip: int = run_in_child(
+                partial(frame_skip, config), what="building the environment", launcher=launcher
+            )
+        frame_stack = n_frames if workload.frame_stack is None else workload.frame_stack
         discrete = isinstance(spec.action, DiscreteSpec)
         agent: AgentConfig = (
             DQNConfig(hidden=workload.hidden, device=workload.device)
@@ -69,7 +74,7 @@ class Load:
         return cls(
             workload=workload,
             spec=spec,
-            frame_skip=frame_skip(workload.env_config),
+            frame_skip=skip,
             frame_stack=frame_stack,
             agent=agent,
             schema=schema,
@@ -124,23 +129,3 @@ def _fitting(capacity: int, schema: SegmentSchema) -> int:
         return capacity
     steps = (step * 10**power for power in range(12) for step in (1, 2, 5))
     return max((step for step in steps if step <= fits), default=1)
-
-
-_SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
-
-
-def frame_skip(config: EnvConfig) -> int:
-    """Return how many frames one agent step takes: 4 in most Atari games, 5 in HalfCheetah."""
-    env: Any = config.make_vector() if config.vectorization == "native" else config.make_plain()
-    with closing(env):
-        skip = 1
-        layer: Any = env
-        while layer is not None:
-            own = getattr(layer, "__dict__", {})
-            skip *= next((own[n] for n in _SKIP_NAMES if isinstance(own.get(n), int)), 1)
-            layer = own.get("env")
-        if skip == 1 and env.spec is not None:
-            # A vector environment of C++ keeps it to itself.
-            asked = {**env.spec.kwargs, **config.kwargs}
-            skip = next((asked[n] for n in _SKIP_NAMES if isinstance(asked.get(n), int)), 1)
-    return skip

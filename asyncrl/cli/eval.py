@@ -1,20 +1,18 @@
-"""`asyncrl eval`: scores the best model of a run on its own environment."""
+"""`asyncrl eval`: scores the best model of a run on its own environment, in a child process."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.cli.output import on_results, show
-from asyncrl.cli.run_directory import find_model, trained
 from asyncrl.core.declared import Count, Natural, check_declared
-from asyncrl.core.seeding import Role, derive_seed
+from asyncrl.supervision.in_child import run_in_child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +47,35 @@ class EvalArguments:
 
 def parse(argv: list[str]) -> EvalArguments:
     """Read the command line."""
-    arguments = on_results(tyro.cli, EvalArguments, prog="asyncrl eval", args=argv)
-    find_model(arguments.run_dir, arguments.checkpoint)
+    arguments: EvalArguments = on_results(tyro.cli, EvalArguments, prog="asyncrl eval", args=argv)
     return arguments
 
 
 def run(arguments: EvalArguments) -> int:
     """Evaluate, and return the exit code."""
-    model = find_model(arguments.run_dir, arguments.checkpoint)
-    playing = trained(model, episodes=arguments.episodes, env_kwargs=arguments.env_kwargs)
-    with playing as (config, policy, env, version):
-        play = replace(
-            config.evaluate.play,
-            episodes=arguments.episodes,
-            stochastic=arguments.stochastic or config.evaluate.play.stochastic,
-        )
-        seed = config.evaluate.seed if arguments.seed is None else arguments.seed
-        evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
-        score, record = evaluator.evaluate(policy)
+    played = run_in_child(_player(arguments), what="the evaluation")
     if arguments.json:
-        shown = {"score": score, "episodes": arguments.episodes, "opt_steps": version, **record}
-        show(json.dumps(shown))
-    else:
-        rate = record.get("eval/success_rate")
-        show(
-            f"{score:.1f} mean return over {arguments.episodes} episodes "
-            f"(min {record['eval/return_min']:.1f}, max {record['eval/return_max']:.1f}), "
-            f"{'' if rate is None else f'success rate {rate:.2f}, '}"
-            f"model after {version} optimisation steps"
-        )
+        show(json.dumps(played))
+        return 0
+    rate = played.get("eval/success_rate")
+    show(
+        f"{played['score']:.1f} mean return over {arguments.episodes} episodes "
+        f"(min {played['eval/return_min']:.1f}, max {played['eval/return_max']:.1f}), "
+        f"{'' if rate is None else f'success rate {rate:.2f}, '}"
+        f"model after {played['opt_steps']} optimisation steps"
+    )
     return 0
+
+
+def _player(arguments: EvalArguments) -> Callable[[], dict[str, Any]]:
+    """Return what plays in a child; it loads torch there, and not here."""
+    run_dir, checkpoint = arguments.run_dir, arguments.checkpoint
+    how = {name: getattr(arguments, name) for name in ("episodes", "seed", "stochastic")}
+    env_kwargs = dict(arguments.env_kwargs)
+
+    def play() -> dict[str, Any]:
+        from asyncrl.cli.run_directory import evaluated
+
+        return evaluated(run_dir, checkpoint, env_kwargs=env_kwargs, **how)
+
+    return play

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +11,12 @@ import tyro
 
 from asyncrl.agents.parts.torch_agent import TorchPolicy
 from asyncrl.cli.output import on_results, show
-from asyncrl.cli.run_directory import find_model, trained
+from asyncrl.cli.run_directory import find_model
 from asyncrl.core.errors import ConfigError
 from asyncrl.export import policy_numpy
 from asyncrl.export.export import export_policy
+from asyncrl.training.look import look_in_child
+from asyncrl.training.saved_model import policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,20 +55,25 @@ def run(arguments: ExportArguments) -> int:
     """Export, and return the exit code."""
     to = arguments.to
     model = find_model(arguments.run_dir, arguments.checkpoint)
-    with trained(model, env_kwargs={}) as (_, policy, env, steps):
-        if not isinstance(policy, TorchPolicy):
-            raise ConfigError(
-                f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
-            )
-        try:
-            to.parent.mkdir(parents=True, exist_ok=True)
-            export_policy(policy, env.spec, to)
-            how = "" if to.suffix == ".onnx" else f"; {_copy_loader(to)}"
-        except OSError as error:
-            raise ConfigError(
-                f"cannot write {error.filename}: {error.strerror}; let --to name a file where one "
-                "can be written"
-            ) from error
+    config, saved = model.config(), model.load()
+    make_env = replace(config.eval_env_config(), n_envs=1).build
+    spec = look_in_child(make_env, timeout_s=config.supervision.start_timeout_s).spec
+    source = f"in {model.config_path}"
+    policy = policy_of(saved, config.agent, spec, seed=config.seed, source=source)
+    if not isinstance(policy, TorchPolicy):
+        raise ConfigError(
+            f"{type(policy).__name__} is not made of torch modules, and cannot be exported"
+        )
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        export_policy(policy, spec, to)
+        how = "" if to.suffix == ".onnx" else f"; {_copy_loader(to)}"
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {error.filename}: {error.strerror}; let --to name a file where one "
+            "can be written"
+        ) from error
+    steps = saved.count("opt_steps")
     show(f"{to} holds the model after {steps} optimisation steps{how}")
     return 0
 

@@ -10,17 +10,17 @@ import subprocess
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from asyncrl.actor.evaluator import EpisodeEvaluator
 from asyncrl.checkpoint.directory import make_directory, sync
-from asyncrl.core.agent import Policy
-from asyncrl.core.env import BatchEnv
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import CLOCK_TIME, Record
+from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.machine import machine
 from asyncrl.training.run_config import RunConfig, save_yaml
@@ -195,17 +195,6 @@ def _whole(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
-class Trained(NamedTuple):
-    """A model, where it was trained and how."""
-
-    config: RunConfig
-    policy: Policy
-    env: BatchEnv
-    """What it is evaluated on."""
-
-    opt_steps: int
-
-
 def check_run_dir(run_dir: Path) -> None:
     """Refuse what is not the directory of a run."""
     config = run_dir / "config.yaml"
@@ -232,18 +221,34 @@ def find_model(run: Path, checkpoint: str | None) -> SavedModel:
     return model
 
 
-@contextmanager
-def trained(
-    model: SavedModel, *, episodes: int = 1, env_kwargs: Mapping[str, Any]
-) -> Iterator[Trained]:
-    """Load a model, and make the environment for so many episodes, some arguments changed."""
+def evaluated(
+    run: Path,
+    checkpoint: str | None,
+    *,
+    episodes: int,
+    seed: int | None,
+    stochastic: bool,
+    env_kwargs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Play in this process with a model of a run, and return what came of it as plain values.
+
+    Without a `seed` the episodes are those of training. `env_kwargs` replace arguments of its
+    evaluations.
+    """
+    model = find_model(run, checkpoint)
     config = model.config()
     config = replace(config, eval_env_kwargs={**config.eval_env_kwargs, **env_kwargs})
     saved = model.load()
-    env = config.eval_env_config().build_for(episodes)
-    try:
+    play = replace(
+        config.evaluate.play,
+        episodes=episodes,
+        stochastic=stochastic or config.evaluate.play.stochastic,
+    )
+    seed = config.evaluate.seed if seed is None else seed
+    with closing(config.eval_env_config().build_for(episodes)) as env:
         source = f"in {model.config_path}"
         policy = policy_of(saved, config.agent, env.spec, seed=config.seed, source=source)
-        yield Trained(config, policy, env, saved.count("opt_steps"))
-    finally:
-        env.close()
+        evaluator = EpisodeEvaluator(env, play, derive_seed(seed, Role.EVALUATION))
+        score, record = evaluator.evaluate(policy)
+    told = {"score": score, "episodes": episodes, "opt_steps": saved.count("opt_steps")}
+    return {**told, **record}

@@ -23,6 +23,7 @@ from asyncrl.core.errors import AsyncRLError
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
+from asyncrl.training.look import look_in_child
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -206,11 +207,9 @@ def _fitting_agent(options: TuneOptions) -> str:
     if options.env is None:
         return "dqn"
     config = replace(_in_environment(preset("dqn"), options), envs_per_actor=1)
-    batch = config.env_config().build()
-    try:
-        return "dqn" if isinstance(batch.spec.action, DiscreteSpec) else "sac"
-    finally:
-        batch.close()
+    start_s = config.supervision.start_timeout_s
+    spec = look_in_child(config.env_config().build, timeout_s=start_s).spec
+    return "dqn" if isinstance(spec.action, DiscreteSpec) else "sac"
 
 
 def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:

@@ -10,7 +10,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeGuard
@@ -235,6 +235,26 @@ def _plain_batch(
     """Return a batch that begins with an environment which is there already."""
     others: list[Any] = [make] * (n_envs - 1)
     return PlainBatch([lambda: first, *others], n_envs)
+
+
+_SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")
+
+
+def frame_skip(config: EnvConfig) -> int:
+    """Return how many frames one agent step takes: 4 in most Atari games, 5 in HalfCheetah."""
+    env: Any = config.make_vector() if config.vectorization == "native" else config.make_plain()
+    with closing(env):
+        skip = 1
+        layer: Any = env
+        while layer is not None:
+            own = getattr(layer, "__dict__", {})
+            skip *= next((own[n] for n in _SKIP_NAMES if isinstance(own.get(n), int)), 1)
+            layer = own.get("env")
+        if skip == 1 and env.spec is not None:
+            # A vector environment of C++ keeps it to itself.
+            asked = {**env.spec.kwargs, **config.kwargs}
+            skip = next((asked[n] for n in _SKIP_NAMES if isinstance(asked.get(n), int)), 1)
+    return skip
 
 
 def _is_import_path(name: str) -> bool:

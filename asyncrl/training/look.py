@@ -53,13 +53,13 @@ def look_in_child(
         launcher=launcher,
         preload=PRELOAD,
     )
-    return Seen(_spec_of(seen["spec"]), int(seen["n_envs"]), int(seen["n_frames"]))
+    return Seen(**{**seen, "spec": _spec_of(seen["spec"])})
 
 
 def _look(make_env: MakeBatchEnv) -> Plain:
     """Look, in the child; nothing else may load what makes environments."""
     seen: Seen = importlib.import_module("asyncrl.envs.gym").look(make_env)
-    return {"spec": _plain_spec(seen.spec), "n_envs": seen.n_envs, "n_frames": seen.n_frames}
+    return {**seen._asdict(), "spec": _plain_spec(seen.spec)}
 
 
 def _plain_spec(spec: EnvSpec) -> Plain:

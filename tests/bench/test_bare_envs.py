@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from asyncrl.bench.load import frame_skip
 from asyncrl.bench.stage_env import play_native, play_plain, turn_batch, turn_native, turn_plain
 from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec, PackedSpec
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.types import Array
 from asyncrl.envs.batch import PlainBatch
-from asyncrl.envs.gym import EnvConfig
+from asyncrl.envs.gym import EnvConfig, frame_skip
 from asyncrl.envs.spaces import random_actions
 from asyncrl.envs.vector import VectorBatch
 from tests.support.fake_envs import TRUNCATING, TellingEnv

@@ -11,9 +11,11 @@ from asyncrl.agents.dqn import DQNConfig
 from asyncrl.agents.sac import SACConfig
 from asyncrl.bench import load as load_module
 from asyncrl.bench.load import Load, made_up_experience
-from asyncrl.core.errors import ConfigError
+from asyncrl.core.errors import ActorFailed, ConfigError
 from asyncrl.core.segment import END
 from tests.bench.workloads import tiny
+
+pytestmark = pytest.mark.processes
 
 
 def test_discrete_actions_are_dqns_and_others_sacs() -> None:
@@ -22,6 +24,12 @@ def test_discrete_actions_are_dqns_and_others_sacs() -> None:
     assert isinstance(continuous, SACConfig)
     assert continuous.random_env_steps == 0, "it is the policy whose speed is asked for"
     assert continuous.hidden == (8,)
+
+
+def test_constructor_that_ends_its_process_does_not_end_the_bench() -> None:
+    odd = {"env": "benchmarks.odd_env:OddEnv", "env_kwargs": {"do": "exit-0", "at": "make"}}
+    with pytest.raises(ActorFailed, match="building the environment failed: its process ended"):
+        Load.of(tiny(**odd))
 
 
 def test_nobody_waits_in_the_run_that_is_measured() -> None:

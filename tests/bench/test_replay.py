@@ -11,6 +11,8 @@ from asyncrl.core.types import Array, IntArray
 from asyncrl.replay.prioritized import PrioritizedReplay
 from tests.bench.workloads import tiny
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_limits_are_measured(kind: str) -> None:

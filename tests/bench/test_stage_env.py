@@ -8,6 +8,8 @@ from asyncrl.bench.load import Load
 from asyncrl.bench.stage_env import env_stage
 from tests.bench.workloads import tiny
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("vectorization", ["batch", "native"])
 def test_value_and_limit_are_measured(vectorization: str) -> None:

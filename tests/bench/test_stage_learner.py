@@ -8,6 +8,8 @@ from asyncrl.bench.load import Load
 from asyncrl.bench.stage_learner import learner_stage
 from tests.bench.workloads import tiny
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(("env", "agent"), [("CartPole-v1", "DQN"), ("Pendulum-v1", "SAC")])
 def test_value_and_limit_are_measured(env: str, agent: str) -> None:

@@ -9,10 +9,11 @@ from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.core.errors import ActorFailed, AsyncRLError
 from tests.bench.workloads import make_failing, tiny
 
+pytestmark = pytest.mark.processes
+
 FAILING = f"{make_failing.__module__}:{make_failing.__name__}"
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("env", "vectorization"),
     [("CartPole-v1", "batch"), ("CartPole-v1", "native"), ("Pendulum-v1", "batch")],
@@ -28,7 +29,6 @@ def test_value_and_limit_are_measured(env: str, vectorization: str) -> None:
     stage.close()
 
 
-@pytest.mark.processes
 def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
     pytest.importorskip("ale_py")
     stage = sample_stage(Load.of(tiny(env="ALE/Pong-v5", envs_per_actor=1, capacity=100)))
@@ -37,7 +37,6 @@ def test_single_frames_are_sent_of_stacks_and_the_result_says_so() -> None:
     assert value > 0
 
 
-@pytest.mark.processes
 def test_environment_that_fails_in_the_bare_loop_is_told_with_its_error() -> None:
     stage = sample_stage(Load.of(tiny(env=FAILING)))
     with pytest.raises(AsyncRLError, match="bare loop failed: RuntimeError: the robot fell") as e:
@@ -45,7 +44,6 @@ def test_environment_that_fails_in_the_bare_loop_is_told_with_its_error() -> Non
     assert "in step" in str(e.value)
 
 
-@pytest.mark.processes
 def test_environment_that_fails_in_an_actor_fails_the_measurement() -> None:
     stage = sample_stage(Load.of(tiny(env=FAILING)))
     with pytest.raises(ActorFailed, match="actor 0 failed: RuntimeError: the robot fell off"):

@@ -9,8 +9,9 @@ from asyncrl.bench.stage_runs import train_stage
 from asyncrl.core.errors import ActorFailed
 from tests.bench.workloads import make_failing, tiny
 
+pytestmark = pytest.mark.processes
 
-@pytest.mark.processes
+
 def test_both_sides_are_measured_with_their_limits() -> None:
     stage = train_stage(Load.of(tiny()))
     learner, actors = stage.quantities
@@ -24,7 +25,6 @@ def test_both_sides_are_measured_with_their_limits() -> None:
     stage.close()
 
 
-@pytest.mark.processes
 def test_actor_that_fails_fails_the_measurement() -> None:
     env = f"{make_failing.__module__}:{make_failing.__name__}"
     stage = train_stage(Load.of(tiny(env=env)))

@@ -56,6 +56,29 @@ def test_model_that_plays_is_the_one_that_was_saved(
         assert json.loads(capsys.readouterr().out)["score"] == 3 * 10 * action + 6
 
 
+@pytest.mark.parametrize(
+    ("deeds", "code", "words"),
+    [
+        ("thread+chdir+deaf+umask+bear+print", 0, "environment: a word of the environment\n"),
+        ("exit-0", 1, "asyncrl: error: the evaluation failed: its process ended with exit code 0"),
+        ("abort", 1, "asyncrl: error: the evaluation failed: its process was ended by SIGABRT"),
+    ],
+)
+def test_environment_that_does_odd_things_is_played_in_a_child(
+    deeds: str, code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env_kwargs = {"do": deeds, "at": "make"}
+    env = "benchmarks.odd_env:OddEnv"
+    config = RunConfig(agent=ConstantConfig(), env=env, env_kwargs=env_kwargs)
+    save_yaml(config, tmp_path / "config.yaml")
+    checkpoints = Checkpointer(tmp_path / "checkpoints")
+    checkpoints.save("best", {"model": {"action": np.array(1)}}, {"opt_steps": 1, "env_steps": 0})
+    assert main(["eval", str(tmp_path), "--json", "--episodes", "1"]) == code
+    out, err = capsys.readouterr()
+    assert words in err
+    assert (json.loads(out)["score"] if out else None) == (None if code else 10.0)
+
+
 def test_seed_that_is_none_is_refused(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(trained.directory), "--seed", "-1"]) == 2
     assert "--seed must be 0 or more, got -1" in capsys.readouterr().err
