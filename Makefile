@@ -3,7 +3,8 @@
 # make chaos       inject faults, in small (without the soak), and check what is promised then
 # make arithmetic  the tests that learn, once more, computing as an older processor does
 # make quick       the tests that take a minute: no processes, no faults, nothing that learns
-# make check       the gates that take seconds: format, lint, types, imports
+# make check       the gates that take seconds: format, lint, types, imports, documentation
+# make docs        build the documentation site into build/site; a broken link is an error
 # make bench       measure sampling throughput (ARGS= adds options)
 # make clean       remove caches and build outputs; remove .venv by hand to start anew
 #
@@ -21,7 +22,7 @@ PYTHON := $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	then echo $$p; break; fi; done)
 endif
 
-.PHONY: train test quick arithmetic chaos check bench clean
+.PHONY: train test quick arithmetic chaos check bench docs clean
 
 train: $(VENV)/installed
 	$(BIN)/asyncrl train dqn --env CartPole-v1 --actors 2 --stop-at-return 475 $(ARGS)
@@ -47,18 +48,22 @@ arithmetic: $(VENV)/installed-dev
 chaos: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.chaos --without soak --results build/chaos $(ARGS)
 
-check: $(VENV)/installed-dev
+check: docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m docs.generate
+	$(BIN)/zensical build --strict
+
 bench: $(VENV)/installed
 	$(BIN)/asyncrl bench sample $(ARGS)
 
 clean:
-	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
-	find asyncrl benchmarks examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist docs/reference
+	find asyncrl benchmarks docs examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The two stamps make a second call quick; a change of the pins or of the project installs again.
 $(VENV)/installed: $(VENV)/bin/python constraints.txt pyproject.toml

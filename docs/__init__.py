@@ -1,0 +1,1 @@
+"""The documentation site: pages in Markdown, and the script that writes the reference."""

@@ -1,0 +1,408 @@
+"""Write the reference pages of the site from declarations in the code: `python -m docs.generate`.
+
+Settings come from the dataclasses and the docstrings of their fields, metrics from `METRICS`, help
+from the command line, API pages from `asyncrl/__init__.pyi`. Pages go to `docs/reference/`, which
+git ignores. No page states anything that the code does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import itertools
+import os
+import re
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from types import NoneType
+
+import yaml
+
+import asyncrl
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
+from asyncrl.agents.parts.exploration import EpsilonGreedy, EpsilonLadder, Softmax
+from asyncrl.agents.parts.schedules import Schedule
+from asyncrl.agents.parts.torch_config import TorchConfig
+from asyncrl.cli.main import main as command_line
+from asyncrl.cli.train import Output
+from asyncrl.core.declared import Member, common, declared
+from asyncrl.core.segment import SegmentConfig
+from asyncrl.core.settings import load_object, to_plain
+from asyncrl.learner.async_trainer import AsyncTrainerConfig
+from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
+from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
+from asyncrl.metrics.metrics import METRICS
+from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig
+from asyncrl.replay.trajectories import TrajectoryQueueConfig
+from asyncrl.replay.uniform import UniformReplayConfig
+from asyncrl.supervision.actor_manager import ActorManagerConfig
+from asyncrl.supervision.restart_policy import RestartPolicyConfig
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.offline import OfflineConfig
+from asyncrl.training.presets import PRESETS, preset_lines
+from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import TrainerConfig
+from asyncrl.transport.zeromq_socket import ZmqTransportConfig
+
+ROOT = Path(__file__).parent.parent
+Hint = typing.Any  # what a field is declared as; Python has no common type for these
+
+GROUPS: Mapping[str, tuple[type, ...]] = {
+    "": (RunConfig,),
+    "evaluate": (EvaluationConfig,),
+    "evaluate.play": (EpisodeEvaluatorConfig,),
+    "record": (RecordConfig,),
+    "save": (SaveConfig,),
+    "replay": (
+        UniformReplayConfig,
+        PrioritizedReplayConfig,
+        SequenceReplayConfig,
+        PrioritizedSequenceReplayConfig,
+        TrajectoryQueueConfig,
+    ),
+    "limiter": (RateLimiterConfig,),
+    "trainer": (AsyncTrainerConfig,),
+    "segment": (SegmentConfig,),
+    "transport": (ZmqTransportConfig,),
+    "proxy": (ReplayBufferProxyConfig,),
+    "supervision": (ActorManagerConfig,),
+    "supervision.restart": (RestartPolicyConfig,),
+}
+"""The groups of a run's settings -> the classes whose fields they are."""
+
+IN_PYTHON: tuple[type, ...] = (TrainerConfig, OfflineConfig)
+"""Classes that only Python code writes; the command line derives them from the groups above."""
+
+COMMANDS = {
+    "train": ["train", "--help"],
+    "resume": ["resume", "--help"],
+    "eval": ["eval", "--help"],
+    "export": ["export", "--help"],
+    "bench": ["bench", "--help"],
+    "bench tune": ["bench", "tune", "--help"],
+    "doctor": ["doctor", "--help"],
+}
+
+UNITS = {"_s": "seconds", "_bytes": "bytes", "_opt_steps": "optimisation steps"}
+UNITS |= {"_env_steps": "environment steps", "_transitions": "transitions"}
+
+SCHEDULES = """\
+A setting that may be a schedule can follow the environment steps of the whole run. A flag gives it
+as points of environment steps and values: `--agent.learning-rate 0:3e-4,1e6:0` interpolates between
+the points, and `steps,0:1,1e4:0.05` holds each value until the next point. In Python it is
+[`Schedule`][asyncrl.agents.parts.schedules.Schedule]. A plain number is constant."""
+
+NOTICE = "<!-- Written by `python -m docs.generate`; change the code instead. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the generated pages, by file name."""
+    made = {
+        "cli.md": cli_page(),
+        "settings.md": settings_page(),
+        "agents.md": agents_page(),
+        "presets.md": presets_page(),
+        "metrics.md": metrics_page(),
+        "api.md": api_page(),
+    }
+    return {name: NOTICE + text for name, text in made.items()}
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def settings_page() -> str:
+    """Return all settings of a run except those of agents."""
+    parts = [
+        "# Settings",
+        "Every setting of a run is a command-line flag, a key of the YAML file and a field of a "
+        "dataclass under the same name. `replay.n_step` is the flag `--replay.n-step`, the key "
+        "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
+        "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
+        "of agents have [a page of their own](agents.md). [Presets](presets.md) change defaults.",
+        "## train",
+        "Options of `asyncrl train` that are not part of the configuration.",
+        *fields_of(Output, ""),
+    ]
+    for group, classes in GROUPS.items():
+        parts.append(f"## {group or 'run'}")
+        shown: set[str] = set()
+        for cls in classes:
+            if len(classes) > 1:
+                parts.append(f"### {cls.__name__}")
+            parts.append(f"`{cls.__module__}.{cls.__name__}`: {summary(cls)}")
+            parts += fields_of(cls, group, leave_out=shown)
+            shown |= {field.name for field in dataclasses.fields(cls)}
+    parts.append("## In Python only")
+    for cls in IN_PYTHON:
+        parts += [f"### {cls.__name__}", summary(cls), *fields_of(cls, "", cls.__name__)]
+    return "\n\n".join(parts) + "\n"
+
+
+def agents_page() -> str:
+    """Return the settings of agents: the shared ones once, then those of each algorithm."""
+    parts = [
+        "# Settings of agents",
+        "The flags begin with `--agent.`; the YAML section is `agent:`.",
+        "## Schedules",
+        SCHEDULES,
+        "## Shared by all agents",
+        *fields_of(TorchConfig, "agent", anchor="agent"),
+    ]
+    shared = {field.name for field in dataclasses.fields(TorchConfig)}
+    for name, cls in agent_classes().items():
+        parts += [
+            f"## {cls.__name__}",
+            f"{summary(cls)} Module: `{cls.__module__}`. Preset: `{name}`.",
+            *fields_of(cls, "agent", anchor=name, leave_out=shared),
+        ]
+    parts += ["## Exploration", "What `agent.exploration` of agents on discrete actions can be."]
+    for cls in (EpsilonGreedy, EpsilonLadder, Softmax):
+        parts += [f"### {cls.__name__}", summary(cls)]
+        parts += fields_of(cls, "agent.exploration", anchor=cls.__name__)
+    return "\n\n".join(parts) + "\n"
+
+
+def agent_classes() -> dict[str, type]:
+    """Return each agent's config class, under the shortest name of its presets."""
+    found: dict[type, str] = {}
+    for name in sorted(PRESETS, key=len):
+        found.setdefault(type(PRESETS[name]().agent), name)
+    return {name: cls for cls, name in sorted(found.items(), key=lambda item: item[1])}
+
+
+def fields_of(
+    cls: type, group: str, anchor: str = "", leave_out: set[str] | None = None
+) -> Iterator[str]:
+    """Yield an entry for each setting of a dataclass; nested dataclasses are groups instead."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        name = f"{group}.{field.name}".removeprefix(".")
+        if name in GROUPS or name == "agent" or field.name in (leave_out or ()):
+            continue
+        text = docstrings(cls).get(field.name, "")
+        marks = ", common" if field.name in common(cls) else ""
+        place = f"{anchor}.{field.name}" if anchor else name
+        yield (
+            f"#### `{name}` {{ #{place} }}\n\n"
+            f"{words_of(cls, field.name, hints[field.name])}. "
+            f"Default: {default_of(field)}{marks}.\n{{ .setting }}\n\n{text}"
+        )
+
+
+def words_of(cls: type, name: str, hint: Hint) -> str:
+    """Say what a setting may be: its kind, range and unit."""
+    members = declared(cls).get(name, ())
+    words = [_kind_words(member) for member in members if member.kind is not NoneType]
+    text = " or ".join(dict.fromkeys(words)) or _plain_words(hint)
+    if any(member.kind is NoneType for member in members) and "None" not in text:
+        text += " or None"
+    unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
+    return text[0].upper() + text[1:] + (f", in {unit}" if unit else "")
+
+
+def _kind_words(member: Member) -> str:
+    kind, within = member
+    if _origin(kind) is typing.Literal:
+        return "one of " + ", ".join(f"`{choice}`" for choice in typing.get_args(kind))
+    words = {int: "integer", float: "number", str: "text", bool: "true or false"}.get(kind)
+    if kind is Schedule:
+        words = "[schedule](agents.md#schedules)"
+    words = words or _plain_words(kind)
+    allowed = re.sub(r"^(be|lie) ", "", str(within)) if within else ""
+    return f"{words}, {allowed}" if allowed else words
+
+
+def _plain_words(hint: Hint) -> str:
+    """Say what a field is that declares neither numbers nor choices."""
+    inner = [kind for kind in typing.get_args(hint) if kind is not NoneType]
+    ends = " or None" if NoneType in typing.get_args(hint) else ""
+    if _origin(hint) is typing.Annotated:
+        return _plain_words(inner[0])
+    if "Callable" in str(hint):
+        return f"function{ends}; in YAML its import path `module:name`; no flag"
+    named = {str: "text", bool: "true or false", Path: "path", dict: "names and values"}
+    named |= {tuple: "integers", Mapping: "names and values"}
+    kind = _origin(hint) or hint
+    if kind in named:
+        return named[kind]
+    if inner:
+        return " or ".join(map(_plain_words, inner)) + ends
+    return f"`{getattr(hint, '__name__', hint)}`"
+
+
+def _origin(hint: Hint) -> Hint:
+    return typing.get_origin(hint)
+
+
+def default_of(field: dataclasses.Field[typing.Any]) -> str:
+    """Return a field's default as code."""
+    if field.default is not dataclasses.MISSING:
+        return f"`{field.default!r}`".replace("PosixPath", "Path")
+    if field.default_factory is dataclasses.MISSING:
+        return "none, must be given"
+    made = field.default_factory()
+    return f"`{type(made).__name__}`" if dataclasses.is_dataclass(made) else f"`{made!r}`"
+
+
+@cache
+def docstrings(cls: type) -> dict[str, str]:
+    """Return the docstring of each field, also of those that a base class declares."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        if not dataclasses.is_dataclass(base):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        body = typing.cast("ast.ClassDef", tree.body[0]).body
+        for node, after in itertools.pairwise(body):
+            match node, after:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str() as text)),
+                ):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
+def summary(cls: type) -> str:
+    """Return the first paragraph of a class's docstring."""
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+# --- presets, command line, metrics, API ---------------------------------------------------------
+
+
+def presets_page() -> str:
+    """Return each preset and what it sets that differs from the defaults."""
+    parts = [
+        "# Presets",
+        "A preset is the settings of a whole run that fit each other. `asyncrl train NAME` starts "
+        "from it; in Python `asyncrl.preset(NAME)` returns it. Below each name are the settings "
+        "that differ from the [defaults](settings.md), as they would stand in a YAML file.",
+    ]
+    plain = to_plain(RunConfig())
+    for name, line in preset_lines().items():
+        changed = _difference(to_plain(PRESETS[name]()), plain)
+        text = yaml.safe_dump(changed, sort_keys=False, default_flow_style=None, width=88)
+        parts += [f"## {name}", line, f"```yaml\n{text}```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _difference(now: Mapping[str, Hint], start: Mapping[str, Hint]) -> dict[str, Hint]:
+    changed = {}
+    if "type" in now and now["type"] != start.get("type"):
+        changed["type"] = now["type"]
+        start = {**to_plain(load_object(now["type"])()), "type": now["type"]}  # type: ignore[operator]
+    for name, value in now.items():
+        if value == start.get(name):
+            continue
+        both = isinstance(value, Mapping) and isinstance(start.get(name), Mapping)
+        changed[name] = _difference(value, start[name]) if both else value
+    return changed
+
+
+def cli_page() -> str:
+    """Return what `--help` says, of each command."""
+    usage = help_of(["--help"])
+    parts = ["# Command line", f"```text\n{usage}\n```"]
+    for name, words in COMMANDS.items():
+        parts += [f"## asyncrl {name}", f"```text\n{help_of(words)}\n```"]
+    parts += [
+        "## Exit codes",
+        "| code | meaning |\n|---|---|\n"
+        "| 0 | done |\n"
+        "| 1 | failed, or a run that has learned nothing |\n"
+        "| 2 | wrong arguments or settings |\n"
+        "| 129, 130, 143 | interrupted by SIGHUP, SIGINT or SIGTERM, a run after a checkpoint |",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def help_of(words: list[str]) -> str:
+    """Return what the command line prints for these words, 88 columns wide, without colours."""
+    before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
+    os.environ |= {"COLUMNS": "88", "NO_COLOR": "1"}
+    try:
+        with redirect_stdout(io.StringIO()) as printed:
+            code = command_line(words)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    if code:
+        raise RuntimeError(f"asyncrl {' '.join(words)} ended with exit code {code}")
+    return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).strip()
+
+
+def metrics_page() -> str:
+    """Return the list of metrics, a table for each prefix."""
+    groups: dict[str, list[str]] = {}
+    for name, metric in METRICS.items():
+        prefix = name.partition("/")[0] if "/" in name else "Counters and rates"
+        prefix = "eval" if name == "eval_reward" else prefix
+        groups.setdefault(prefix, []).append(f"| `{name}` | {metric.unit} | {metric.meaning} |")
+    parts = [
+        "# Metrics",
+        "Each line of `metrics.jsonl` is a JSON object that holds some of these names. Other "
+        "recorders write the same names. `<id>` stands for the number of an actor.",
+    ]
+    for prefix, rows in groups.items():
+        head = "| name | unit | meaning |\n|---|---|---|"
+        title = prefix if prefix[0].isupper() else f"{prefix}/"
+        parts += [f"## {title}", "\n".join([head, *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+API_TITLES = {
+    "training": "Training",
+    "envs": "Environments",
+    "agents": "Agents in torch",
+    "learner": "The learner",
+    "actor": "Actors",
+    "core": "Contracts and errors",
+}
+
+
+def public_names() -> dict[str, str]:
+    """Return the public names of the package, each with the module where it lives."""
+    names: list[str] = getattr(asyncrl, "__all__")  # noqa: B009
+    return {name: getattr(asyncrl, name).__module__ for name in names}
+
+
+def api_page() -> str:
+    """Return the page of the public names, in the form that mkdocstrings reads."""
+    parts = [
+        "# API",
+        "`from asyncrl import ...` gives the names on this page. Everything else is imported from "
+        "the module where it lives, for example `from asyncrl.agents.dqn import DQNConfig`.",
+    ]
+    homes = public_names()
+    for room, title in API_TITLES.items():
+        names = [name for name in homes if homes[name].split(".")[1] == room]
+        parts += [f"## {title}", *(f"::: {homes[name]}.{name}" for name in names)]
+    parts += ["## Tests of your own parts", "::: asyncrl.doctor.agent.check_agent"]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the pages; a page that is as before keeps its time stamp."""
+    folder = ROOT / "docs" / "reference"
+    folder.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        path = folder / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

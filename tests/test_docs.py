@@ -1,0 +1,73 @@
+"""The generated reference is complete: every command, setting, metric and public name is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import asyncrl
+from asyncrl.cli.main import _COMMANDS
+from asyncrl.metrics.metrics import METRICS
+from asyncrl.training.presets import PRESETS
+from asyncrl.training.run_config import RunConfig
+from docs import generate
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return generate.pages()
+
+
+def settings(config: object, group: str = "") -> Iterator[tuple[type, str, str]]:
+    """Yield the class, name and group of each setting in a tree of dataclasses."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = f"{group}.{field.name}".removeprefix(".")
+        if dataclasses.is_dataclass(value) and name != "agent.exploration":
+            yield from settings(value, name)
+        else:
+            yield type(config), field.name, name
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_setting_of_a_preset_has_an_entry(preset: str, pages: dict[str, str]) -> None:
+    text = pages["settings.md"] + pages["agents.md"]
+    missing = [name for _, _, name in settings(PRESETS[preset]()) if f"#### `{name}`" not in text]
+    assert not missing
+
+
+def test_every_setting_says_what_it_does() -> None:
+    for cls, field, name in settings(RunConfig()):
+        assert generate.docstrings(cls).get(field), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("batch_size", "Integer, at least 1"),
+        ("max_lag_s", "Number, 0 (off) or more, in seconds"),
+        ("max_lag_opt_steps", "Integer, 0 (off) or more, in optimisation steps"),
+    ],
+)
+def test_words_say_kind_range_and_unit(name: str, expected: str) -> None:
+    cls = type(RunConfig().trainer)
+    assert generate.words_of(cls, name, cls.__annotations__[name]) == expected
+
+
+def test_names_on_a_page_are_distinct(pages: dict[str, str]) -> None:
+    """An anchor that is there twice would lead to the first of the two."""
+    for page, text in pages.items():
+        anchors = re.findall(r"\{ #([^ }]+) \}", text)
+        assert len(anchors) == len(set(anchors)), page
+
+
+def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, str]) -> None:
+    assert set(generate.COMMANDS) == set(_COMMANDS)
+    assert all(f"## asyncrl {name}\n" in pages["cli.md"] for name in _COMMANDS)
+    assert all(f"| `{name}` |" in pages["metrics.md"] for name in METRICS)
+    assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
+    shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
+    assert set(asyncrl.__all__) <= shown
