@@ -105,6 +105,13 @@ ROWS = {
         never=r"Traceback|\[Errno|WARNING",
         leaves=TRAINED,
     ),
+    "process 1 of a container": Row(
+        on=("process 1",),
+        runs="(until [ -s told ]; do sleep 0.1; done; kill -TERM 1) &"
+        "exec asyncrl doctor CartPole-v1 --seconds 60 > told",
+        code=143,
+        says="asyncrl: interrupted by SIGTERM",
+    ),
     "too few tasks": Row(on=("10 tasks",), runs="asyncrl doctor", code=1, says="fail  processes"),
     "64 processes": Row(
         on=("another user", "64 processes"),
