@@ -1,4 +1,4 @@
-"""An actor's turn: newest model, act, step, process, push. Does not know its process.
+"""An actor's turn: be wanted, newest model, act, step, process, push. Does not know its process.
 
 This is where experience begins. `step_processor.py` turns a step into rows, `outbox.py` rows into
 messages; the link carries them to `replay_buffer_proxy.py`.
@@ -107,6 +107,9 @@ class Actor:
         self._arrive(hello)
         self.start(seed)
         while not self._is_to_finish():
+            if not self._link.may_begin(self._outbox.next_seq):
+                self._wait_until_wanted()
+                continue
             self.run_step()
             self._progress.turn(self._outbox.produced)
             if self._clock() - self._reported_at >= _REPORT_INTERVAL_S:
@@ -243,6 +246,21 @@ class Actor:
         self._progress.waiting(False)
         self._watch.lap("wait")
 
+    def _wait_until_wanted(self) -> None:
+        """Hold still until the learner wants what the next steps make, or all are to finish.
+
+        Waiting is the normal state of an actor whose learner is the slower one.
+        """
+        self._progress.waiting(True)
+        while not self._is_to_finish():
+            if self._link.may_begin(self._outbox.next_seq, _WAIT_S):
+                break
+            self._progress.waiting(True)
+            self._sync_model()
+            self._send_ready()
+        self._progress.waiting(False)
+        self._watch.lap("wait")
+
     def _send_ready(self) -> None:
         while not self._gave_up:
             message = self._outbox.take(self._version, self._meter.env_steps)
@@ -256,8 +274,7 @@ class Actor:
     def _wait_for_credit(self, message: Experience) -> bool:
         """Send, as soon as the learner allows it; False if it did not while there was time.
 
-        Waiting is the normal state of an actor whose learner is the slower one. After a message
-        that was given up no other is sent: their numbers have no gaps.
+        After a message that was given up no other is sent: their numbers have no gaps.
         """
         self._progress.waiting(True)
         while not (sent := self._link.send(message, timeout_s=_WAIT_S)):

@@ -26,8 +26,8 @@ class Outbox:
     Each environment has its own stream and fills its own segment: an episode's end costs one row
     more, so streams drift apart. Streams have room beyond a segment, so that those which are full
     are cut together, every few steps, and not each when it is its turn: with 64 streams an actor is
-    5 % faster. A full segment is copied into the open message; the rows that look ahead stay, as
-    the first of the next segment.
+    5 % faster. When all are full they are cut at once: no row waits. A full segment is copied into
+    the open message; the rows that look ahead stay, as the first of the next segment.
 
         |<- lookback ->|<- length ->|<- lookahead ->|<- room ->|      one stream
         |<--------- schema.rows: a segment -------->|
@@ -58,7 +58,7 @@ class Outbox:
         }
         self._first_row = np.arange(n_envs) * self._capacity
         self._next_row = self._first_row.copy()  # where each stream goes on, in `_flat`
-        # Pushes until the longest stream may be at its end: each adds at most one row to it.
+        # Pushes until streams may have to be cut: each adds at most one row to each of them.
         self._room = 0
         self._begin_streams()
         self._seq = 0
@@ -66,6 +66,11 @@ class Outbox:
         self._open: _Draft | None = None
         self.produced = 0
         """Transitions pushed so far."""
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the message that is being filled."""
+        return self._seq + len(self._ready) + 1
 
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
@@ -143,7 +148,7 @@ class Outbox:
         else:
             self._streams["flags"][:, :lookback] = END
         self._next_row[:] = self._first_row + lookback
-        self._room = self._capacity - lookback
+        self._look_at_room()
 
     def _cut_full(self) -> None:
         everyone = slice(None)
@@ -153,7 +158,9 @@ class Outbox:
         self._look_at_room()
 
     def _look_at_room(self) -> None:
-        self._room = self._capacity - int((self._next_row - self._first_row).max())
+        filled = self._next_row - self._first_row
+        until_full = max(0, self._schema.rows - int(filled.min()))
+        self._room = min(until_full, self._capacity - int(filled.max()))
 
     def _filled(self, ids: IntArray | slice) -> IntArray:
         """Return how many rows these streams hold."""

@@ -26,6 +26,15 @@ class ActorLink(Protocol):
         """
         ...
 
+    def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
+        """Whether the learner wants message `seq` of experience; False if not yet in time.
+
+        May return early when a model has come, so that the newest is there when it is wanted.
+        An actor asks before it acts for that message: what it makes is then made with the newest
+        model, and stored at once. Nothing is refused that was made without asking.
+        """
+        ...
+
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none).
 
@@ -78,8 +87,16 @@ class LearnerLink(Protocol):
         """
         ...
 
-    def acknowledge(self, peer: Peer, seq: int) -> None:
-        """Give back the credit of all this peer's messages up to `seq`."""
+    @property
+    def window(self) -> int:
+        """Messages that an actor may have unacknowledged."""
+        ...
+
+    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
+        """Give back the credit of all this peer's messages up to `seq`.
+
+        And let it act for those up to `wanted`. A number below an earlier one changes nothing.
+        """
         ...
 
     def refuse(self, peer: Peer, reason: str) -> None:

@@ -8,6 +8,7 @@ actors ──► link ──► ReplayBufferProxy ──► ReplayBuffer      (a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Protocol, SupportsFloat, Unpack
@@ -17,6 +18,7 @@ from asyncrl.checkpoint.saver import RunState
 from asyncrl.core.agent import Agent
 from asyncrl.core.declared import COMMON, Count, CountOrOff, PositiveOrOff, Within, check_declared
 from asyncrl.core.interrupter import Interrupter
+from asyncrl.core.messages import Experience
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
@@ -31,6 +33,8 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.supervision.actor_manager import ActorManager
 
 _WAIT_S = 0.05
+_PUBLISH_SHARE = 0.02
+"""Of the learner's time, for models that are published between intervals."""
 
 _DRAW_BYTES = 512 << 10
 """Drawn at once: half of what a core's own cache holds."""
@@ -107,6 +111,10 @@ class AsyncTrainer(BaseTrainer):
         self._strategy = strategy
         self._staleness = Staleness(Lag(config.max_lag_s, config.max_lag_opt_steps))
         proxy.on_experience = self._staleness.on_experience
+        proxy.on_stored = self._note_lag
+        if strategy is None:
+            proxy.on_room = self._publish_newest
+        self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
         self._singly = drawn_singly(proxy.buffer)
@@ -130,6 +138,19 @@ class AsyncTrainer(BaseTrainer):
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
         self.books.watch.lap("publish")
+
+    def _publish_newest(self) -> None:
+        """Publish for actors that are about to act, unless that takes more than a little time."""
+        self.books.watch.lap("sample")
+        now = time.monotonic()
+        if now < self._publish_after or not self._staleness.is_behind(self.books.counts.opt_steps):
+            return
+        self.publish()
+        took_s = time.monotonic() - now
+        self._publish_after = now + took_s / _PUBLISH_SHARE
+
+    def _note_lag(self, message: Experience) -> None:
+        self._staleness.on_stored(message, self.books.counts.opt_steps)
 
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's numbers of the newest optimisation step, and its batch's age."""
@@ -188,7 +209,7 @@ class AsyncTrainer(BaseTrainer):
             self.publish()
 
     def _told(self) -> Record:
-        return {**self.proxy.record(), **self.proxy.actors.take()}
+        return {**self.proxy.record(), **self.proxy.actors.take(), **self._staleness.take()}
 
     def _state(self, *, save_replay: bool) -> RunState:
         groups, numbers = self.proxy.state(save_replay=save_replay)

@@ -47,7 +47,7 @@ class RateLimiterConfig:
         With `once`, for a replay that hands out each transition once.
         """
         if once:
-            return self._build_once(max_insert + batch_size)
+            return self._build_once(max_insert, batch_size)
         needed = max_insert * self.samples_per_insert + batch_size
         if not self.band_transitions:
             # Twice what is needed lets one side work while the other's message is on its way.
@@ -63,10 +63,11 @@ class RateLimiterConfig:
                     f"wait for each other; give at least {least:.0f}, or 0 to have it chosen"
                 )
         middle = self.samples_per_insert * self.min_size
-        return RateLimiter(self, lowest=middle - band, highest=middle + band)
+        return RateLimiter(self, max_insert=max_insert, lowest=middle - band, highest=middle + band)
 
-    def _build_once(self, needed: int) -> RateLimiter:
+    def _build_once(self, max_insert: int, batch_size: int) -> RateLimiter:
         """Make a limiter that never allows more samples than there were inserts."""
+        needed = max_insert + batch_size
         if self.samples_per_insert != 1.0:
             raise ConfigError(
                 f"limiter.samples_per_insert must be 1 with a replay that hands out each "
@@ -78,13 +79,19 @@ class RateLimiterConfig:
                 f"limiter.band_transitions={ahead} would deadlock: a message and a batch together "
                 f"are {needed} transitions; give at least as many, or 0 to have it chosen"
             )
-        return RateLimiter(replace(self, min_size=1), lowest=0.0, highest=float(ahead))
+        return RateLimiter(
+            replace(self, min_size=1), max_insert=max_insert, lowest=0.0, highest=float(ahead)
+        )
 
 
 class RateLimiter:
     """Counts inserts and samples and answers two questions."""
 
-    def __init__(self, config: RateLimiterConfig, *, lowest: float, highest: float) -> None:
+    def __init__(
+        self, config: RateLimiterConfig, *, max_insert: int, lowest: float, highest: float
+    ) -> None:
+        self.max_insert = max_insert
+        """Transitions of a full message."""
         self._ratio = config.samples_per_insert
         self._min_size = config.min_size
         self._lowest = lowest
@@ -100,6 +107,17 @@ class RateLimiter:
         if self._ratio == 0 or self.inserted < self._min_size:
             return True
         return self._difference(inserts=count) <= self._highest
+
+    def room(self) -> float:
+        """Return how many transitions may be inserted before the next sample."""
+        if self._ratio == 0:
+            return float("inf")
+        return (self._highest - self._difference()) / self._ratio
+
+    def is_hungry(self) -> bool:
+        """Whether inserts are behind, so that samples wait for them, or soon will."""
+        behind = self._difference() < (self._lowest + self._highest) / 2
+        return self._ratio == 0 or (behind and self.inserted >= self._min_size)
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` more transitions may be sampled now."""

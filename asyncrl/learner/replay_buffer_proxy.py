@@ -19,12 +19,13 @@ from asyncrl.checkpoint.checkpoint import Checkpoint
 from asyncrl.core.declared import check_declared
 from asyncrl.core.errors import CheckpointError, TransportError
 from asyncrl.core.interrupter import CrashForwardingThread, Interrupter, start_thread
-from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message
+from asyncrl.core.messages import ActorReport, EvaluationReport, Experience, Hello, Message, Peer
 from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_groups, restore_replay
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
+from asyncrl.learner.demand import Demand
 from asyncrl.learner.ledger import Balance, Ledger
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
@@ -61,8 +62,9 @@ class ReplayBufferProxyConfig:
 class ReplayBufferProxy:
     """Takes experience in as fast as the limiter allows; credit goes back once it is stored.
 
-    A message that may not be inserted yet is held, unacknowledged: its actor runs out of credit
-    and waits, unless it is to be dropped. Nothing else bounds memory, and nothing else needs to.
+    Actors act for messages that the limiter has room for, see `demand.py`. One that may not be
+    inserted yet all the same is held, unacknowledged: its actor runs out of credit and waits,
+    unless it is to be dropped. Nothing else bounds memory, and nothing else needs to.
     """
 
     def __init__(
@@ -82,8 +84,11 @@ class ReplayBufferProxy:
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
         self._held: deque[Experience] = deque()
-        self.blocked = 0
-        """Transitions of the message that the limiter keeps out; until it is in, actors wait."""
+        self._demand = Demand(limiter.max_insert, link.window)
+        self._gone: deque[Peer] = deque()
+        self._next_needs = float("inf")
+        self.blocked = False
+        """Whether the limiter has no room for more, so that all actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
         self._watch = Stopwatch()
         self._draining = False
@@ -95,6 +100,10 @@ class ReplayBufferProxy:
         """Whether its thread did not end in time: then the link is not to be closed under it."""
         self.on_experience: Callable[[Experience], object] = lambda _: None
         """Hears of each message as it arrives, in the receiving thread."""
+        self.on_stored: Callable[[Experience], object] = lambda _: None
+        """Hears of each message that is stored, in the same thread."""
+        self.on_room: Callable[[], object] = lambda: None
+        """Called by `sample` when actors are about to go on: they would like a new model."""
 
     def start(self) -> None:
         """Start receiving."""
@@ -117,8 +126,9 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            wake = self.blocked and self._limiter.may_insert(self.blocked)
+            wake = self._next_needs <= self._limiter.room() < float("inf")
         if wake:
+            self.on_room()
             self._link.wake()
         return batch
 
@@ -163,6 +173,11 @@ class ReplayBufferProxy:
         while self._evaluations:
             taken.append(self._evaluations.popleft())
         return taken
+
+    def on_actor_ended(self, peer: Peer) -> None:
+        """Expect nothing more from an actor, so that others may act in its place. Any thread."""
+        self._gone.append(peer)
+        self._link.wake()
 
     def drain(self) -> None:
         """From now on store what arrives whatever the limiter says: actors are finishing."""
@@ -235,6 +250,7 @@ class ReplayBufferProxy:
                 self._take(message)
             self._watch.lap("recv" if messages else "idle")
             self._store_held()
+            self._ask_for_more()
             if closing and not messages:
                 return
 
@@ -253,6 +269,8 @@ class ReplayBufferProxy:
             case EvaluationReport():
                 self._evaluations.append(message)
             case Hello():
+                if message.schema_hash:
+                    self._demand.on_arrival(message.peer)
                 logger.debug("actor %s has arrived", message.peer)
 
     def _take_experience(self, message: Experience) -> None:
@@ -266,6 +284,9 @@ class ReplayBufferProxy:
             message.peer, env_steps=message.env_steps, model_version=message.model_version
         )
         self.on_experience(message)
+        with self._changed:
+            at_once = not self._held and self._limiter.may_insert(message.transitions)
+        self._demand.on_received(message.peer, message.seq, at_once=at_once)
         self._held.append(message)
 
     def _store_held(self) -> None:
@@ -273,16 +294,31 @@ class ReplayBufferProxy:
             message = self._held[0]
             with self._changed:
                 may_insert = self._draining or self._limiter.may_insert(message.transitions)
-                self.blocked = 0 if may_insert or self._drops else message.transitions
-            if self.blocked:
+            if not may_insert and not self._drops:
                 return
             self._held.popleft()
             if may_insert:
                 self._store(message)
+                self.on_stored(message)
             else:
                 self.ledger.on_dropped("overflow", message.transitions)
             self._link.acknowledge(message.peer, message.seq)
             self._watch.lap("push")
+
+    def _ask_for_more(self) -> None:
+        """Let actors act whose experience there is room for."""
+        while self._gone:
+            self._demand.on_end(self._gone.popleft())
+        held = sum(message.transitions for message in self._held)
+        with self._changed:
+            anyway = self._drops or self._draining
+            room = float("inf") if anyway else self._limiter.room() - held
+            wanted = list(self._demand.new(room, hungry=self._limiter.is_hungry()))
+            first = self._held[0].transitions if self._held else None
+            self._next_needs = first or self._demand.next_needs
+            self.blocked = bool(held) or self._demand.idle
+        for peer, seq in wanted:
+            self._link.acknowledge(peer, 0, seq)
 
     def _store(self, message: Experience) -> None:
         """Push a message, in parts between which others may sample or save; each counts at once."""

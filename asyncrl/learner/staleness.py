@@ -16,6 +16,7 @@ import numpy as np
 
 from asyncrl.core.messages import Experience
 from asyncrl.core.recorder import Record
+from asyncrl.core.segment import END
 from asyncrl.core.types import ActorId, Array, Columns, IntArray, ModelVersion
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,11 @@ class _Publications:
         self._at = np.full(_KEPT, 0.0)
         self._count = 0
 
+    @property
+    def newest(self) -> int:
+        """The version of the newest model; -1 if there is none."""
+        return int(self._versions[self._count - 1]) if self._count else -1
+
     def add(self, version: ModelVersion, now: float) -> None:
         """Note a model that is newer than all before it."""
         if self._count == len(self._versions):
@@ -103,6 +109,14 @@ class _Publications:
         return Lag(now - float(self._at[newer]), ahead)
 
 
+class _Sum(NamedTuple):
+    """How far behind models were when their experience was stored, in optimisation steps."""
+
+    n: int
+    total: float
+    most: float
+
+
 class Staleness:
     """Remembers when each model was published, and dates batches and messages by it.
 
@@ -115,6 +129,7 @@ class Staleness:
         self._lock = threading.Lock()
         self._published = _Publications()
         self._warned_at: dict[ActorId, float] = {}
+        self._stored = _Sum(0, 0.0, 0.0)
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now; each one is newer than the one before."""
@@ -132,6 +147,35 @@ class Staleness:
         if words and now - self._warned_at.get(actor_id, -_CALM_S) >= _CALM_S:
             self._warned_at[actor_id] = now
             logger.warning("%s", words)
+
+    def is_behind(self, opt_steps: int) -> bool:
+        """Whether the newest model that was published is older than this."""
+        with self._lock:
+            return self._published.newest < opt_steps
+
+    def on_stored(self, message: Experience, opt_steps: int) -> None:
+        """Note how far behind the models are that acted in a message which is stored now."""
+        versions = message.columns.get("model_version")
+        if versions is None:
+            versions = np.array([message.model_version])
+        else:
+            filled = np.arange(versions.shape[1]) < message.rows[:, None]
+            versions = versions[filled & (message.columns["flags"] < END)]
+        lags = opt_steps - versions.astype(np.float64)
+        if len(lags):
+            with self._lock:
+                count, total, most = self._stored
+                self._stored = _Sum(
+                    count + len(lags), total + float(lags.sum()), max(most, float(lags.max()))
+                )
+
+    def take(self) -> Record:
+        """Return the lag metrics of what was stored since the last call."""
+        with self._lock:
+            (count, total, most), self._stored = self._stored, _Sum(0, 0.0, 0.0)
+        if not count:
+            return {}
+        return {"lag/at_insert_mean": total / count, "lag/at_insert_max": most}
 
     def of(self, batch: Columns, opt_steps: int) -> Record:
         """Return the lag metrics of one batch."""

@@ -52,6 +52,11 @@ METRICS: dict[str, Metric] = {
         "opt steps", "sampled data's age: learner's opt steps minus those of the model that acted"
     ),
     "lag/versions_max": Metric("opt steps", "the oldest in the sampled batch"),
+    "lag/at_insert_mean": Metric(
+        "opt steps",
+        "age of experience when it is stored: behind the learner, of the model that acted",
+    ),
+    "lag/at_insert_max": Metric("opt steps", "the oldest that was stored"),
     "lag/seconds_mean": Metric("s", "sampled data's age: since the model that acted was published"),
     "lag/seconds_max": Metric("s", "the oldest in the sampled batch"),
     # The ledger: produced = stored + dropped + lost + in_flight, in transitions, whole run.

@@ -195,6 +195,7 @@ def _manager(
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
         link.revoke(ended.peer)
+        proxy.on_actor_ended(ended.peer)
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 

@@ -139,6 +139,9 @@ class _BufferLink:
     def hello(self, message: Hello, timeout_s: float = 0.0) -> bool:
         return True
 
+    def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
+        return True
+
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         if isinstance(message, Experience):
             self.stored += self._buffer.push(message.columns, message.rows)

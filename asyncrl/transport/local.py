@@ -27,6 +27,7 @@ class _Mailbox:
     welcomed: bool = False
     refusal: str | None = None
     acknowledged: int = 0
+    wanted: int = 0
     reports: int = 0
 
 
@@ -108,12 +109,18 @@ class LocalLearnerLink:
             shared.changed.notify_all()
             return messages
 
-    def acknowledge(self, peer: Peer, seq: int) -> None:
-        """Give back the credit of all this peer's messages up to `seq`."""
+    @property
+    def window(self) -> int:
+        """Messages that an actor may have unacknowledged."""
+        return self._table.window
+
+    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
+        """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
         with self._shared.changed:
             self._check_usable()
-            if self._table.acknowledges(peer, seq):
-                self._mailbox(peer).acknowledged = seq
+            if self._table.acknowledges(peer, seq, wanted):
+                mailbox, ack = self._mailbox(peer), self._table.ack(peer)
+                mailbox.acknowledged, mailbox.wanted = ack.seq, ack.wanted
                 self._shared.changed.notify_all()
 
     def refuse(self, peer: Peer, reason: str) -> None:
@@ -198,6 +205,10 @@ class LocalActorLink:
             self._introduced = True
             self._put(message)
         return self._wait(lambda: self._mailbox.welcomed, timeout_s)
+
+    def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
+        """Whether the learner wants message `seq` of experience; False if not yet in time."""
+        return self._wait(lambda: seq <= self._mailbox.wanted, timeout_s)
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none)."""

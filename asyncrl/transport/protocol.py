@@ -39,6 +39,9 @@ class Ack:
     models: int = 0
     """Models that were sent to this actor before: what has not come by now is lost."""
 
+    wanted: int = 0
+    """The last message of experience that the actor may act for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -99,6 +102,7 @@ class _Life:
     sends_experience: bool
     received: int = 0
     acknowledged: int = 0
+    wanted: int = 0
     reports: int = 0
     models: int = 0
     newest_model: dict[Topic, int] = field(default_factory=dict)
@@ -167,18 +171,24 @@ class PeerTable:
             return False
         return self._admits_report(life, message)
 
-    def acknowledges(self, peer: Peer, seq: int) -> bool:
-        """Note that messages up to `seq` are dealt with; False if there is nobody to tell."""
+    def acknowledges(self, peer: Peer, seq: int, wanted: int = 0) -> bool:
+        """Note that messages up to `seq` are dealt with, and those up to `wanted` may be begun.
+
+        False if that is no news, or there is nobody to tell.
+        """
         life = self._lives.get(peer.actor_id)
-        if life is None or life.peer != peer or not life.acknowledged < seq <= life.received:
+        if life is None or life.peer != peer:
             return False
-        life.acknowledged = seq
-        return True
+        before = life.acknowledged, life.wanted
+        if seq <= life.received:
+            life.acknowledged = max(life.acknowledged, seq)
+        life.wanted = max(life.wanted, wanted)
+        return (life.acknowledged, life.wanted) != before
 
     def ack(self, peer: Peer) -> Ack:
         """Return how far the messages of a peer that is heard have got."""
         life = self._lives[peer.actor_id]
-        return Ack(life.acknowledged, life.reports, life.models)
+        return Ack(life.acknowledged, life.reports, life.models, life.wanted)
 
     def may_be_sent(self, request: ModelRequest) -> bool:
         """Whether a peer that is heard may be sent the model that it asks for.

@@ -248,7 +248,7 @@ def put(m: WireMessage) -> list[Any]:
         case Sync():
             fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
         case Ack():
-            fields = [int(m.seq), int(m.reports), int(m.models)]
+            fields = [int(m.seq), int(m.reports), int(m.models), int(m.wanted)]
         case Resend():
             fields = [int(m.seq), int(m.reports)]
         case Refusal():
@@ -277,14 +277,16 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     ),
     "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
-    "Ack": lambda f: Ack(f.integer("seq"), f.integer("reports"), f.integer("models")),
+    "Ack": lambda f: Ack(
+        f.integer("seq"), f.integer("reports"), f.integer("models"), f.integer("wanted")
+    ),
     "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
     "Finish": lambda _: Finish(),
     "Refusal": lambda f: Refusal(f.text("reason")),
 }
 """How to take the messages that are a header and nothing else."""
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

@@ -83,6 +83,8 @@ class ZmqActorLink:
         self._hello: Hello | None = None
         self._sent = 0
         self._acknowledged = 0
+        self._wanted = 0
+        self._waits_to_begin = False
         self._unacknowledged: deque[tuple[int, list[zmq.Frame]]] = deque()
         self._reports = 0
         self._unread: deque[tuple[int, list[zmq.Frame]]] = deque()
@@ -106,6 +108,24 @@ class ZmqActorLink:
             if not self._wait(deadline, zmq.POLLIN):
                 return False
             self._take_in()
+        return True
+
+    def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
+        """Whether the learner wants message `seq`; False if not in time, or a model came first."""
+        if seq <= self._wanted:  # at each step: without a look at the socket
+            return True
+        self._take_in()
+        if not self._waits_to_begin and not self._unacknowledged and not self._unread:
+            self._asked_at = self._clock()
+        deadline = self._clock() + timeout_s
+        self._waits_to_begin = True
+        while seq > self._wanted:
+            if not self._wait(deadline, zmq.POLLIN):
+                return False
+            self._take_in()
+            if seq > self._wanted and "act" in self._models:
+                return False
+        self._waits_to_begin = False
         return True
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
@@ -232,6 +252,7 @@ class ZmqActorLink:
                 self._asked_at = self._clock()
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
+            self._wanted = max(self._wanted, message.wanted)
             if message.models > self._models_known:
                 # One was sent before this was, and has not come: ask again.
                 self._models_known = message.models
@@ -239,7 +260,7 @@ class ZmqActorLink:
 
     def _ask_again(self, hello: Hello) -> None:
         """Say the `Hello` again, or ask what has arrived, if there was no answer for too long."""
-        waits = self._unacknowledged or self._unread
+        waits = self._unacknowledged or self._unread or self._waits_to_begin
         if self._welcomed and not waits:
             return
         now = self._clock()

@@ -142,10 +142,15 @@ class ZmqLearnerLink:
             rung = self._wait(left)
             waited()
 
-    def acknowledge(self, peer: Peer, seq: int) -> None:
-        """Give back the credit of all this peer's messages up to `seq`."""
+    @property
+    def window(self) -> int:
+        """Messages that an actor may have unacknowledged."""
+        return self._table.window
+
+    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
+        """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
         self._check_usable()
-        if self._table.acknowledges(peer, seq):
+        if self._table.acknowledges(peer, seq, wanted):
             self._send(peer, self._table.ack(peer))
 
     def refuse(self, peer: Peer, reason: str) -> None:

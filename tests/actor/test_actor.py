@@ -47,6 +47,7 @@ class FakeLink:
         ]
         self.open = True
         self.credit = 10**9
+        self.wanted = 10**9
         self.stop = False
         self.calls: list[str] = []
         self.experience: list[Experience] = []
@@ -63,6 +64,11 @@ class FakeLink:
         if not self.open:
             self._wait(timeout_s)
         return self.open
+
+    def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
+        if seq > self.wanted:
+            self._wait(timeout_s)
+        return seq <= self.wanted
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         if isinstance(message, ActorReport):
@@ -314,6 +320,39 @@ def test_messages_count_what_is_behind_them() -> None:
     assert (first.produced, first.env_steps) == (6, 6), "a look-ahead row is needed, so 3 steps"
     assert (last.produced, last.env_steps) == (8, 8)
     assert life.actor.env_steps == 8
+
+
+def test_actor_acts_for_what_is_wanted_with_the_newest_model() -> None:
+    """It holds still beforehand, so that nothing it makes is old when it is stored."""
+    life = Life(0, length=100)
+    life.stop_after(5)
+    life.link.wanted = 1
+    waits = 0
+
+    def want_more_on_the_third_wait() -> None:
+        nonlocal waits
+        waits += 1
+        assert life.progress.waits[-1] is True
+        assert life.env.actions == [[0, 0]] * 3, "all of the first message, and its look-ahead"
+        life.link.models += FakeLink(waits).models
+        if waits == 3:
+            life.link.wanted = 2
+
+    life.link.on_wait = want_more_on_the_third_wait
+    life.actor.run(HELLO, seed=1)
+    assert waits == 3
+    assert life.progress.waits[-1] is False
+    assert life.env.actions[3:] == [[3, 3]] * 2
+    assert sum(life.link.reports[-1].shares.values()) > 0
+
+
+def test_actor_that_nobody_wants_finishes_when_it_is_to() -> None:
+    life = Life(0)
+    life.link.wanted = 0
+    life.link.on_wait = lambda: setattr(life.link, "stop", True)
+    life.actor.run(HELLO, seed=1)
+    assert life.env.actions == []
+    assert life.link.calls == ["hello", "final report", "drain"]
 
 
 @pytest.mark.fault("F30")

@@ -170,6 +170,9 @@ class ActorsLink:
     def latest_model(self, _: object, newer_than: int, *__: object) -> ModelInfo | None:
         return ConstantAgent().model_info() if newer_than < 0 else None
 
+    def may_begin(self, *_: object) -> bool:
+        return True
+
     def send(self, message: Experience | ActorReport, **_: object) -> bool:
         if isinstance(message, ActorReport):
             self.reports.append(message)

@@ -155,6 +155,27 @@ def test_a_window_of_messages_and_not_one_more_is_accepted(net: Net) -> None:
     assert not actor.send(make_experience(4), 0.0)
 
 
+def test_an_actor_may_begin_what_is_wanted_and_not_more(net: Net) -> None:
+    actor = net.join()
+    assert not actor.may_begin(1, SOON_S)
+    net.learner.acknowledge(PEER, 0, 2)
+    net.until(lambda: actor.may_begin(2))
+    assert not actor.may_begin(3, SOON_S)
+    net.send(actor, make_experience(1))
+    net.until(lambda: net.seqs() == [1])
+    net.learner.acknowledge(PEER, 1, 1)
+    assert actor.may_begin(2, DEADLINE_S), "what was wanted stays so"
+    assert not actor.may_begin(3, SOON_S)
+
+
+def test_who_waits_to_begin_can_take_a_model_meanwhile(net: Net) -> None:
+    actor = net.join()
+    assert actor.latest_model("act", -1) is None
+    net.learner.publish(make_model(1), "act")
+    net.learner.acknowledge(PEER, 0, 1)
+    net.until(lambda: actor.may_begin(1) and actor.latest_model("act", -1))
+
+
 def test_waiting_is_told_of_and_nothing_else(net: Net) -> None:
     waited: list[int] = []
     net.learner.poll(0.0, lambda: waited.append(0))

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -45,6 +46,8 @@ class FakeLink:
         self.acknowledged: list[tuple[Peer, int]] = []
         self.woken = 0
         self.counters = {"malformed": 0}
+        self.window = 3
+        self.wanted: dict[Peer, int] = {}
 
     def put(self, *messages: Message) -> None:
         self.inbox.put(list(messages))
@@ -59,8 +62,11 @@ class FakeLink:
         self.woken += 1
         self.inbox.put([])
 
-    def acknowledge(self, peer: Peer, seq: int) -> None:
-        self.acknowledged.append((peer, seq))
+    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
+        if wanted:
+            self.wanted[peer] = wanted
+        else:
+            self.acknowledged.append((peer, seq))
 
     def refuse(self, peer: Peer, reason: str) -> None: ...
 
@@ -354,10 +360,45 @@ def test_wait_ends_when_the_run_does(slow_station: Station) -> None:
 def test_it_says_what_the_limiter_keeps_out(slow_station: Station) -> None:
     slow_station.link.put(make_experience(1), make_experience(2))
     slow_station.handled()
-    assert slow_station.proxy.blocked == 0
+    assert not slow_station.proxy.blocked
     slow_station.link.put(make_experience(3))
     slow_station.handled()
-    assert slow_station.proxy.blocked == PER_MESSAGE
+    assert slow_station.proxy.blocked
+
+
+def test_actors_are_asked_for_what_there_is_room_for(slow_station: Station) -> None:
+    station, peers = slow_station, [make_peer(0), make_peer(1)]
+    room: list[int] = []
+    station.proxy.on_room = lambda: room.append(station.link.woken)
+    station.link.put(*(make_hello(peer) for peer in peers))
+    station.handled()
+    asked = dict(station.link.wanted)
+    assert sum(asked.values()) == 2, "as many messages as the limiter lets in"
+    station.link.put(*(make_experience(1, peer) for peer in peers))
+    station.handled()
+    assert station.link.wanted == asked, "there is no room"
+    assert station.proxy.blocked
+    station.proxy.sample(8 * PER_MESSAGE)
+    wait_until(lambda: sum(station.link.wanted.values()) == 3, SOON_S, "the next to be asked")
+    assert room == [0], "called before the thread was woken that asks"
+    assert not station.proxy.blocked
+
+
+def test_what_an_actor_owed_that_ended_is_asked_of_others(slow_station: Station) -> None:
+    station, peers = slow_station, [make_peer(0), make_peer(1)]
+    station.link.put(make_hello(peers[0]))
+    station.handled()
+    station.link.put(make_hello(peers[1]))
+    station.handled()
+    assert station.link.wanted == {peers[0]: 2}
+    station.proxy.on_actor_ended(peers[0])
+    wait_until(lambda: station.link.wanted.get(peers[1]) == 2, SOON_S, "the other to be asked")
+
+
+def test_evaluating_processes_are_asked_for_nothing(slow_station: Station) -> None:
+    slow_station.link.put(replace(make_hello(), schema_hash=""))
+    slow_station.handled()
+    assert slow_station.link.wanted == {}
 
 
 def test_learner_cannot_run_ahead_of_the_actors(slow_station: Station) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.messages import Experience, Peer
+from asyncrl.core.segment import END
 from asyncrl.core.types import ActorId, ModelVersion
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
 from asyncrl.learner.staleness import Lag, Staleness, complaint
+from tests.support.sample_messages import make_experience
 
 
 @pytest.mark.fault("F31")
@@ -31,6 +34,35 @@ def test_lag_is_weighted_by_how_often_a_version_occurs() -> None:
         "lag/seconds_mean": (12 + 3 * 2) / 4,
         "lag/seconds_max": 12.0,
     }
+
+
+def stored(staleness: Staleness, versions: list[list[int]], rows: list[int], at: int) -> None:
+    flags = np.zeros((len(rows), len(versions[0])), np.uint8)
+    flags[0, -1] = END
+    columns = {"model_version": np.array(versions), "flags": flags}
+    message = make_experience(1)
+    staleness.on_stored(replace(message, columns=columns, rows=np.array(rows)), at)
+
+
+@pytest.mark.fault("F31")
+def test_age_at_storing_is_of_the_transitions_stored_since_the_last_record() -> None:
+    staleness = Staleness()
+    assert staleness.take() == {}
+    stored(staleness, [[4, 6, 0], [2, 8, 0]], [3, 2], at=10)  # an `END` row, and one not filled
+    stored(staleness, [[7, 7, 0]], [3], at=13)
+    assert staleness.take() == {
+        "lag/at_insert_mean": (6 + 4 + 8 + 2 + 6 + 6) / 6,
+        "lag/at_insert_max": 8.0,
+    }
+    assert staleness.take() == {}
+
+
+def test_experience_without_versions_of_its_rows_is_of_its_newest_model() -> None:
+    staleness = Staleness()
+    message = make_experience(1)
+    columns = {k: v for k, v in message.columns.items() if k != "model_version"}
+    staleness.on_stored(replace(message, columns=columns, model_version=ModelVersion(3)), 10)
+    assert staleness.take()["lag/at_insert_mean"] == 7.0
 
 
 def test_batch_without_versions_has_no_lag() -> None:
