@@ -87,11 +87,6 @@ class LearnerLink(Protocol):
         """
         ...
 
-    @property
-    def window(self) -> int:
-        """Messages that an actor may have unacknowledged."""
-        ...
-
     def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
         """Give back the credit of all this peer's messages up to `seq`.
 

@@ -74,7 +74,10 @@ class ReplayBufferProxy:
         limiter: RateLimiter,
         interrupter: Interrupter,
         config: ReplayBufferProxyConfig | None = None,
+        *,
+        window: int = 8,
     ) -> None:
+        """Take part in a run; `window` is how many messages an actor may have unacknowledged."""
         self._link = link
         self.buffer = buffer
         """For looking at; only the proxy's own methods may be called while it runs."""
@@ -84,8 +87,9 @@ class ReplayBufferProxy:
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
         self._held: deque[Experience] = deque()
-        self._demand = Demand(limiter.max_insert, link.window)
-        self._gone: deque[Peer] = deque()
+        self._demand = Demand(limiter.max_insert, window)
+        self.ended: deque[Peer] = deque()
+        """Actors that are gone, for anybody to add to: others then act in their place."""
         self._next_needs = float("inf")
         self.blocked = False
         """Whether the limiter has no room for more, so that all actors wait."""
@@ -173,11 +177,6 @@ class ReplayBufferProxy:
         while self._evaluations:
             taken.append(self._evaluations.popleft())
         return taken
-
-    def on_actor_ended(self, peer: Peer) -> None:
-        """Expect nothing more from an actor, so that others may act in its place. Any thread."""
-        self._gone.append(peer)
-        self._link.wake()
 
     def drain(self) -> None:
         """From now on store what arrives whatever the limiter says: actors are finishing."""
@@ -307,8 +306,8 @@ class ReplayBufferProxy:
 
     def _ask_for_more(self) -> None:
         """Let actors act whose experience there is room for."""
-        while self._gone:
-            self._demand.on_end(self._gone.popleft())
+        while self.ended:
+            self._demand.on_end(self.ended.popleft())
         held = sum(message.transitions for message in self._held)
         with self._changed:
             anyway = self._drops or self._draining

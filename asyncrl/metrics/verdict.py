@@ -51,8 +51,8 @@ def shortfall(asked: float | None, got: float | None) -> str:
     got_text = f"{got:.{0 if got >= 10 else 1}f}"
     return (
         f"asked {asked:g} per insert, got {got_text}: the learner had not caught up with what came "
-        "in before its first sample and what was under way; a longer run comes closer, and so do a "
-        "lower limiter.min_size, segment.length=4 with transport.window=1, or mode=sync"
+        "in before its first sample; a longer run comes closer, and so does a lower "
+        "limiter.min_size"
     )
 
 

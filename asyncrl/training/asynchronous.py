@@ -126,7 +126,10 @@ def build_async_trainer(
         link = transport.listen()
         undo.callback(link.close)
         interrupter = interrupter or Interrupter()
-        proxy = ReplayBufferProxy(link, buffer, plan.limiter, interrupter, config.proxy)
+        window = config.transport.window
+        proxy = ReplayBufferProxy(
+            link, buffer, plan.limiter, interrupter, config.proxy, window=window
+        )
         bodies = plan.bodies(link.admit, evaluate)
         trainer = AsyncTrainer(
             learner,
@@ -195,7 +198,7 @@ def _manager(
 ) -> ActorManager:
     def on_exit(ended: ActorExit) -> None:
         link.revoke(ended.peer)
-        proxy.on_actor_ended(ended.peer)
+        proxy.ended.append(ended.peer)
         if ended.peer.actor_id < config.actors:
             proxy.ledger.on_ended(ended.peer, produced=ended.last.produced)
 

@@ -109,11 +109,6 @@ class LocalLearnerLink:
             shared.changed.notify_all()
             return messages
 
-    @property
-    def window(self) -> int:
-        """Messages that an actor may have unacknowledged."""
-        return self._table.window
-
     def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
         """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
         with self._shared.changed:

@@ -142,11 +142,6 @@ class ZmqLearnerLink:
             rung = self._wait(left)
             waited()
 
-    @property
-    def window(self) -> int:
-        """Messages that an actor may have unacknowledged."""
-        return self._table.window
-
     def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
         """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
         self._check_usable()

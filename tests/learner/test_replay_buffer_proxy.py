@@ -46,7 +46,6 @@ class FakeLink:
         self.acknowledged: list[tuple[Peer, int]] = []
         self.woken = 0
         self.counters = {"malformed": 0}
-        self.window = 3
         self.wanted: dict[Peer, int] = {}
 
     def put(self, *messages: Message) -> None:
@@ -391,7 +390,8 @@ def test_what_an_actor_owed_that_ended_is_asked_of_others(slow_station: Station)
     station.link.put(make_hello(peers[1]))
     station.handled()
     assert station.link.wanted == {peers[0]: 2}
-    station.proxy.on_actor_ended(peers[0])
+    station.proxy.ended.append(peers[0])
+    station.link.wake()
     wait_until(lambda: station.link.wanted.get(peers[1]) == 2, SOON_S, "the other to be asked")
 
 

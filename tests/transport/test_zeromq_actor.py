@@ -258,6 +258,20 @@ def test_a_model_sent_into_a_dead_connection_is_sent_again(line: Line) -> None:
         wait_until(has_come, DEADLINE_S, f"model {version}")
 
 
+@pytest.mark.fault("F28")
+def test_what_is_wanted_is_asked_for_again_when_word_of_it_was_lost(line: Line) -> None:
+    wait_until(lambda: line.take() or line.actor.hello(make_hello()), DEADLINE_S, "entry")
+    for seq in (1, 2):
+        line.proxy.swallowing.set()
+        line.learner.acknowledge(PEER, 0, seq)
+        line.take()
+        line.proxy.cut()
+        line.proxy.swallowing.clear()
+        wait_until(
+            lambda seq=seq: line.take() or line.actor.may_begin(seq), DEADLINE_S, f"message {seq}"
+        )
+
+
 @pytest.mark.fault("F31")
 def test_the_request_to_finish_is_repeated(line: Line) -> None:
     line.until_seq(1)
