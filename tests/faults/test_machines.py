@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import pytest
 
@@ -20,16 +22,21 @@ from tests.cli.console import TINY
 from tests.support import scale
 from tests.support.helpers import wait_until
 
-DEADLINE_S = 100.0
+DEADLINE_S = 60.0
 LEFTOVERS_DEADLINE_S = 10.0
 
 # `begin` starts a run that goes on until it is told to end. `waits` fails once its run has ended.
 FUNCTIONS = f"""
-tiny="dqn {" ".join(TINY)} --run-dir x"
-short() {{ asyncrl train $tiny --max-opt-steps 50 "$@"; }}
-begin() {{ asyncrl train $tiny --max-seconds 60 "$@" & pid=$!; }}
+tiny="dqn {" ".join(TINY)}"
+odd() {{ echo --env benchmarks.odd_env:OddEnv --env-kwargs do "$@"; }}
+short() {{ asyncrl train $tiny --run-dir x --max-opt-steps 50 "$@"; }}
+begin() {{ asyncrl train $tiny --run-dir x --max-seconds 60 "$@" & pid=$!; }}
+learns() {{ waits 'grep -qs "opt_steps.: [1-9]" x/metrics.jsonl'; }}
+ends() {{ kill -TERM $pid; exits 143 wait $pid; }}
+first() {{ unshare --pid --fork --mount-proc --kill-child "$@" & pid=$!; }}
 waits() {{ until eval "$1"; do kill -0 $pid; sleep 0.1; done; }}
 exits() {{ local code=0 want=$1; shift; "$@" || code=$?; [ $code = $want ] || exit 99; }}
+child() {{ cat /proc/$pid/task/$pid/children; }}
 """
 
 
@@ -56,6 +63,8 @@ class Row:
     not_there: tuple[str, ...] = ()
     """Patterns of paths that must not be there."""
 
+    deadline_s: float = DEADLINE_S
+
     usual: bool = False
     """Whether the row is run without `--scale full`, too."""
 
@@ -75,6 +84,17 @@ ROWS = {
         runs="exits 2 short; (cd tmp; short); asyncrl eval tmp/x",
         says=r"Read-only file system",
         not_there=("x",),
+    ),
+    "the commands of the README": Row(
+        on=("another user", "no home", "no names", "64 MB of shared memory", "LANG=C"),
+        runs="root=$PYTHONPATH; unset PYTHONPATH; mkdir clone; tar -C $root --exclude=./.venv"
+        " --exclude=./.git --exclude=__pycache__ --exclude=.*_cache -c . | tar -C clone -x;"
+        f"cd clone; export PYTHON={sys.base_prefix}/bin/python3;"
+        "make train ARGS='--max-opt-steps 50';"
+        "make test ARGS='-n 0 tests/core tests/cli/test_eval.py'",
+        says="(?s)run ended: 50 optimisation steps are done.* passed",
+        never="Traceback|error:",
+        deadline_s=600.0,
     ),
     "noexec TMPDIR": Row(on=("noexec TMPDIR",), runs="short", leaves=TRAINED),
     "full TMPDIR": Row(on=("full TMPDIR",), runs="short", leaves=TRAINED),
@@ -104,6 +124,7 @@ ROWS = {
         says=r"(?s)23 of 24 processes .* about 2 actors.* 34 may be open, .* about 2 actors",
         never=r"Traceback|\[Errno|WARNING",
         leaves=TRAINED,
+        usual=True,
     ),
     "process 1 of a container": Row(
         on=("process 1",),
@@ -123,7 +144,7 @@ ROWS = {
     "32 descriptors": Row(on=("32 descriptors",), runs="short --actors 2", leaves=TRAINED),
     "3 GB of addresses": Row(on=("3 GB of addresses",), runs="short", leaves=TRAINED),
     "nohup": Row(
-        runs="nohup asyncrl train $tiny --max-seconds 60 & pid=$!; waits '[ -s x/metrics.jsonl ]';"
+        runs="nohup asyncrl train $tiny --run-dir x --max-seconds 60 & pid=$!; learns;"
         "kill -HUP $pid; kill -USR1 $pid; waits '[ -n \"$(ls x/checkpoints)\" ]';"
         "kill -TERM $pid; exits 143 wait $pid",
         says="run ended: interrupted by SIGTERM",
@@ -141,37 +162,230 @@ ROWS = {
         "asyncrl resume c/y --max-opt-steps 100",
         leaves=("c/y/checkpoints/100",),
     ),
+    # --- environments --------------------------------------------------------------------------
+    "thread that does not end": Row(
+        runs="odd=$(odd thread at make); short $odd; asyncrl eval x --episodes 1; asyncrl export x;"
+        "asyncrl bench env $odd --seconds 1",
+        leaves=TRAINED,
+    ),
+    "thread in a synchronous run": Row(
+        runs="short --mode sync $(odd thread at make)", leaves=("x/summary.json",)
+    ),
+    "constructor changes the directory": Row(runs="short $(odd chdir at make)", leaves=TRAINED),
+    "constructor ignores signals": Row(
+        runs="begin $(odd deaf at make); learns; ends", leaves=("x/summary.json",)
+    ),
+    "constructor ends the process": Row(
+        runs="exits 1 short $(odd exit-0 at make)", says="exit code 0", not_there=("x",)
+    ),
+    "constructor aborts": Row(
+        runs="exits 1 short $(odd abort at make)", says="SIGABRT", not_there=("x",)
+    ),
+    "constructor starts processes": Row(runs="short $(odd bear at make)", leaves=TRAINED),
+    "constructor sets the umask": Row(
+        runs="short $(odd umask at make); [ $(stat -c %a x/summary.json) != 0 ]", leaves=TRAINED
+    ),
+    "constructor closes descriptors": Row(
+        runs="code=0; short $(odd close-files at make) || code=$?; [ $code -le 1 ]",
+    ),
+    "constructor takes the output": Row(
+        runs="short $(odd no-output at make)", says="run ended", leaves=TRAINED
+    ),
+    "ten slow constructors": Row(
+        runs="short --envs-per-actor 10 --supervision.start-timeout-s 60 $(odd slow at make)",
+        leaves=TRAINED,
+    ),
+    "examination ends with code 0": Row(
+        runs="exits 1 asyncrl doctor $(odd exit-0 after 100 | cut -c6-) --seconds 0.5",
+        says="exit code 0",
+    ),
+    "environment prints": Row(
+        runs="short --quiet $(odd print) > out; asyncrl eval x --json > json;"
+        "python -m json.tool json; asyncrl bench env $(odd print-native) --json > json;"
+        "python -m json.tool json; exits 1 grep word out",
+        says="actor 0: a word of the environment",
+    ),
+    "fork in reset": Row(runs="short $(odd fork at reset)", leaves=TRAINED),
+    "session of its own": Row(runs="short $(odd setsid at make)", leaves=TRAINED),
+    "close hangs at first": Row(
+        runs="exits 1 short --debug --supervision.start-timeout-s 4 $(odd sleep at close)",
+        says=r"(?s)building the environment took more than 4 s.* in sleep\n",
+        never="(?!)",
+        not_there=("x",),
+    ),
+    "close hangs at last": Row(
+        runs="begin --grace-s 8 $(odd sleep at close when hang); learns; touch hang; ends",
+        leaves=("x/checkpoints/[0-9]*",),
+    ),
+    "native code hangs": Row(
+        runs="begin --grace-s 8 $(odd hold when hang); learns; touch hang;"
+        "waits '[ -e hang.done ]'; ends",
+        says="not done within --grace-s",
+        leaves=("x/checkpoints/*",),
+    ),
+    "memory leaks": Row(
+        runs="short --max-opt-steps 1000 $(odd leak at reset) --evaluate.where off"
+        " --supervision.memory-limit-bytes 400000000 --supervision.restart.max-restarts 0",
+        says="memory",
+        leaves=("x/checkpoints/1000",),
+    ),
+    # --- runs and their directories ------------------------------------------------------------
+    "runs side by side": Row(
+        runs="pids=; for size in 8 16 32 64; do asyncrl train $tiny --trainer.batch-size $size"
+        ' --max-opt-steps 20 & pids="$pids $!"; done; for pid in $pids; do wait $pid; done;'
+        "[ $(ls runs/*/summary.json | wc -l) = 4 ]",
+    ),
+    "run directory is removed": Row(
+        runs="begin --save.interval-opt-steps 50; learns; rm -rf x || true; ends",
+        leaves=("x/checkpoints/[0-9]*",),
+    ),
+    "run directory is renamed": Row(
+        runs="begin --save.interval-opt-steps 50; learns; mv x y; ends",
+        leaves=("[xy]/checkpoints/[0-9]*",),
+    ),
+    "killed as a whole while it saves": Row(
+        runs="begin --save.interval-opt-steps 10; learns; waits 'ls x/checkpoints/[0-9]*';"
+        "helper=$(pgrep -P $pid); kill -KILL $pid $helper $(pgrep -P $helper); asyncrl eval x;"
+        "asyncrl resume x --max-seconds 1",
+        says="return over 10 episodes.*(?s:.*)run ended: 1 s",
+        leaves=("x/summary.json",),
+    ),
+    "learned nothing": Row(
+        runs="exits 1 short --max-seconds 1 --limiter.min-size 1000000 --replay.capacity 1000000",
+        says="min.size",
+    ),
+    "seconds count from the first step": Row(
+        runs="asyncrl train $tiny --run-dir x --max-seconds 1; asyncrl eval x",
+    ),
+    "killed while it tunes": Row(
+        runs="asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x & pid=$!;"
+        "waits '[ -e x ] || [ $(ls tmp | wc -l) -gt 0 ]'; ends",
+        not_there=("x",),
+    ),
+    "smaller replay on resume": Row(
+        runs="short; asyncrl resume x --max-opt-steps 100 --replay.capacity 4000 --no-load-replay",
+        leaves=("x/checkpoints/100",),
+    ),
+    # --- output --------------------------------------------------------------------------------
+    "ascii": Row(
+        on=("ascii",),
+        runs="asyncrl doctor CartPole-v1 --seconds 0.5; asyncrl bench env --seconds 1;"
+        "asyncrl train dqn --help > help; exits 1 short $(odd raise-wide after 50);"
+        "[ -s x/error.txt ]",
+        says="the wheel ist m.*de",
+    ),
+    "C locale": Row(
+        on=("C locale",),
+        runs="asyncrl train dqn --help > help; asyncrl doctor CartPole-v1 --seconds 0.5; short",
+    ),
+    "reader has gone": Row(runs="set +o pipefail; short | head -2", never="Traceback|Broken"),
+    "no terminal": Row(
+        runs="short --max-opt-steps 1000 > out; [ $(grep -c 'fps' out) -le 3 ]",
+        leaves=("x/summary.json",),
+    ),
+    "terminal": Row(
+        runs="for size in 'cols 100 rows 30' 'cols 40 rows 12'; do script -qec"
+        ' "stty $size; asyncrl train $tiny --max-opt-steps 50" log; tail -c 3000 log >> end; done;'
+        "grep -q $'\\e\\[?25h' end; unset TERM; short > out; exits 1 grep $'\\e' out",
+    ),
+    "names of processes": Row(
+        runs="begin; learns; ps -eo args > names; ends; grep 'asyncrl actor 0' names"
+    ),
+    "version": Row(runs="asyncrl --version; python -m asyncrl --version", says=r"asyncrl \d"),
+    # --- limits --------------------------------------------------------------------------------
+    "full run disk": Row(
+        on=("full disk",),
+        runs="begin --run-dir disk/x --save.interval-opt-steps 50 --agent.hidden 128 128 2> log;"
+        "waits 'ls disk/x/checkpoints/[0-9]*'; cat /dev/zero > disk/filler || true;"
+        "waits 'grep -q cannot log'; kill -TERM $pid; exits 1 wait $pid; cat log",
+        says="No space left on device",
+        never="(?!)",
+    ),
+    # --- temporary files -----------------------------------------------------------------------
+    "no temporary directory": Row(
+        on=("missing TMPDIR", "read-only /tmp", "read-only directory"),
+        runs="exits 2 short --run-dir tmp/x; exits 1 asyncrl doctor",
+        says="(?s)TMPDIR.*TMPDIR",
+    ),
+    "temporary directory removed": Row(
+        runs="begin; learns; rm -r tmp/asyncrl-*; helper=$(pgrep -P $pid -f 'asyncrl helper');"
+        "kill -KILL $(pgrep -P $helper -f 'asyncrl actor 0'); exits 1 wait $pid",
+        says="TMPDIR|temporary",
+    ),
+    # --- containers ----------------------------------------------------------------------------
+    "eval as the first process": Row(
+        on=("root",),
+        runs="short; first asyncrl eval x --episodes 1000000; sleep 3; kill -TERM $(child);"
+        "exits 143 wait $pid",
+    ),
+    "doctor as the first process": Row(
+        on=("root",),
+        runs="first asyncrl doctor CartPole-v1 --seconds 60; sleep 1; kill -TERM $(child);"
+        "exits 143 wait $pid",
+    ),
+    "train as the first process": Row(
+        on=("root",),
+        runs="first asyncrl train $tiny --run-dir x; learns; kill -TERM $(child);"
+        "exits 143 wait $pid",
+        leaves=("x/summary.json",),
+    ),
+    "first moment as the first process": Row(
+        on=("root",),
+        runs="first asyncrl train $tiny --run-dir x; waits '[ -n \"$(child)\" ]'; sleep 0.3;"
+        "kill -TERM $(child); exits 143 wait $pid",
+        usual=True,
+    ),
+    "tuning as the first process": Row(
+        on=("root",),
+        runs="first asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x; sleep 3;"
+        "kill -TERM $(child); exits 143 wait $pid",
+        not_there=("x",),
+    ),
 }
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path: sockets have no room for long ones."""
+    with TemporaryDirectory(prefix="m") as directory:
+        yield Path(directory)
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if scale.full or row.usual])
-def test_row(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.timeout(row.deadline_s + DEADLINE_S))
+        for name, row in ROWS.items()
+        if scale.full or row.usual
+    ],
+)
+def test_row(name: str, place: Path) -> None:
     row = ROWS[name]
     with ExitStack() as stack:
         try:
-            on = stack.enter_context(machine(tmp_path, "own TMPDIR", *row.on))
+            on = stack.enter_context(machine(place, "own TMPDIR", *row.on))
         except Unavailable as error:
             pytest.skip(str(error))
-        code, told = outcome(on, row.runs)
+        code, told = outcome(on, row)
         assert code == row.code, told
         assert re.search(row.says, told), told
         assert not re.search(row.never, told), told
         for pattern in row.leaves:
-            assert [*tmp_path.glob(pattern)], f"{pattern}: {told}"
+            assert [*place.glob(pattern)], f"{pattern}: {told}"
         for pattern in row.not_there:
-            assert not [*tmp_path.glob(pattern)], pattern
+            assert not [*place.glob(pattern)], pattern
         wait_until(lambda: not marked(on.mark), LEFTOVERS_DEADLINE_S, "processes to end")
-        assert not [*tmp_path.glob("tmp/*asyncrl-*")]
+        assert not [*place.glob("tmp/*asyncrl*")]
 
 
-def outcome(on: Machine, runs: str) -> tuple[int, str]:
+def outcome(on: Machine, row: Row) -> tuple[int, str]:
     """Return the exit code of commands, and what they wrote."""
-    command = ["bash", "-euo", "pipefail", "-c", FUNCTIONS + runs]
+    command = ["bash", "-euo", "pipefail", "-c", FUNCTIONS + row.runs]
     with TemporaryFile("w+") as output:
         with on.start(command, stdout=output, stderr=subprocess.STDOUT) as process:
             try:
-                code = process.wait(DEADLINE_S)
+                code = process.wait(row.deadline_s)
             finally:
                 process.kill()
         output.seek(0)
