@@ -107,6 +107,8 @@ def run(arguments: Arguments) -> int:
     from asyncrl.bench.stages import make_stages
 
     bench = arguments.bench
+    if bench.save is not None:  # environments may change the directory
+        bench = replace(bench, save=bench.save.absolute())
     results: list[Result] = []
     try:
         for stage in make_stages(arguments.stage, bench):

@@ -26,9 +26,12 @@ WALL_CLOCKS = {
 }
 
 SHOWN = {
+    "cli/run_directory.py": "when a run was started",
     "cli/train.py": "the name of a run's directory",
+    "recorders/jsonl.py": "each record has the time of day",
     "recorders/mlflow.py": "its metrics carry the time of day",
     "recorders/tensorboard.py": "its events carry the time of day",
+    "recorders/terminal.py": "lines off a terminal begin with the time of day",
 }
 """Where the time of day is only shown, and why."""
 

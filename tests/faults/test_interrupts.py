@@ -12,22 +12,13 @@ import psutil
 import pytest
 
 from asyncrl.checkpoint.checkpoint import Checkpointer
-from tests.cli.console import TINY
+from tests.cli.console import TINY, odd_env
 from tests.support.helpers import wait_until
 from tests.support.warm import Process, started
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
-
-
-def generations(process: Process) -> int:
-    """Return how many generations of processes live below: the helper, then actors."""
-    found = 0
-    for child in psutil.Process(process.pid).children():
-        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-            found = max(found, 2 if child.children() else 1)
-    return found
 
 
 def send_to_all(process: Process, number: signal.Signals) -> None:
@@ -43,11 +34,19 @@ def imports(process: Process, _: Path) -> bool:
 
 
 def starts_its_helper(process: Process, _: Path) -> bool:
-    return generations(process) >= 1
+    return bool(psutil.Process(process.pid).children())
 
 
 def starts_its_actor(process: Process, _: Path) -> bool:
-    return generations(process) == 2
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if "asyncrl actor" in " ".join(child.cmdline()):
+                return True
+    return False
+
+
+def looks_at_its_environment(process: Process, _: Path) -> bool:
+    return any(child.children() for child in psutil.Process(process.pid).children())
 
 
 def writes(_: Process, run_dir: Path) -> bool:
@@ -55,11 +54,16 @@ def writes(_: Process, run_dir: Path) -> bool:
 
 
 @pytest.mark.fault("F12")
-@pytest.mark.parametrize("moment", [imports, starts_its_helper, starts_its_actor, writes])
+@pytest.mark.parametrize(
+    "moment",
+    [imports, starts_its_helper, looks_at_its_environment, starts_its_actor, writes],
+)
 def test_ctrl_c_at_any_moment_is_answered_by_the_learner_alone(
     tmp_path: Path, moment: Callable[[Process, Path], bool]
 ) -> None:
     arguments = ["train", "dqn", *TINY, "--run-dir", "x"]
+    if moment is looks_at_its_environment:
+        arguments += odd_env("sleep", at="make")
     with started("asyncrl", arguments, cwd=tmp_path, fresh=moment is imports) as process:
         wait_until(lambda: moment(process, tmp_path / "x"), DEADLINE_S, "the moment")
         os.killpg(process.pid, signal.SIGINT)
@@ -120,7 +124,11 @@ def test_second_ctrl_c_during_a_checkpoint_leaves_the_one_before(tmp_path: Path)
         (tmp_path / "hang").touch()
         wait_until((tmp_path / "hangs").exists, DEADLINE_S, "a checkpoint to be under way")
         os.killpg(process.pid, signal.SIGINT)
-        wait_until(lambda: not generations(process), DEADLINE_S, "only the checkpoint to be left")
+        wait_until(
+            lambda: not starts_its_helper(process, tmp_path),
+            DEADLINE_S,
+            "only the checkpoint to be left",
+        )
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
