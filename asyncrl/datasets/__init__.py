@@ -1,4 +1,4 @@
-"""Experience from elsewhere into a replay.
+"""Experience from other sources into a replay.
 
-Must not know: how one trains on it. Open first: `episodes.py`.
+Must not know: how training uses it. Open first: `episodes.py`.
 """

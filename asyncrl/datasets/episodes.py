@@ -3,9 +3,9 @@
     episodes = [Episode(observations=obs, actions=actions, rewards=rewards, terminated=True), ...]
     buffer = fill_buffer(episodes, spec, UniformReplayConfig(capacity=200_000), seed=0)
 
-Episodes are played back through the step processor and the outbox that actors use, several at once,
-so final observations, truncation, stacks of frames and observations of several fields are stored
-just as theirs are. Does not know where episodes come from.
+Episodes are played back through the step processor and the outbox that actors use, several at once.
+Final observations, truncation, stacked frames and observations with several fields are therefore
+stored as actors store them. Does not know where episodes come from.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ from asyncrl.core.segment import (
 from asyncrl.core.types import ActorId, Array, ModelVersion
 
 Observations = Array | Mapping[str, "Observations"] | tuple["Observations", ...]
-"""Arrays with one and the same leading axis: one, or those of a Dict's or a Tuple's fields."""
+"""Arrays with the same leading axis: a single one, or the fields of a Dict or Tuple."""
 
 _REWARD = BoxSpec((), "float32", np.array(-np.inf), np.array(np.inf))
 
 _STREAMS = 64
-"""Episodes played back at once; each step then costs little more than one of them would."""
+"""Episodes played back at once. A step of all of them costs little more than a step of one."""
 
 _DATA_SET = Peer(actor_id=ActorId(0), incarnation=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """T steps from a reset on, and where they led."""
+    """T steps from a reset on, and the observation after the last one."""
 
     observations: Observations
-    """(T + 1, ...), the last one included; of `Dict` and `Tuple`, dicts and tuples of such."""
+    """(T + 1, ...), the last one included. For `Dict` and `Tuple` spaces: dicts and tuples of such
+    arrays."""
 
     actions: Array
-    """(T, ...) as policies choose them: choices of a `Discrete` count from 0."""
+    """(T, ...) as policies choose them; `Discrete` actions count from 0."""
 
     rewards: Array
     """(T,)"""
 
     terminated: bool
-    """Whether the environment ended it in its last step. If not, it was cut there, and values go on
-    from its last observation."""
+    """Whether the environment ended the episode in the last step. If not, it was truncated there,
+    and values bootstrap from the last observation."""
 
 
 def fill_buffer(
@@ -73,15 +74,15 @@ def fill_buffer(
     """Return a buffer that holds all the episodes.
 
     Args:
-        episodes: Any number of them, which are gone through once.
-        spec: The environment's.
+        episodes: Any number of them; iterated once.
+        spec: Spec of the environment.
         replay: Settings of the buffer.
-        segment: How streams of episodes are cut; stacks of frames are declared there.
-        extras: Columns that the agent asks for, its config's `extra_columns(spec)`.
-        seed: Of what the buffer draws.
+        segment: How streams of episodes are cut into segments; set frame stacks here.
+        extras: Columns that the agent needs, from its config's `extra_columns(spec)`.
+        seed: Seed of the buffer's sampling.
 
     Raises:
-        ConfigError: If an episode does not fit the spec, or all of them do not fit the buffer.
+        ConfigError: If an episode does not fit the spec, or if the buffer is too small.
     """
     segment = segment or SegmentConfig()
     schema = make_schema(
@@ -102,24 +103,24 @@ def push_episodes(
     schema: SegmentSchema,
     segment: SegmentConfig,
 ) -> int:
-    """Push episodes into a buffer whose segments have that schema; return their transitions.
+    """Push episodes into a buffer with segments of that schema; return their transitions.
 
-    Raises `ConfigError` if not all of them have room.
+    Raises `ConfigError` if the buffer is too small for all of them.
     """
     own = {column.name for column in make_one_step(segment, ()).columns(spec, ())}
     extras = tuple(column for column in schema.columns if column.name not in own)
     if unknown := sorted({column.name for column in extras} - {DISCOUNTED_RETURN}):
         raise ConfigError(
-            f"the agent asks for the columns {unknown}, which episodes in arrays do not have: only "
-            "who acts can store them; use an agent or settings that ask for none"
+            f"the agent needs the columns {unknown}, which episodes in arrays do not have: only an "
+            "actor can store them; use an agent or settings that need none"
         )
     playback = _Playback(episodes, spec)
-    # By count only: a message sent because time has passed would depend on the clock.
+    # By count only: sending by time would depend on the clock.
     by_count = replace(segment, flush_interval_s=0.0)
     outbox = Outbox(_DATA_SET, schema, by_count, playback.n_streams)
     processor = make_one_step(segment, extras)
     sink = _Sink(buffer, schema)
-    # By an `END` row before it, a sequence knows that it begins an episode: here that is many.
+    # A sequence sees that it begins an episode by the `END` row before it; each stream needs one.
     for rows in processor.finish(playback.obs):
         outbox.push(rows)
     while playback.any_left:
@@ -132,7 +133,7 @@ def push_episodes(
 
 
 class _Sink:
-    """Pushes an outbox's messages into a buffer, as long as nothing of them is lost again."""
+    """Pushes an outbox's messages into a buffer, and raises before anything is overwritten."""
 
     def __init__(self, buffer: ReplayBuffer, schema: SegmentSchema) -> None:
         self._buffer, self._length = buffer, schema.length
@@ -144,35 +145,35 @@ class _Sink:
             self._room -= self._length * len(message.rows)
             if self._room < 0:
                 raise ConfigError(
-                    f"replay.capacity={self._buffer.capacity} is too small for these episodes; "
-                    "make it at least the number of their steps, and one more for each episode, "
-                    f"and {_STREAMS * self._length} more"
+                    f"replay.capacity={self._buffer.capacity} is too small for these episodes; set "
+                    "it to at least the number of their steps, plus one for each episode, plus "
+                    f"{_STREAMS * self._length}"
                 )
             self.transitions += self._buffer.push(message.columns, message.rows)
 
 
 class _Playback:
-    """Episodes as the environments of a batch would play them: one stream each, in step."""
+    """Plays episodes like the environments of a batch: one stream each, in lockstep."""
 
     def __init__(self, episodes: Iterable[Episode], spec: EnvSpec) -> None:
         self._source = (_read(number, episode, spec) for number, episode in enumerate(episodes))
         self._streams = [_Stream(first) for first in islice(self._source, _STREAMS)]
         self.n_streams = len(self._streams)
         if not self._streams:
-            raise ConfigError("a data set without episodes cannot fill a buffer")
+            raise ConfigError("the data set has no episodes; a buffer needs at least one")
 
     @property
     def any_left(self) -> bool:
-        """Whether any stream goes on."""
+        """Whether any stream has steps left."""
         return any(stream.goes_on for stream in self._streams)
 
     @property
     def obs(self) -> Array:
-        """Where all streams stand now."""
+        """The current observations of all streams."""
         return np.stack([stream.obs for stream in self._streams])
 
     def step(self) -> Step:
-        """Return the next step of all streams; those that are over do not count."""
+        """Return the next step of all streams; those that have ended do not count."""
         streams = self._streams
         stepped = np.array([stream.goes_on for stream in streams])
         obs = self.obs
@@ -198,7 +199,7 @@ class _Rows:
 
 
 class _Stream:
-    """Episodes one after another; stays at its last step when there is none left."""
+    """A sequence of episodes; it stays at its last step when none is left."""
 
     def __init__(self, first: _Rows) -> None:
         self.episode = first
@@ -239,11 +240,11 @@ class _Stream:
 
 
 def _read(number: int, episode: Episode, spec: EnvSpec) -> _Rows:
-    """Return an episode as it is stored, or say what does not fit."""
+    """Return an episode as it is stored; raise `ConfigError` if it does not fit."""
     where = f"episode {number}"
     steps = len(episode.rewards)
     if not steps:
-        raise ConfigError(f"{where} has no step; leave it out")
+        raise ConfigError(f"{where} has no steps; leave it out")
     action = _shaped(f"{where}: actions", episode.actions, spec.action, steps)
     if (choices := _choices(spec.action)) is not None and (
         (action < choices[0]) | (action > choices[1])
@@ -277,7 +278,7 @@ def _observations(
 
 
 def _fields(observations: Observations, name: str) -> Iterator[tuple[str, object]]:
-    """Yield arrays and their names, joined as a spec joins them."""
+    """Yield arrays with their names, joined as in a spec."""
     if isinstance(observations, Mapping):
         members: Iterable[tuple[object, Observations]] = observations.items()
     elif isinstance(observations, tuple):
@@ -290,7 +291,7 @@ def _fields(observations: Observations, name: str) -> Iterator[tuple[str, object
 
 
 def _shaped(what: str, values: object, spec: BoxSpec | DiscreteSpec, rows: int) -> Array:
-    """Return values as rows of a spec's shape and dtype, or say how they differ."""
+    """Return values as rows of a spec's shape and dtype; raise `ConfigError` if they differ."""
     array = np.asarray(values)
     kinds = "iub" if np.dtype(spec.dtype).kind in "iu" else "iufb"
     if array.shape != (rows, *spec.shape) or array.dtype.kind not in kinds:
@@ -298,19 +299,19 @@ def _shaped(what: str, values: object, spec: BoxSpec | DiscreteSpec, rows: int) 
             f"{what} must be {spec.dtype} of shape {(rows, *spec.shape)}, got {array.dtype} of "
             f"{array.shape}"
         )
-    with np.errstate(over="ignore"):  # what becomes infinite is found as such
+    with np.errstate(over="ignore"):  # overflow to infinity is reported below
         stored = array.astype(spec.dtype, copy=False)
     if stored.dtype.kind == "f" and not np.isfinite(stored).all():
-        raise ConfigError(f"{what} have NaN or numbers beyond {spec.dtype}")
+        raise ConfigError(f"{what} contain NaN or numbers outside the range of {spec.dtype}")
     if stored.dtype.kind != "f" and not np.array_equal(stored, array):
         raise ConfigError(
-            f"{what} do not fit {spec.dtype}: they go from {array.min()} to {array.max()}"
+            f"{what} do not fit into {spec.dtype}: they range from {array.min()} to {array.max()}"
         )
     return stored
 
 
 def _choices(action: BoxSpec | DiscreteSpec) -> tuple[Array, Array] | None:
-    """Return the lowest and the highest choice, where actions are choices."""
+    """Return the lowest and the highest choice of discrete actions."""
     if isinstance(action, DiscreteSpec):
         return np.array(0), np.array(action.n - 1)
     return (action.low, action.high) if action.categorical else None

@@ -1,8 +1,8 @@
-"""Minari's data sets as the content of a replay buffer (extra: `asyncrl[minari]`).
+"""Minari data sets as the content of a replay buffer (extra: `asyncrl[minari]`).
 
     buffer, spec = load_minari("D4RL/door/human-v2", UniformReplayConfig(capacity=20_000), seed=0)
 
-Reads what is on this machine and downloads nothing: `minari download ID` does that.
+Reads local data sets and downloads nothing: use `minari download ID` for that.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def load_minari(
 ) -> tuple[ReplayBuffer, EnvSpec]:
     """Return a buffer with all episodes of a data set, and the spec of its environment.
 
-    `dataset` is an id, or a data set of `minari.load_dataset`, of which `filter_episodes` may have
-    left some out; the other arguments are those of `fill_buffer`. An agent that normalises rewards
-    needs its `extra_columns(minari_spec(dataset))` as `extras`.
+    `dataset` is an id or a data set from `minari.load_dataset`, possibly filtered by
+    `filter_episodes`. The other arguments are those of `fill_buffer`. An agent that normalises
+    rewards needs its `extra_columns(minari_spec(dataset))` as `extras`.
     """
     found = find_minari(dataset) if isinstance(dataset, str) else dataset
     spec = minari_spec(found)
@@ -44,31 +44,31 @@ def load_minari(
 
 
 def find_minari(dataset_id: str) -> MinariDataset:
-    """Return the data set of that id which is on this machine."""
+    """Return the local data set with this id."""
     try:
         import minari  # noqa: PLC0415  # an optional package is loaded when it is asked for
     except ImportError as error:
         raise ConfigError(
-            "data sets of Minari need its package: pip install 'asyncrl[minari]'"
+            "Minari data sets need the package minari: pip install 'asyncrl[minari]'"
         ) from error
     try:
         return minari.load_dataset(dataset_id)
     except (FileNotFoundError, ValueError) as error:
         raise ConfigError(
-            f"cannot load data set {dataset_id!r} of Minari: {error}; `minari list local` lists "
-            f"those on this machine, and `minari download {dataset_id}` brings one"
+            f"cannot load Minari data set {dataset_id!r}: {error}; `minari list local` lists the "
+            f"local ones, and `minari download {dataset_id}` downloads it"
         ) from error
 
 
 def minari_spec(dataset: MinariDataset) -> EnvSpec:
-    """Return what observations and actions of a data set are."""
+    """Return the spec of a data set's observations and actions."""
     return spec_from_spaces(dataset.observation_space, dataset.action_space)
 
 
 def minari_episodes(dataset: MinariDataset) -> Iterator[Episode]:
-    """Yield a data set's episodes, read as they are asked for.
+    """Yield a data set's episodes, each read when it is needed.
 
-    A recording may go on behind a step that has ended an episode: it is cut there.
+    A recording may continue after a step that ended an episode: it is split there.
     """
     discrete = isinstance(minari_spec(dataset).action, DiscreteSpec)
     start = int(dataset.action_space.start) if discrete else 0

@@ -1,9 +1,9 @@
 """Atari games with the standard preprocessing, by ale_py's own vector environment.
 
-Frame skip with the maximum over the last two frames, 84x84 in grey, four frames to an observation,
-random no-ops at the start (Mnih et al. 2015); sticky actions and whole games as episodes (Machado
-et al. 2018). What the learner is told may differ from the score, and the score goes with it:
-returns and evaluations are always those of whole games, unclipped.
+Frame skip with the maximum over the last two frames, 84x84 greyscale, four stacked frames, random
+no-ops at the start (Mnih et al. 2015); sticky actions and whole games as episodes (Machado et al.
+2018). The learner's rewards and episode ends may differ from the game's, so the score is passed
+along: returns and evaluations are always those of whole games, unclipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ gymnasium.register_envs(ale_py)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtariConfig:
-    """What of the preprocessing can be chosen."""
+    """The preprocessing options."""
 
     clip_rewards: bool = True
     """Clip the learner's rewards to [-1, 1], so that one learning rate suits all games."""
@@ -67,21 +67,21 @@ class AtariConfig:
 
 
 def build(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> AtariBatch:
-    """Make games of one kind, named as `ALE/Pong-v5`; `settings` are fields of `AtariConfig`."""
+    """Make games of one kind, named as in `ALE/Pong-v5`; `settings` are fields of `AtariConfig`."""
     config = _config(env_id, settings)
     return AtariBatch(_Games(env_id, n_envs, config), config)
 
 
 def make_vector(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> AtariVectorEnv:
-    """Make the bare vector environment below them, which knows whole games and scores only."""
+    """Make the bare vector environment below, which only knows whole games and scores."""
     return _Games(env_id, n_envs, _config(env_id, settings))
 
 
 class AtariBatch:
     """A `BatchEnv` of Atari games.
 
-    Where the learner is told that an episode has ended, by a life lost or by the game, the next
-    observation begins anew: its frames are all the newest one.
+    After an episode end as the learner sees it, by a lost life or by the game, the next observation
+    starts a new stack: all its frames are the newest one.
     """
 
     checks_itself = True
@@ -99,22 +99,22 @@ class AtariBatch:
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of games."""
         return self._env.n_envs
 
     @property
     def n_frames(self) -> int:
-        """Frames of an observation, which can be built again from the newest of each."""
+        """Frames per observation; a stack can be rebuilt from the newest frame of each."""
         return self._config.frame_stack
 
     def reset(self, seed: int) -> Array:
-        """Start all games anew; game i draws from `seed + i`."""
+        """Restart all games; game i is seeded with `seed + i`."""
         obs = self._env.reset(seed)
         self._stacks.begin(obs)
         return obs
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them; what has ended begins anew at once."""
+        """Step all games; those that ended restart at once."""
         lives = self._games.lives
         out = self._env.step(action)
         over = out.terminated | out.truncated
@@ -129,14 +129,14 @@ class AtariBatch:
         )
 
     def close(self) -> None:
-        """End the games."""
+        """Close the games."""
         self._env.close()
 
     def _mended(self, out: EnvStep, ended: BoolArray) -> Array:
         self._stacks.step(out.final_obs)
         if not ended.any():
             return out.final_obs
-        # Where no game has ended, both are one array: a life lost needs a second one.
+        # If no game has ended, both are the same array: a lost life needs a second one.
         obs = out.final_obs.copy() if out.obs is out.final_obs else out.obs
         self._stacks.begin(obs, ended)
         return obs
@@ -153,7 +153,7 @@ def _config(env_id: str, settings: Mapping[str, Any]) -> AtariConfig:
 
 
 class _Games(AtariVectorEnv):
-    """ale_py's vector environment without its own clipping and lives.
+    """ale_py's vector environment, with our own clipping and handling of lives.
 
     Its `life_loss_info` leaves uninitialised memory in `final_obs` at the loss of a life, and its
     `episodic_life` ends the whole game there.
@@ -164,7 +164,8 @@ class _Games(AtariVectorEnv):
 
     def __init__(self, env_id: str, n_envs: int, config: AtariConfig) -> None:
         self.spec = gymnasium.spec(env_id)
-        # Its own: ale_py would write into the one of all of Gymnasium's vector environments.
+        # A separate dict: ale_py would write into the one shared by all Gymnasium vector
+        # environments.
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         super().__init__(
             self.spec.kwargs["game"],
@@ -184,7 +185,7 @@ class _Games(AtariVectorEnv):
     def reset(
         self, *, seed: int | Array | None = None, options: dict[str, Any] | None = None
     ) -> Any:  # noqa: ANN401  # ale_py leaves open what observations are
-        if isinstance(seed, int):  # one for each, below 2**31, which is all that emulators take
+        if isinstance(seed, int):  # one for each, below 2**31, the limit of the emulators
             seed = (seed + np.arange(self.num_envs)) % 2**31
         obs, infos = super().reset(seed=seed, options=options)
         self.lives = infos["lives"]

@@ -1,4 +1,4 @@
-"""Plain Gymnasium environments stepped together, one after another, in one process.
+"""Single Gymnasium environments stepped together, one after another, in one process.
 
 Ended episodes are reset at once, so no step is wasted. Starts no processes and vectorizes nothing.
 """
@@ -27,12 +27,13 @@ _limit: Callable[[object], int] = attrgetter("_max_episode_steps")
 
 
 class TimeLimits:
-    """The steps that the episodes of a batch have left."""
+    """The remaining steps of each episode in a batch."""
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
         peeled = [_peel(env) for env in envs]
         self.steps: list[Callable[[Any], Any]] = [env.step for env, _ in peeled]
-        """What steps each environment, without the wrappers; only for what has been reset."""
+        """The step function of each environment, without the wrappers. Call it only after a
+        reset."""
         self._wrappers = [wrapper for _, wrapper in peeled]
         self._known: list[int] = [_limit(wrapper) for wrapper in self._wrappers]
         self._limits = np.array(self._known, np.int64)
@@ -41,7 +42,7 @@ class TimeLimits:
         self._next_end = 0  # no episode can reach its limit earlier
 
     def begin(self, env_ids: Sequence[int]) -> None:
-        """Note that these start new episodes."""
+        """Record that these environments start new episodes."""
         rows = np.asarray(env_ids)
         for i in env_ids:
             if (limit := _limit(self._wrappers[i])) != self._known[i]:
@@ -50,19 +51,19 @@ class TimeLimits:
         self._ends[rows] = self._turn + self._limits[rows]
 
     def cut(self, truncated: BoolArray) -> BoolArray:
-        """Count a step of each, and return the flags with those at their limit among them."""
+        """Count a step of each environment; add truncation at the step limit to the flags."""
         self._turn += 1
         if self._turn < self._next_end:
             return truncated
         over = self._ends <= self._turn
-        # Those that are over begin anew, and none that begins from now on can end before this.
+        # Episodes at their limit restart now, and no new one can reach its limit before this.
         soonest = self._turn + int(self._limits.min())
         self._next_end = int(self._ends[~over].min(initial=soonest))
         return truncated | over
 
 
 class _Least:
-    """Any number of wrappers as one, which allows as many steps as the strictest of them."""
+    """Several TimeLimit wrappers as one; the strictest limit applies."""
 
     def __init__(self, wrappers: Sequence[TimeLimit[Any, Any]]) -> None:
         self._wrappers = wrappers
@@ -73,9 +74,9 @@ class _Least:
 
 
 def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any] | _Least]:
-    """Return what Gymnasium's wrappers hold, and the one that limits its episodes."""
+    """Return the environment inside Gymnasium's wrappers, and its time limit."""
     limits = []
-    # Exactly these: a class of the user's may do more, and so may a `step` put in by hand.
+    # Exactly these classes: a subclass may do more, and so may a `step` set on the instance.
     while type(env) in {TimeLimit, OrderEnforcing} and "step" not in vars(env):
         if isinstance(env, TimeLimit):
             limits.append(env)
@@ -84,14 +85,14 @@ def _peel(env: gym.Env[Any, Any]) -> tuple[gym.Env[Any, Any], TimeLimit[Any, Any
 
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
-"""Makes one plain environment."""
+"""Makes one single environment."""
 
 
 class PlainBatch:
-    """A `BatchEnv` over plain environments of one kind.
+    """A `BatchEnv` over single environments of one kind.
 
-    Discrete actions reach the environments as Python's own ints, Box actions as arrays. Whatever
-    an environment raises goes to the caller unchanged, with a note that says which one it was.
+    Discrete actions reach the environments as Python ints, Box actions as arrays. Exceptions of an
+    environment are passed on unchanged, with a note that names the environment.
     """
 
     checks_itself = True
@@ -114,7 +115,7 @@ class PlainBatch:
             _require_one_kind(self._envs)
             undo.pop_all()
         self._limits = TimeLimits(self._envs)
-        # What says, until the first reset, that one is needed.
+        # Raises, until the first reset, that a reset is needed.
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self._envs]
         self._encode = ActionEncoder(first.action_space, n_envs)
         self._discrete = isinstance(self._spec.action, DiscreteSpec)
@@ -125,22 +126,22 @@ class PlainBatch:
 
     @property
     def spec(self) -> EnvSpec:
-        """Spaces of one of them."""
+        """Spaces of one environment."""
         return self._spec
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         return self._n_envs
 
     def reset(self, seed: int) -> Array:
-        """Start all episodes anew; environment i is seeded with `seed + i`, as in Gymnasium."""
+        """Reset all environments; environment i is seeded with `seed + i`, as in Gymnasium."""
         obs = self._reset(self._everyone, seed)
         self._steps = self._limits.steps
         return obs
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them, then reset those whose episode ended."""
+        """Step all environments, then reset those whose episode ended."""
         answers = self._step_all(self._encode(action))
         try:
             rows, rewards, terminations, truncations, infos = zip(*answers, strict=True)
@@ -156,26 +157,26 @@ class PlainBatch:
         if not len(ended):
             return EnvStep(final_obs, reward, terminated, truncated, final_obs)
         success = successes(ended, [success_in(infos[i]) for i in ended], self._n_envs)
-        # `final_obs` is a copy by now, so an environment that reuses its arrays cannot spoil it.
+        # `final_obs` is already a copy, so an environment that reuses its arrays cannot change it.
         obs = final_obs.copy()
         obs[ended] = self._reset(ended.tolist(), None)
         return EnvStep(obs, reward, terminated, truncated, final_obs, success=success)
 
     def close(self) -> None:
-        """Close all environments, also if one of them fails to."""
+        """Close all environments, even if closing one of them fails."""
         envs, self._envs = self._envs, []
         with ExitStack() as closing:
             for env in envs:
                 closing.callback(env.close)
 
     def _step_all(self, actions: Array) -> list[tuple[Any, Any, Any, Any, Any]]:
-        # Python's ints, because environments of Python code are faster with them.
+        # Python ints, because environments in Python are faster with them.
         each = actions.tolist() if self._discrete else [actions[i, ...] for i in self._everyone]
         waiting = iter(each)
         try:
             return [step(action) for step, action in zip(self._steps, waiting, strict=True)]
         except Exception as error:
-            # Asked of the iterator afterwards: counting along would cost at every step.
+            # Derived from the iterator afterwards: counting would cost time at every step.
             env_id = len(actions) - length_hint(waiting) - 1
             _note(
                 error, f"in step of {self._checks.place(env_id)}, action {shown(actions[env_id])}"
@@ -185,13 +186,13 @@ class PlainBatch:
     def _wrong_api(self, answers: Sequence[Sequence[Any]]) -> EnvironmentFault:
         env_id = next(i for i, answer in enumerate(answers) if len(answer) != 5)
         return EnvironmentFault(
-            f"step of {self._checks.place(env_id)} returned {len(answers[env_id])} values, and "
-            "Gymnasium's API wants 5: observation, reward, terminated, truncated, info. Return "
-            "`terminated` and `truncated` apart."
+            f"step of {self._checks.place(env_id)} returned {len(answers[env_id])} values; "
+            "Gymnasium's API requires 5: observation, reward, terminated, truncated, info. Return "
+            "`terminated` and `truncated` separately."
         )
 
     def _flags(self, flags: Sequence[Any]) -> BoolArray:
-        # Mostly nothing ends, and then the array need not be filled one by one.
+        # Mostly no episode ends, and then the array need not be filled item by item.
         return (
             np.fromiter(flags, bool, self._n_envs) if any(flags) else np.zeros(self._n_envs, bool)
         )
@@ -216,7 +217,7 @@ def _make_all(makers: Iterable[MakeEnv]) -> list[gym.Env[Any, Any]]:
         for make in makers:
             env = make()
             if not isinstance(env, gym.Env):
-                raise ConfigError(f"a factory of plain environments returned {env!r}")
+                raise ConfigError(f"a factory of single environments returned {env!r}")
             if any(env is other for other in envs):
                 raise ConfigError(
                     f"the factory returned the same environment twice: {env}. Each call must make "
@@ -232,8 +233,8 @@ def _require_space(env: gym.Env[Any, Any], name: str) -> None:
     space = getattr(env, name, None)
     if not isinstance(space, gym.Space):
         raise ConfigError(
-            f"{_name(env)} has {name} {space!r:.80}, which is no space of gymnasium.spaces; "
-            f"set self.{name} where the environment is made"
+            f"{_name(env)} has {name} {space!r:.80}, which is not a space of gymnasium.spaces; set "
+            f"self.{name} when the environment is made"
         )
 
 

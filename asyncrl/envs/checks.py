@@ -1,6 +1,6 @@
-"""What every batch checks of every step, and how it says what is wrong. Repairs nothing.
+"""Checks of every step of every batch, and their error messages. Repairs nothing.
 
-And what it reads of infos: whether an episode was a success.
+Also reads from infos whether an episode was a success.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asyncrl.envs.spaces import Parts
 
 
 class Checks(ValueChecks):
-    """The checks of one batch of Gymnasium's environments."""
+    """The checks of one batch of Gymnasium environments."""
 
     def __init__(self, name: str, n_envs: int, spec: BoxSpec | PackedSpec, parts: Parts) -> None:
         super().__init__(name, n_envs, spec)
@@ -28,7 +28,7 @@ class Checks(ValueChecks):
         self._parts = [_Part(field, box) for field, box in fields]
 
     def stack(self, rows: Sequence[Any], env_ids: Sequence[int], action: Array | None) -> Array:
-        """Return observations as one new array, or raise if any does not fit its space."""
+        """Return observations as one new array; raise if any does not fit its space."""
         try:
             if self._packed is None:
                 return self._parts[0].stack(rows)
@@ -38,10 +38,10 @@ class Checks(ValueChecks):
             for env_id, row in zip(env_ids, rows, strict=True):
                 if problem := self._problem(row, (), None if action is None else action[env_id]):
                     raise EnvironmentFault(f"{self.place(env_id)} gave {problem}") from error
-            raise  # a bug of ours, not of the environment
+            raise  # a bug of asyncrl, not of the environment
 
     def own(self, obs: Any, action: Array | None) -> Array:  # noqa: ANN401  # from foreign code
-        """Return a batch of observations as a new array, or raise if it does not fit the space."""
+        """Return a batch of observations as a new array; raise if it does not fit the space."""
         if self._packed is None and self._parts[0].describes(obs, self._n_envs):
             copy: Array = obs.copy()  # in C order, whatever it was
             return copy
@@ -58,7 +58,7 @@ class Checks(ValueChecks):
         )
 
     def reward(self, reward: Any, action: Array) -> Array:  # noqa: ANN401  # from foreign code
-        """Return rewards as a new float32 array, or raise if they are not one number each."""
+        """Return rewards as a new float32 array; raise if they are not one number each."""
         try:
             array = np.array(reward, np.float32)
         except (TypeError, ValueError):
@@ -71,58 +71,57 @@ class Checks(ValueChecks):
         return array
 
     def finite_reward(self, given: Any, reward: Array, action: Array) -> None:  # noqa: ANN401
-        """Raise if any reward is NaN or infinite, also for what was `given` as None."""
+        """Raise if any reward is NaN or infinite; None in `given` also counts as NaN."""
         try:
             self.finite("reward", reward, action)
         except EnvironmentFault:
             for env_id, (raw, value) in enumerate(zip(given, reward, strict=True)):
                 if raw is None and np.isnan(value):
                     raise EnvironmentFault(
-                        f"{self.place(env_id)} returned None as the reward"
-                        f"{after(action[env_id])}. Make its `step` return a float, 0.0 where there "
-                        "is nothing to reward."
+                        f"{self.place(env_id)} returned None as the reward{after(action[env_id])}. "
+                        "Make its `step` return a float, 0.0 if there is no reward."
                     ) from None
             raise
 
     def flags(self, what: str, flags: Any) -> BoolArray:  # noqa: ANN401  # from foreign code
-        """Return flags as a new array, or raise if they are not one for each environment."""
+        """Return flags as a new array; raise if they are not one for each environment."""
         array = np.array(flags, bool)
         if array.shape != (self._n_envs,):
             raise EnvironmentFault(
-                f"{self._name} gave `{what}` of shape {array.shape}, {shown(flags)}; it must have "
-                f"shape {(self._n_envs,)}, one flag for each environment."
+                f"{self._name} returned `{what}` of shape {array.shape}, {shown(flags)}; it must "
+                f"have shape {(self._n_envs,)}, one flag for each environment."
             )
         return array
 
     def _problem(self, obs: Any, lead: tuple[int, ...], action: Any) -> str | None:  # noqa: ANN401
-        """Say what is wrong with an observation, or with a batch of them, and what would help.
+        """Describe what is wrong with an observation, or with a batch, and how to fix it.
 
-        `action` is what came before: one, a batch of them, or None.
+        `action` is the action before it: one, a batch of them, or None.
         """
-        advice = "Make the environment return what its space says, or correct the space."
+        advice = "Make the environment return what its space declares, or correct the space."
         what = "observations" if lead else "an observation"
         if misfit := self._take_apart.misfit(obs):
             told = after(action)
-            return f"{what} not built as the observation space says{told}: {misfit}. {advice}"
+            return f"{what} not built as the observation space declares{told}: {misfit}. {advice}"
         for part, (value,) in zip(self._parts, self._take_apart([obs]), strict=True):
             found, shape = as_array(value), (*lead, *part.shape)
             if found.shape != shape or not part.holds(found):
                 field = f" with field {part.name!r}" if part.name else ""
                 told = "" if lead else f", {shown(value)}"
                 return (
-                    f"{what}{field} of shape {found.shape} and dtype {found.dtype}{told}"
-                    f"{after(action)}; its observation space promises {shape}, {part.dtype}. "
-                    f"{advice}"
+                    f"{what}{field} of shape {found.shape} and dtype "
+                    f"{found.dtype}{told}{after(action)}; its observation space declares {shape}, "
+                    f"{part.dtype}. {advice}"
                 )
         return None
 
 
 _SUCCESS = ("is_success", "success")
-"""Names under which infos report success: Gymnasium-Robotics has both, Meta-World the latter."""
+"""Keys under which infos report success: Gymnasium-Robotics has both, Meta-World the latter."""
 
 
 def success_in(info: object, env_id: int | None = None) -> float:
-    """Return what the last info of an episode says of success, 1 or 0 as a rule; NaN if nothing.
+    """Return the success that the last info of an episode reports, usually 1 or 0; NaN if none.
 
     With `env_id` it is the info of a vector environment, with a row for each environment.
     """
@@ -141,7 +140,7 @@ def success_in(info: object, env_id: int | None = None) -> float:
 
 
 def successes(ended: IntArray, said: Sequence[float], n_envs: int) -> Array | None:
-    """Return what infos say of ended episodes as a row for each environment, as in `EnvStep`."""
+    """Return success of ended episodes as one row per environment, as in `EnvStep`."""
     if np.isnan(said).all():
         return None
     success = np.full(n_envs, np.nan, np.float32)
@@ -158,7 +157,7 @@ class _Part:
         self.dtype = np.dtype(spec.dtype)
 
     def describes(self, batch: Any, n_envs: int) -> bool:  # noqa: ANN401  # from foreign code
-        """Tell, at once, whether a batch is just what is promised: most are, at every step."""
+        """Whether a batch is exactly as declared: a quick check that nearly every step passes."""
         return (
             type(batch) is np.ndarray
             and batch.dtype == self.dtype
@@ -166,7 +165,7 @@ class _Part:
         )
 
     def holds(self, found: Array) -> bool:
-        """Tell whether values are of this kind, and integers not beyond what the dtype can hold."""
+        """Whether values are of this kind, and integers within the range of the dtype."""
         if not np.can_cast(found.dtype, self.dtype, "same_kind"):
             return False
         same = found.dtype == self.dtype or self.dtype.kind not in "iu"
@@ -181,8 +180,8 @@ class _Part:
                 raise ValueError(array.shape)
             np.copyto(out, array, casting="same_kind")
         else:
-            # Concatenating along the first axis is much quicker than stacking, and as strict once
-            # each row has been measured: two wrong lengths may add up to a right one.
+            # Concatenating along the first axis is much faster than stacking, and as strict once
+            # each row has been checked: two wrong lengths may add up to a right one.
             length, *others = self.shape
             if {len(row) for row in rows} != {length}:
                 raise ValueError([len(row) for row in rows])
@@ -193,7 +192,7 @@ class _Part:
         return out
 
     def _wrapped(self, rows: Sequence[Any], out: Array) -> bool:
-        """Tell whether wide integers became others in narrow ones; quick where all are alike."""
+        """Whether wide integers overflowed in narrow ones; quick if all dtypes are the same."""
         try:
             if {row.dtype for row in rows} == {self.dtype}:
                 return False

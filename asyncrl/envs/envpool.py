@@ -1,8 +1,8 @@
 """EnvPool's environments: made by its C++ threads, stepped as one batch.
 
-Takes the environments as EnvPool has them, its settings included. Where these change what the
-learner of an Atari game is told, by clipped rewards or single lives, returns and evaluations are
-still those of whole games.
+Uses the environments and settings as EnvPool has them. If these change the learner's rewards or
+episode ends of an Atari game, by clipping or single lives, returns and evaluations are still those
+of whole games.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _OURS = {"batch_size", "env_type", "num_envs", "seed"}
 
 
 def build(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> EnvPoolBatch:
-    """Make environments, named as `envpool:Pong-v5`; `settings` are those of `envpool.make`."""
+    """Make environments, named as in `envpool:Pong-v5`; `settings` are those of `envpool.make`."""
     return EnvPoolBatch(_pool(env_id, n_envs, settings))
 
 
 def make_vector(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
-    """Make the bare vector environment below them."""
+    """Make the bare vector environment below."""
     return _pool(env_id, n_envs, settings)
 
 
 class EnvPoolBatch:
-    """A `BatchEnv` of EnvPool's."""
+    """A `BatchEnv` of EnvPool environments."""
 
     checks_itself = True
 
@@ -46,27 +46,27 @@ class EnvPoolBatch:
         stacked = n_frames > 1 and shape[:1] == (n_frames,)
         self._stacks = FrameStacks(pool.num_envs, n_frames) if stacked else None
         self.n_frames = n_frames if stacked else 1
-        """Frames of an observation, which can be built again from the newest of each."""
+        """Frames per observation; a stack can be rebuilt from the newest frame of each."""
 
     @property
     def spec(self) -> EnvSpec:
-        """Spaces of one of them."""
+        """Spaces of one environment."""
         return self._env.spec
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         return self._env.n_envs
 
     def reset(self, seed: int) -> Array:
-        """Start all episodes anew, in a new pool: EnvPool takes seeds only when it makes one."""
+        """Reset all environments, in a new pool: EnvPool takes seeds only when it makes one."""
         obs = self._env.reset(seed)
         if self._stacks is not None:
             self._stacks.begin(obs)
         return obs
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them."""
+        """Step all environments."""
         out = self._env.step(action)
         if self._stacks is not None:
             begun = None if out.stepped is None else ~out.stepped
@@ -74,7 +74,7 @@ class EnvPoolBatch:
         told = self._pool.infos
         if "lives" not in told:
             return out
-        # Of an Atari game, EnvPool also tells the score, and whether the game itself is over.
+        # For an Atari game, EnvPool also returns the score, and whether the game itself is over.
         score = told["reward"].astype(np.float32)
         if out.stepped is not None:
             score[~out.stepped] = 0.0
@@ -94,21 +94,21 @@ def _pool(env_id: str, n_envs: int, settings: Mapping[str, Any]) -> _Pool:
         raise ConfigError(f"{env_id!r}: EnvPool has no environment {task!r}{hint}")
     if refused := _OURS & settings.keys():
         raise ConfigError(
-            f"{env_id!r}: {', '.join(sorted(refused))} cannot be set here: how many environments "
-            "are stepped together is a setting of the run, and their seeds come from the run's"
+            f"{env_id!r}: {', '.join(sorted(refused))} cannot be set here: the run sets how many "
+            "environments are stepped together, and derives their seeds from its own"
         )
     try:
         return _Pool(task, n_envs, settings)
-    except TypeError as error:  # several lines long, the last of them all settings
+    except TypeError as error:  # several lines long; the last one lists all settings
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{env_id!r}: EnvPool refuses {dict(settings)}: {reason}") from error
+        raise ConfigError(f"{env_id!r}: EnvPool rejects {dict(settings)}: {reason}") from error
 
 
 class _Pool(VectorEnv[Any, Any, Any]):
-    """A pool that is made anew by each seeded reset."""
+    """A pool that each seeded reset replaces by a new one."""
 
     def __init__(self, task: str, n_envs: int, settings: Mapping[str, Any]) -> None:
-        # Actors are processes of their own, so one thread each is enough.
+        # Actors are separate processes, so one thread each is enough.
         self._make = {"num_threads": 1, **settings, "num_envs": n_envs}
         self._task = task
         with warnings.catch_warnings(action="ignore"):  # float64 bounds become float32 ones
@@ -120,14 +120,14 @@ class _Pool(VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
         self.num_envs = n_envs
         self.infos: dict[str, Any] = {}
-        """Of the last step."""
+        """Infos of the last step."""
         self._pool: Any = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
         if self._pool is None or seed is not None:
-            self._pool = None  # the old one's threads end before the new one's start
+            self._pool = None  # the old pool's threads end before the new one's start
             self._pool = self._make_pool(seed)
         obs, self.infos = self._pool.reset()
         return obs, self.infos
@@ -144,5 +144,5 @@ class _Pool(VectorEnv[Any, Any, Any]):
         settings = self._make if seed is None else {**self._make, "seed": seed}
         with warnings.catch_warnings(action="ignore"):
             pool = envpool.make(self._task, env_type="gymnasium", **settings)
-            _ = pool.observation_space  # made, and warned about, when it is first asked for
+            _ = pool.observation_space  # created, with a warning, on first access
         return pool

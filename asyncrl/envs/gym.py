@@ -1,4 +1,4 @@
-"""Gymnasium environments by name or from a factory of the user's, as batches.
+"""Gymnasium environments by id or from a user's factory, as batches.
 
 Finds and makes environments; `batch.py` and `vector.py` step them.
 """
@@ -31,12 +31,12 @@ _heard: set[str] = set()
 
 
 def hear_warnings(code: str = "") -> None:
-    """Hear MuJoCo's warnings from now on, if it is loaded and nobody else hears them.
+    """Log MuJoCo's warnings from now on, if it is loaded and has no other handler.
 
-    `code` is where the next environment comes from: if that is MuJoCo, it is loaded now.
+    `code` names the source of the next environment: if that is MuJoCo, it is loaded now.
     """
     if "mujoco" in code:
-        with contextlib.suppress(ImportError):  # whoever makes the environment tells what is absent
+        with contextlib.suppress(ImportError):  # making the environment reports what is missing
             importlib.import_module("mujoco")
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and mujoco.get_mju_user_warning() is None:
@@ -46,7 +46,7 @@ def hear_warnings(code: str = "") -> None:
 def _hear(text: str) -> None:
     if text not in _heard:
         _heard.add(text)
-        # What will be gone one day is for whoever wrote the model to mend.
+        # Deprecations are for the model's author to fix.
         logger.log(logging.DEBUG if "deprecated" in text else logging.WARNING, "MuJoCo: %s", text)
 
 
@@ -54,10 +54,10 @@ PlainOrVectorEnv = gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]
 """What a user's factory may return."""
 
 _EXTRAS = {"/box2d": "box2d", "/mujoco": "mujoco", "ALE/": "atari", "envpool:": "envpool"}
-"""What names an environment's code -> the extra of asyncrl that brings it."""
+"""Part of an environment's source -> the extra of asyncrl that installs it."""
 
 _HOMES = {"ALE/": "asyncrl.envs.atari", "envpool:": "asyncrl.envs.envpool"}
-"""How ids begin that are not left to Gymnasium -> the module that makes them."""
+"""Prefix of ids that are not Gymnasium's -> the module that makes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class EnvConfig:
     def __post_init__(self) -> None:
         check_declared(self, "env")
         if not self.id:
-            raise ConfigError("env.id is empty; name a Gymnasium id, or module:factory")
+            raise ConfigError("env.id is empty; give a Gymnasium id or module:factory")
         if self._home() is not None:
             object.__setattr__(self, "vectorization", "native")
 
@@ -98,7 +98,7 @@ class EnvConfig:
         return _build_batch(self._make, self.n_envs)
 
     def build_for(self, episodes: int) -> BatchEnv:
-        """Make environments to play so many episodes in: one for each, where that can be chosen.
+        """Make environments for this number of episodes: one each, if the number can be chosen.
 
         A factory of a vector environment decides itself how many it holds.
         """
@@ -110,11 +110,11 @@ class EnvConfig:
         return _plain_batch(first, self._make, episodes)
 
     def make(self) -> PlainOrVectorEnv:
-        """Make one plain environment, or a vector environment where the id or a setting says so."""
+        """Make one single environment, or a vector environment if the id or a setting says so."""
         return self.make_vector() if self.vectorization == "native" else self._make()
 
     def make_plain(self) -> gymnasium.Env[Any, Any]:
-        """Make one plain environment."""
+        """Make one single environment."""
         if self._home() is not None:
             raise ConfigError(f"{self.id!r} has a vector form only; use env.vectorization=native")
         env = self._make()
@@ -153,16 +153,16 @@ class EnvConfig:
         if _is_import_path(self.id):
             made: PlainOrVectorEnv = _call_factory(self.id, self.kwargs)
             return made
-        # Gymnasium's checker costs a test at every step; the batches have checks of their own.
+        # Gymnasium's checker costs time at every step; the batches have their own checks.
         make = partial(gymnasium.make, self.id, disable_env_checker=True, **self.kwargs)
         env: gymnasium.Env[Any, Any] = _make_registered(self.id, make)
         return env
 
 
 def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
-    """Return the batch of one plain environment, or of a vector environment's.
+    """Return a batch of a single environment, or of a vector environment's.
 
-    Raises `ConfigError`, and closes the environment, if these are not `n_envs`.
+    Raises `ConfigError`, and closes the environment, if it does not hold `n_envs`.
     """
     with ExitStack() as undo:
         if not isinstance(env, gymnasium.Env | VectorEnv):
@@ -172,7 +172,7 @@ def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
         undo.callback(env.close)
         count = env.num_envs if isinstance(env, VectorEnv) else 1
         if n_envs not in {None, count}:
-            raise ConfigError(f"{env} holds {count} environments, and n_envs asks for {n_envs}")
+            raise ConfigError(f"{env} holds {count} environments, but n_envs is {n_envs}")
         batch: BatchEnv
         batch = VectorBatch(env) if isinstance(env, VectorEnv) else PlainBatch([lambda: env], 1)
         undo.pop_all()
@@ -180,14 +180,14 @@ def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
 
 
 def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEnv:
-    """Return what builds a batch from a factory of the user's, in whichever process calls it.
+    """Return a function that builds a batch from a user's factory, in the process that calls it.
 
-    A factory of plain environments is called `n_envs` times. A factory of a vector environment is
-    called once; `n_envs` is then 1, or the number of environments that this one holds.
+    A factory of single environments is called `n_envs` times. A factory of a vector environment is
+    called once; `n_envs` is then 1, or the number of environments that it holds.
     """
     if not callable(make):
         raise ConfigError(
-            f"make_batch takes a function that makes an environment, got {make!r:.80}; give for "
+            f"make_batch takes a function that makes an environment, got {make!r:.80}; use for "
             f"instance make_batch(lambda: MyEnv(), {n_envs}), or EnvConfig(id=...).build"
         )
     if n_envs < 1:
@@ -204,9 +204,9 @@ def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
 
 
 def look(make_env: MakeBatchEnv) -> Seen:
-    """Return what a run must know of environments; they are made in this process, and closed.
+    """Return what a run must know of environments; makes them in this process, and closes them.
 
-    Of the plain environments of a config, or of `make_batch`, only one is made.
+    Of the single environments of a config, or of `make_batch`, it makes only one.
     """
     make, n_envs = _plain_factory(make_env)
     if make is None:
@@ -219,7 +219,7 @@ def look(make_env: MakeBatchEnv) -> Seen:
 
 
 def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
-    """Return what makes one environment of a batch, if that is known, and their number."""
+    """Return the factory of one environment of a batch, if known, and their number."""
     if isinstance(make_env, partial) and make_env.func is _build_batch:
         make, n_envs = make_env.args
         return make, n_envs
@@ -232,7 +232,7 @@ def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEn
 def _plain_batch(
     first: gymnasium.Env[Any, Any], make: Callable[[], PlainOrVectorEnv], n_envs: int
 ) -> PlainBatch:
-    """Return a batch that begins with an environment which is there already."""
+    """Return a batch whose first environment exists already."""
     others: list[Any] = [make] * (n_envs - 1)
     return PlainBatch([lambda: first, *others], n_envs)
 
@@ -258,7 +258,7 @@ def frame_skip(config: EnvConfig) -> int:
 
 
 def _is_import_path(name: str) -> bool:
-    """Tell `my_module:make_env` from Gymnasium's `my_module:MyEnv-v0`, which is no identifier."""
+    """Whether it is like `my_module:make_env`, and not like Gymnasium's `my_module:MyEnv-v0`."""
     module, colon, attribute = name.partition(":")
     return bool(colon and module) and all(part.isidentifier() for part in attribute.split("."))
 
@@ -294,16 +294,16 @@ def _make_registered(env_id: str, make: Callable[[], Any]) -> Any:  # noqa: ANN4
 
 @contextmanager
 def _noting(env_id: str) -> Iterator[None]:
-    """Say of errors in which environment they were raised."""
+    """Add a note to errors: which environment was being made."""
     try:
         yield
     except Exception as error:
-        error.add_note(f"asyncrl: in making environment {env_id!r}")
+        error.add_note(f"asyncrl: while making environment {env_id!r}")
         raise
 
 
 def _hint(env_id: str, error: Exception) -> str:
-    """Say what else may bring an environment that is not there."""
+    """Return advice on how to get an environment that was not found."""
     unknown = gymnasium.error.NameNotFound | gymnasium.error.NamespaceNotFound
     if isinstance(error, unknown) and ":" not in env_id:
         return (
@@ -315,7 +315,7 @@ def _hint(env_id: str, error: Exception) -> str:
     code = _code(env_id)
     for part, extra in _EXTRAS.items():
         if part in code:
-            return f" (pip install 'asyncrl[{extra}]' brings these environments)"
+            return f" (pip install 'asyncrl[{extra}]' installs these environments)"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces as specs, and what is in them in the form that the other side wants.
+"""Gymnasium spaces as specs, and their values in the form that the other side needs.
 
 Steps nothing.
 """
@@ -19,12 +19,12 @@ from asyncrl.core.types import Array
 
 
 def spec_from_spaces(observation_space: Space[Any], action_space: Space[Any]) -> EnvSpec:
-    """Describe one environment, given its two spaces.
+    """Return the spec of one environment, given its two spaces.
 
-    Observations and actions of more than 32 bits a float are declared float32, and the batches in
-    this folder convert them: MuJoCo's float64 would double what is sent and stored for nothing.
+    Float observations and actions wider than 32 bits are declared float32, and the batches in this
+    folder convert them: MuJoCo's float64 would double what is sent and stored for nothing.
     `Discrete` and `MultiDiscrete` observations become int64 between their bounds, and so do
-    `MultiDiscrete` actions; the fields of `Dict` and `Tuple` observations become one row of bytes.
+    `MultiDiscrete` actions. The fields of `Dict` and `Tuple` observations become one row of bytes.
     """
     return EnvSpec(_observation_spec(observation_space), _action_spec(action_space))
 
@@ -51,8 +51,8 @@ def _array_spec(space: Space[Any], where: str) -> BoxSpec:
     raise ConfigError(
         f"{where} is not supported: observations are Box, Discrete, MultiDiscrete, MultiBinary, or "
         "Dict and Tuple of these. Change it in the environment's factory: "
-        "gymnasium.wrappers.FilterObservation leaves fields of a Dict out, TransformObservation "
-        "does anything else."
+        "gymnasium.wrappers.FilterObservation removes fields of a Dict, TransformObservation does "
+        "anything else."
     )
 
 
@@ -75,7 +75,7 @@ def _box_spec(space: Box) -> BoxSpec:
         return BoxSpec(space.shape, space.dtype.name, space.low, space.high)
     with np.errstate(over="ignore"):  # beyond float32's range there is no bound
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-    # Inwards, so that an action on a rounded bound is still one that the environment accepts.
+    # Rounded inwards, so that the environment accepts an action on a rounded bound.
     up, down = np.float32(math.inf), np.float32(-math.inf)
     low = np.where(np.isfinite(low) & (low < space.low), np.nextafter(low, up), low)
     high = np.where(np.isfinite(high) & (high > space.high), np.nextafter(high, down), high)
@@ -100,7 +100,7 @@ def _join(name: str, key: object) -> str:
 
 
 class Parts:
-    """Takes observations apart, many at once, into the arrays that they consist of."""
+    """Splits observations, many at once, into the arrays that they consist of."""
 
     def __init__(self, space: Space[Any]) -> None:
         self._space = space
@@ -108,12 +108,12 @@ class Parts:
     def __call__(self, observations: Sequence[Any]) -> list[Sequence[Any]]:
         """Return, for each part, that part of every observation.
 
-        Raises `TypeError` or `LookupError` if one is not built as the space says.
+        Raises `TypeError` or `LookupError` if one is not built as the space declares.
         """
         return [*self._split(self._space, observations)]
 
     def misfit(self, observation: object) -> str | None:
-        """Say in words where an observation is not built as the space says; None if it is."""
+        """Describe where an observation is not built as the space declares; None if it is."""
         return _misfit(self._space, observation, "")
 
     def _split(self, space: Space[Any], rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -148,10 +148,10 @@ def _built(found: object) -> str:
 
 
 class ActionEncoder:
-    """Turns a policy's batch of actions into what the environments expect.
+    """Converts a policy's batch of actions into what the environments expect.
 
-    The result is a copy: an environment that writes into its action must not change what the
-    policy's caller is about to store.
+    The result is a copy: an environment that writes into its action must not change the array that
+    the policy's caller will store.
     """
 
     def __init__(self, space: Space[Any], n_envs: int) -> None:
@@ -175,9 +175,9 @@ class ActionEncoder:
 def random_actions(
     action: BoxSpec | DiscreteSpec, lead: tuple[int, ...], random: np.random.Generator
 ) -> Array:
-    """Return actions (*lead, *shape) from all of a space, each as likely as any other.
+    """Return uniformly random actions (*lead, *shape) of a space.
 
-    A quantity without a bound lies within [-1, 1], or within 1 of the bound that it has.
+    A dimension without bounds lies within [-1, 1]; one with one bound, within 1 of it.
     """
     if isinstance(action, DiscreteSpec):
         return random.integers(action.n, size=lead)

@@ -1,16 +1,16 @@
 """Any Gymnasium vector environment as a `BatchEnv`, whatever its autoreset mode.
 
-The mode is found out once, from `metadata["autoreset_mode"]`. In each of them `final_obs` holds
-the true successors, and no transition ever leads across a reset; they differ in when the next
-episode begins:
+The mode is read once from `metadata["autoreset_mode"]`. In each mode `final_obs` holds the true
+next observations, and no transition crosses a reset. The modes differ in when the next episode
+begins:
 
     SAME_STEP   in the step that ends one: `obs` is already the next episode's first observation
-    DISABLED    likewise, because this adapter resets what ended before `step` returns
+    DISABLED    likewise, because this adapter resets ended episodes before `step` returns
     NEXT_STEP   one step later: at the end `obs` is still the last observation, and in the next
                 step, whose action is ignored there, `stepped` is False, reward and flags are 0,
                 and `obs` is the next episode's first
 
-Wraps what it is given; makes no environments.
+Wraps an environment that it is given; makes none.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 class VectorBatch:
     """A `BatchEnv` over a vector environment.
 
-    All that it returns is copied: native vector environments write into the same buffers again,
-    few of them say so, and a copy is cheap beside a step.
+    Everything it returns is copied: native vector environments reuse their buffers, few of them
+    document it, and a copy is cheap compared to a step.
     """
 
     checks_itself = True
@@ -53,22 +53,22 @@ class VectorBatch:
 
     @property
     def spec(self) -> EnvSpec:
-        """Spaces of one of them."""
+        """Spaces of one environment."""
         return self._spec
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         return self._n_envs
 
     def reset(self, seed: int) -> Array:
-        """Start all episodes anew; how one seed serves all is the vector environment's choice."""
+        """Reset all environments; the vector environment derives their seeds from this one."""
         self._resetting = None
         obs, _ = self._env.reset(seed=seed)
         return self._first_obs(obs)
 
     def step(self, action: Array) -> EnvStep:
-        """Act in all of them."""
+        """Step all environments."""
         encoded = self._encode(action)
         try:
             raw_obs, raw_reward, terminations, truncations, infos = self._env.step(encoded)
@@ -120,18 +120,18 @@ class VectorBatch:
     def _with_final_obs(
         self, obs: Array, infos: Mapping[str, Any], ended: BoolArray, action: Array
     ) -> Array:
-        """Return `obs` with the last observations of ended episodes in the place of first ones."""
+        """Return `obs` with first observations replaced by the last ones of the ended episodes."""
         final_obs = obs.copy()
         env_ids = np.flatnonzero(ended)
         rows = infos.get("final_obs")
         if self._structured and isinstance(rows, Mapping | tuple):  # of arrays, one row for each
             final_obs[ended] = self._checks.own(rows, action)[ended]
         else:
-            # Either one object for each environment, None where nothing ended, or an array of all.
+            # Either one object per environment, None where nothing ended, or one array of all.
             found = [] if rows is None else [rows[i] for i in env_ids]
             if not found or any(row is None for row in found):
                 raise EnvironmentFault(
-                    f"{self._name} says AutoresetMode.SAME_STEP, but ended an episode without "
+                    f"{self._name} declares AutoresetMode.SAME_STEP, but ended an episode without "
                     'infos["final_obs"], so the true last observation is lost. Correct its '
                     'metadata["autoreset_mode"], or make it with another autoreset mode.'
                 )
@@ -140,7 +140,7 @@ class VectorBatch:
         return final_obs
 
     def _with_first_obs(self, final_obs: Array, ended: BoolArray) -> Array:
-        """Reset what ended, and return `final_obs` with the new observations in their places."""
+        """Reset ended episodes; return `final_obs` with the new observations in their places."""
         raw_obs, _ = self._env.reset(options={"reset_mask": ended.copy()})
         obs = final_obs.copy()
         obs[ended] = self._first_obs(raw_obs)[ended]
@@ -153,24 +153,24 @@ def _autoreset_mode(vector_env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
         return AutoresetMode(mode)
     except ValueError:
         raise ConfigError(
-            f'{vector_env}: metadata["autoreset_mode"] is {mode!r}, so nobody can tell where its '
-            "episodes begin. Set it to what the environment does, before handing it over: "
+            f'{vector_env}: metadata["autoreset_mode"] is {mode!r}, which does not say where '
+            "its episodes begin. Set it to what the environment does before you pass it on: "
             'env.metadata = {**env.metadata, "autoreset_mode": '
             "gymnasium.vector.AutoresetMode.NEXT_STEP} (or SAME_STEP, or DISABLED)."
         ) from None
 
 
 def _name(vector_env: VectorEnv[Any, Any, Any]) -> str:
-    # EnvPool's specs are classes of its own, without an id.
+    # EnvPool's specs are its own classes, without an id.
     return getattr(vector_env.spec, "id", None) or type(vector_env.unwrapped).__name__
 
 
 class FrameStacks:
-    """Mends the first stacks of episodes, whatever the environment puts before the first frame.
+    """Corrects the first stacks of episodes, whatever the environment puts before the first frame.
 
-    Some environments put black frames there, or those of the life before. A replay buffer that
-    stores single frames can only repeat the episode's first one, and must build the very stacks
-    that the policy saw. Writes into the arrays it is given.
+    Some environments put black frames there, or those of the previous life. A replay buffer that
+    stores single frames can only repeat the episode's first one, and must rebuild exactly the
+    stacks that the policy saw. Writes into the arrays it is given.
     """
 
     def __init__(self, n_envs: int, n_frames: int) -> None:
@@ -178,12 +178,12 @@ class FrameStacks:
         self._age = np.zeros(n_envs, np.int64)
 
     def begin(self, obs: Array, begun: BoolArray | None = None) -> None:
-        """Start an episode in these environments, or in all of them, with these stacks."""
+        """Start an episode with these stacks, in these environments or in all of them."""
         self._age[... if begun is None else begun] = 0
         self._mend(obs)
 
     def step(self, obs: Array, begun: BoolArray | None = None) -> None:
-        """Take the stacks of one step later, of which some may have begun an episode."""
+        """Advance the stacks by one step, in which some may have begun an episode."""
         self._age += 1
         if begun is not None:
             self._age[begun] = 0

@@ -1,9 +1,9 @@
-"""Policies in files of plain arrays, which `policy_numpy.py` acts by, or in ONNX models.
+"""Policies as files of plain arrays for `policy_numpy.py`, or as ONNX models.
 
-The network is traced: what it does to a batch of observations becomes a list of operations. So
-networks of the user's own can be exported, too: to arrays as far as they consist of operations
-that `policy_numpy.OPERATIONS` lists, to ONNX as far as torch can write them. Where there is a
-memory, it goes in beside the observations and comes out beside the answer.
+The network is traced: its forward pass on a batch of observations becomes a list of operations.
+Custom networks can therefore be exported, too: to arrays if all their operations are in
+`policy_numpy.OPERATIONS`, to ONNX if torch can export them. A recurrent state is an additional
+input and output of the model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRACED_ROWS = 3
 
 
 class _Play(NamedTuple):
-    """What a policy is shown, step after step, and what it does."""
+    """Observations of several steps, and the policy's actions."""
 
     obs: list[Array]
     begins: list[BoolArray]
@@ -47,10 +47,10 @@ class _Play(NamedTuple):
 
 
 class _Exported(Protocol):
-    """What acts by a file."""
+    """A policy loaded from a file."""
 
     def reset(self, begins: BoolArray) -> object:
-        """Forget what went before in these of the environments."""
+        """Reset the memory of these environments."""
         ...
 
     def act(self, obs: Array | dict[str, Array]) -> Array:
@@ -59,11 +59,11 @@ class _Exported(Protocol):
 
 
 def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
-    """Write what a policy does without exploring, once it is seen that the file does the same.
+    """Write the greedy policy to a file, after checking that the file acts like the policy.
 
-    A file that ends in .onnx is a model as `onnx_policy.py` says, any other is for
-    `policy_numpy.py`. What the policy remembers of its evaluation is lost. Raises `ConfigError` for
-    networks that do what numpy is not told how to. Actions of a `DiscreteSpec` count from 0.
+    A file that ends in .onnx is a model as described in `onnx_policy.py`; any other is for
+    `policy_numpy.py`. The policy's evaluation memory is lost. Raises `ConfigError` for a network
+    with operations that numpy has no equivalent for. Actions of a `DiscreteSpec` count from 0.
     """
     make = _onnx_file if path.suffix == ".onnx" else _numpy_file
     memory_size = _memory_size(policy.model)
@@ -78,25 +78,25 @@ def export_policy(policy: TorchPolicy, spec: EnvSpec, path: Path) -> None:
     network = _Traced(
         copy.deepcopy(policy.model).cpu(), [*said["observation"]] if named else None, memory_size
     ).eval()
-    for rows in (_TRACED_ROWS, 1):  # a network that looks at how many rows there are gets only one
+    for rows in (_TRACED_ROWS, 1):  # a network that depends on the number of rows gets only one
         fields = [*_by_field(spec.observation, play.obs[0][:rows]).values()]
         content, exported = make(network, fields, said | {"any_batch": rows > 1})
         if _acts_so(exported, spec, play):
             path.write_bytes(content)
             return
     raise ConfigError(
-        f"{type(policy).__name__} does not act on what its network answers as exported policies "
-        "do. Let `model(obs)` answer with a value for each choice, of which `act` takes the "
-        "highest, or with quantities from -1 to 1, which it scales to the bounds of actions "
-        "(`squashed = True`: their tanh), and with nothing random; the network's other methods may "
-        "tell the rest, as in examples/own_torch_agent.py"
+        f"{type(policy).__name__} does not derive actions from its network's output as exported "
+        "policies do. Let `model(obs)` return either a value for each choice, of which `act` "
+        "takes the highest, or continuous actions from -1 to 1, which it scales to the bounds "
+        "(`squashed = True`: their tanh). Nothing may be random. Other outputs belong in other "
+        "methods of the network, as in examples/own_torch_agent.py"
     )
 
 
 def _numpy_file(
     network: _Traced, fields: list[Array], said: dict[str, Any]
 ) -> tuple[bytes, _Exported]:
-    """Return a file for `policy_numpy.py`, and what acts by it."""
+    """Return a file for `policy_numpy.py`, and a policy loaded from it."""
     scales = [field["scale"] for field in said["observation"].values()]
     read = [torch.from_numpy(x).float() / scale for x, scale in zip(fields, scales, strict=True)]
     description, arrays = _operations(network, read)
@@ -110,13 +110,13 @@ def _numpy_file(
 def _onnx_file(
     network: _Traced, fields: list[Array], said: dict[str, Any]
 ) -> tuple[bytes, _Exported]:
-    """Return an ONNX model, and what acts by it."""
+    """Return an ONNX model, and a policy loaded from it."""
     try:
         from asyncrl.export import onnx_policy  # noqa: PLC0415  # needs optional packages
     except ImportError as error:
         raise ConfigError(
-            "a file that ends in .onnx needs a package that is not installed: "
-            "pip install asyncrl[onnx]"
+            "a file that ends in .onnx needs a package that is not installed: pip install "
+            "'asyncrl[onnx]'"
         ) from error
     acting = onnx_policy.Acting(network, said).eval()
     program = _trace(acting, [torch.from_numpy(x) for x in fields], network.memory_size)
@@ -125,16 +125,16 @@ def _onnx_file(
 
 
 def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
-    """Say whether an exported policy does what the policy has done, as far as floats can tell."""
+    """Whether an exported policy acts like the policy did, within float precision."""
     observation, atol = spec.observation, np.array(_ATOL)
-    if isinstance(spec.action, BoxSpec):  # 0 of a wide range is a sum of large numbers
+    if isinstance(spec.action, BoxSpec):  # 0 in a wide range is a sum of large numbers
         atol = _ATOL * middle_and_half(spec.action.low, spec.action.high)[1]
     for obs, begins, expected in zip(*play, strict=True):
         exported.reset(begins)
         try:
             fields = _by_field(observation, obs)
             action = exported.act(fields if isinstance(observation, PackedSpec) else obs)
-        except ValueError:  # shapes that do not fit: the network has looked at how many rows
+        except ValueError:  # shapes do not fit: the network depends on the number of rows
             return False
         if action.shape != expected.shape or not np.allclose(action, expected, _ATOL, atol):
             return False
@@ -144,7 +144,7 @@ def _acts_so(exported: _Exported, spec: EnvSpec, play: _Play) -> bool:
 def _played(
     policy: TorchPolicy, observation: BoxSpec | PackedSpec, n_steps: int, n_rows: int
 ) -> _Play:
-    """Let a policy act on observations of a space, through several episodes."""
+    """Let a policy act on random observations of a space, over several episodes."""
     random = np.random.default_rng(0)
     begins = [random.random(n_rows) < _BEGIN_SHARE for _ in range(n_steps)]
     begins[0][:] = True
@@ -162,7 +162,7 @@ def _played(
 def _some_observations(
     observation: BoxSpec | PackedSpec, count: int, random: np.random.Generator
 ) -> Array:
-    """Draw observations of a space."""
+    """Sample observations of a space."""
     if isinstance(observation, PackedSpec):
         fields = {name: _draw(box, count, random) for name, box in observation.fields}
         return observation.pack(fields)
@@ -182,7 +182,7 @@ def _by_field(observation: BoxSpec | PackedSpec, obs: Array) -> dict[str, Array]
 
 
 def _observation(observation: BoxSpec | PackedSpec) -> dict[str, Any]:
-    """Describe fields, and to which inputs of the network each goes."""
+    """Describe the fields, and which input of the network each one is."""
     fields = observation.fields if isinstance(observation, PackedSpec) else (("", observation),)
     return {
         name: {
@@ -204,27 +204,27 @@ def _action(action: BoxSpec | DiscreteSpec, *, squashed: bool) -> dict[str, Any]
     return {**said, "kind": kind, "low": low, "high": high, "squashed": squashed}
 
 
-# --- what a network does -------------------------------------------------------------------------
+# --- tracing the network -------------------------------------------------------------------------
 
 
 def _memory_size(model: nn.Module) -> int:
-    """Return how many numbers a network remembers of each environment."""
+    """Return the size of a network's memory per environment."""
     cores = [module for module in model.modules() if isinstance(module, RecurrentCore)]
     if len(cores) > 1 or (cores and not hasattr(_within(model), "step")):
         raise ConfigError(
-            f"{type(model).__name__} remembers, but not by one RecurrentCore that its method "
-            "step(obs, memory) takes further; it cannot be exported"
+            f"{type(model).__name__} has a memory, but not a single RecurrentCore that its method "
+            "step(obs, memory) advances; it cannot be exported"
         )
     return sum(core.memory_size for core in cores)
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """Return the network behind the normalisation of what it sees."""
+    """Return the network inside the normalisation of observations."""
     return model.network if isinstance(model, Normalized) else model
 
 
 class _Traced(nn.Module):
-    """A network whose inputs are tensors without names, the memory behind the others."""
+    """A network whose inputs are unnamed tensors; the memory comes last."""
 
     def __init__(self, network: nn.Module, names: list[str] | None, memory_size: int) -> None:
         super().__init__()
@@ -245,24 +245,24 @@ class _Traced(nn.Module):
 def _trace(
     module: nn.Module, fields: list[Tensor], memory_size: int
 ) -> torch.export.ExportedProgram:
-    """Return what a module does to fields, and to a memory if there is one."""
+    """Return a module's output for fields, and for a memory if there is one."""
     inputs = [field.contiguous() for field in fields]
     rows = len(inputs[0])
     if memory_size:
         inputs.append(torch.zeros(rows, memory_size))
     any_rows = {0: torch.export.Dim.AUTO} if rows > 1 else None
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own warnings
         return torch.export.export(
             module, tuple(inputs), dynamic_shapes=((any_rows,) * len(inputs),)
         )
 
 
 def _operations(network: _Traced, fields: list[Tensor]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the operations that lead from inputs to the answer, and the arrays in them."""
+    """Return the operations from inputs to output, and the arrays in them."""
     traced = _trace(network, fields, network.memory_size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own
+        warnings.simplefilter("ignore", FutureWarning)  # torch's own warnings
         program = traced.run_decompositions({})
     signature = program.graph_signature
     own = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -285,20 +285,20 @@ def _operations(network: _Traced, fields: list[Tensor]) -> tuple[dict[str, Any],
 
 
 def _operation(node: fx.Node) -> str:
-    """Return the name of an operation; torch calls its kinds `aten.NAME.KIND`."""
+    """Return the name of an operation; torch calls its overloads `aten.NAME.KIND`."""
     target = str(getattr(node.target, "__name__", node.target))
     parts = str(node.target).split(".")
     name = parts[1] if parts[0] == "aten" else target
     if name not in OPERATIONS:
         raise ConfigError(
-            f"the network does {node.target}, which exported policies cannot; they can "
+            f"the network uses {node.target}, which exported policies do not support; they support "
             f"{', '.join(OPERATIONS)}"
         )
     return name
 
 
 def _plain(argument: object, names: dict[str, str]) -> Any:  # noqa: ANN401  # JSON is
-    """Write an argument of an operation as JSON can have it."""
+    """Return an argument of an operation as plain JSON."""
     match argument:
         case fx.Node(name=name):
             return {"name": names.get(name, name)}

@@ -3,12 +3,13 @@
     session = onnxruntime.InferenceSession("policy.onnx")
     (action,) = session.run(None, {"obs": obs})            # (n, ...); fields are "obs/NAME"
 
-A model has no memory of its own: that goes in, zeros where an episode begins, and comes out.
+A model keeps no memory between calls. Memory is an input, zeros where an episode begins, and an
+output:
 
     action, memory = session.run(None, {"obs": obs, "memory": memory})
 
-Needs the packages onnxscript, by which torch writes models, and onnxruntime, which tells what they
-do (extra: `asyncrl[onnx]`).
+Needs the packages onnxscript, with which torch writes models, and onnxruntime, which runs them
+(extra: `asyncrl[onnx]`).
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from asyncrl.core.types import Array, BoolArray
 from asyncrl.export.policy_numpy import middle_and_half
 
 _OPSET, _IR_VERSION = 18, 8
-"""Of onnx 1.13, so that runtimes since the end of 2022 can read the models."""
+"""Those of onnx 1.13, so that runtimes since the end of 2022 can read the models."""
 
 _DOC = "A greedy policy. memory, if there is one: memory_after of the step before, or zeros."
 
 
 class Acting(nn.Module):
-    """Takes observations as they are, and the memory behind them; answers with actions.
+    """Maps raw observations, and the memory if there is one, to actions.
 
-    `said` describes observations and actions as `policy_numpy.py` is told of them.
+    `said` describes observations and actions as in `policy_numpy.py`.
     """
 
     def __init__(self, network: nn.Module, said: Mapping[str, Any]) -> None:
@@ -51,7 +52,7 @@ class Acting(nn.Module):
         self._said = said["action"]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the actions, and what is remembered if something is."""
+        """Return the actions, and the new memory if there is one."""
         n_fields = len(self._scales)
         fields, memory = inputs[:n_fields], inputs[n_fields:]
         read = [x.float() / scale for x, scale in zip(fields, self._scales, strict=True)]
@@ -59,7 +60,7 @@ class Acting(nn.Module):
         return (self._action(answer), *others[: len(memory)])
 
     def _action(self, answer: Tensor) -> Tensor:
-        """Do as `policy_numpy.Policy` does."""
+        """Compute the action as `policy_numpy.Policy` does."""
         said = self._said
         low, high = (np.array(said[side]) for side in ("low", "high"))
         dtype = getattr(torch, said["dtype"])
@@ -79,7 +80,7 @@ class Acting(nn.Module):
 def onnx_model(
     program: torch.export.ExportedProgram, said: Mapping[str, Any], *, remembers: bool
 ) -> bytes:
-    """Return a model of what `Acting` was traced to do."""
+    """Return a model of the traced `Acting`."""
     inputs = [_input(name) for name in said["observation"]] + ["memory"] * remembers
     rows = tuple({0: "n"} for _ in inputs) if said["any_batch"] else None
     with _quiet():
@@ -94,13 +95,11 @@ def onnx_model(
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            reason: BaseException = error  # torch's own sentence is for those who mend torch
+            reason: BaseException = error  # torch's own message is for developers of torch
             while reason.__cause__ is not None:
                 reason = reason.__cause__
-            raise ConfigError(
-                f"the network cannot be written as an ONNX model: {reason}"
-            ) from error
-    common.ClearMetadataAndDocStringPass()(written.model)  # paths of this machine among it
+            raise ConfigError(f"the network cannot be exported to ONNX: {reason}") from error
+    common.ClearMetadataAndDocStringPass()(written.model)  # contains paths of this machine
     written.model.ir_version = _IR_VERSION
     written.model.producer_name = "asyncrl"
     written.model.graph.doc_string = _DOC
@@ -109,7 +108,7 @@ def onnx_model(
 
 
 class RunningModel:
-    """Acts as a model says, in onnxruntime."""
+    """Runs a model in onnxruntime."""
 
     def __init__(self, content: bytes) -> None:
         options = onnxruntime.SessionOptions()
@@ -123,7 +122,7 @@ class RunningModel:
         self._memory = np.zeros((0, self._memory_size), np.float32)
 
     def reset(self, begins: BoolArray) -> None:
-        """Forget what went before where (B,) an episode begins; everywhere at first."""
+        """Reset the memory where (B,) an episode begins; it must begin everywhere at first."""
         if not len(self._memory):
             self._memory = np.zeros((len(begins), self._memory_size), np.float32)
         self._memory = np.where(begins[:, None], np.float32(0.0), self._memory)
@@ -157,10 +156,10 @@ def _input(field: str) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep torch from telling of its own affairs."""
+    """Suppress torch's own warnings and logs."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it misses packages of its neighbours
+    logger.setLevel(logging.ERROR)  # about optional packages that are missing
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

@@ -1,4 +1,4 @@
-"""Acts as an exported policy does, with numpy alone. Copy this file to wherever that is to run.
+"""Runs an exported policy with numpy alone. Copy this file to where it should run.
 
     from policy_numpy import Policy
 
@@ -6,10 +6,10 @@
     policy.reset()                 # where an episode begins, if the policy has a memory
     action = policy.act(obs)       # one observation, or a batch of them; a dict if it has fields
 
-`asyncrl export` writes the file: arrays, and under `description` JSON that says what observations
-and actions are, and lists the operations between them, in the order in which they are to be done.
+`asyncrl export` writes the file. It contains arrays, and JSON under `description`: what
+observations and actions are, and the list of operations from one to the other, in order.
 """
-# ruff: noqa: ANN401  # operations take what their tracing has found: arrays, numbers, lists
+# ruff: noqa: ANN401 # operations take what tracing found: arrays, numbers, lists
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Policy:
-    """A greedy policy: the same observations always lead to the same action.
+    """A greedy policy: the same observations always give the same action.
 
-    One that was trained with a memory keeps it from one `act` to the next; tell it by `reset` where
-    episodes begin. Any other one needs no `reset`.
+    A recurrent policy keeps its memory between calls of `act`; call `reset` where episodes begin.
+    Other policies need no `reset`.
     """
 
     memory: Array | None
-    """What is remembered, a row for each environment; None if that is nothing yet."""
+    """The memory, one row per environment; None before the first step."""
 
     def __init__(self, path: str | Path | BinaryIO) -> None:
         if str(path).endswith(".onnx"):
@@ -46,41 +46,45 @@ class Policy:
         if self.description.get("format") != FORMAT:
             raise ValueError(
                 f"{path} has format {self.description.get('format')}, and this file reads format "
-                f"{FORMAT}; take the policy_numpy.py of the asyncrl that wrote it"
+                f"{FORMAT}; use the policy_numpy.py of the asyncrl that wrote it"
             )
         self.memory = None
         self._fields: dict[str, dict[str, Any]] = self.description["observation"]
 
     def reset(self, begins: Any = True) -> None:
-        """Forget what went before: in all environments, or in those (B,) where an episode begins.
+        """Reset the memory of all environments, or of those (B,) where an episode begins.
 
-        After all have begun, their number may be another one.
+        After a reset of all environments, their number may change.
         """
         if self.memory is not None:
             where = np.asarray(begins, np.bool_)
             count = len(self.memory)
             if where.shape not in {(), (count,)}:
-                raise ValueError(f"begins must be one or {count} booleans, got shape {where.shape}")
+                raise ValueError(
+                    f"begins must be one boolean or {count} of them, got shape {where.shape}"
+                )
             empty = np.zeros_like(self.memory)
             self.memory = None if where.all() else np.where(where[..., None], empty, self.memory)
 
     def act(self, obs: Any) -> Array:
         """Return the action for one observation, or the actions for a batch.
 
-        A batch is of as many environments each time, each in its row.
+        A batch has the same environments in the same rows each time.
         """
         fields = obs if isinstance(obs, Mapping) else {"": obs}
         arrays = {name: _read(fields, name, said) for name, said in self._fields.items()}
         rows = {a.shape[: a.ndim - len(self._fields[name]["shape"])] for name, a in arrays.items()}
         if len(rows) > 1:
-            raise ValueError(f"all fields must be of as many observations, got {sorted(rows)}")
+            raise ValueError(
+                f"all fields must have the same number of observations, got {sorted(rows)}"
+            )
         action = self._action(self.answer(arrays))
         return np.asarray(action[0]) if rows == {()} else action
 
     def answer(self, fields: Mapping[str, Array]) -> Array:
-        """Return what the network answers to a batch of observations, given by field.
+        """Return the network's output for a batch of observations, given by field.
 
-        What it remembers is then what it remembers after them.
+        It also updates the memory.
         """
         inputs: dict[str, Array] = {}
         for name, field in self._fields.items():
@@ -100,13 +104,13 @@ class Policy:
         return np.concatenate([values[self.description["answer"]] for values in runs])
 
     def _recall(self, count: int, size: int) -> Array:
-        """Return what is remembered before these rows."""
+        """Return the memory before these rows."""
         if self.memory is None:
             return np.zeros((count, size), np.float32)
         if len(self.memory) != count:
             raise ValueError(
-                f"{count} observations came behind {len(self.memory)}; give as many as there are "
-                "environments each time, or call reset() where episodes begin with another number"
+                f"got {count} observations after {len(self.memory)}; pass one per environment each "
+                "time, or call reset() where episodes of another number of environments begin"
             )
         return self.memory
 
@@ -134,23 +138,26 @@ class Policy:
 
 
 def _read(fields: Mapping[str, Any], name: str, said: Mapping[str, Any]) -> Array:
-    """Return a field of one observation or of a batch; refuse what the policy was not told of."""
+    """Return a field of one observation or of a batch; raise `ValueError` if it does not fit."""
     dtype, shape = np.dtype(said["dtype"]), tuple(said["shape"])
     if name not in fields:
-        raise ValueError(f"obs must have the field {name!r}, got {[*fields]}; '' is no dict at all")
+        raise ValueError(
+            f"obs must have the field {name!r}, got {[*fields]}; '' stands for an "
+            "observation that is not a dict"
+        )
     given = np.asarray(fields[name])
     array = given.astype(dtype)
     fits = shape in {given.shape, given.shape[1:]}
     if not fits or (dtype.kind != "f" and not np.array_equal(array, given)):
         raise ValueError(
-            f"{name or 'obs'} must be {dtype} of shape {shape}, or a batch of such, got "
+            f"{name or 'obs'} must be {dtype} of shape {shape}, or a batch of these, got "
             f"{given.dtype} of shape {given.shape}"
         )
     return array
 
 
 def middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return what 0 of the network's is in an action, and how far 1 is from there."""
+    """Return the action at network output 0, and the distance from there to output 1."""
     with np.errstate(over="ignore", invalid="ignore"):
         bounded = np.isfinite(high.astype(np.float32) - low.astype(np.float32))
     first, last = (np.where(bounded, side, 0.0) for side in (low, high))
@@ -159,7 +166,7 @@ def middle_and_half(low: Array, high: Array) -> tuple[Array, Array]:
 
 
 def argument_value(arg: Any, values: Mapping[str, Any]) -> Any:
-    """Return what an argument of an operation stands for: a name is that of a value."""
+    """Return the value of an operation's argument: a name refers to an earlier value."""
     if isinstance(arg, list):
         return [argument_value(one, values) for one in arg]
     if isinstance(arg, dict):
@@ -167,7 +174,7 @@ def argument_value(arg: Any, values: Mapping[str, Any]) -> Any:
     return arg
 
 
-# --- operations, named as torch names them -------------------------------------------------------
+# --- operations, under torch's names -------------------------------------------------------------
 
 
 def _linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -212,7 +219,7 @@ def _batch_norm(
 
 
 def _sigmoid(x: Array) -> Array:
-    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5  # exp(-x) would be too large for some x
+    answer: Array = 0.5 * np.tanh(0.5 * x) + 0.5  # exp(-x) would overflow for some x
     return answer
 
 
@@ -345,4 +352,4 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("to", "_to_copy"), _cast),
     **dict.fromkeys(("clone", "contiguous", "alias", "detach", "dropout"), lambda x, *_, **__: x),
 }
-"""What is done to arrays; where torch has several kinds of an operation, one serves them all."""
+"""Operations on arrays; where torch has several overloads of an operation, one serves them all."""

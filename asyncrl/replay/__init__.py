@@ -1,4 +1,4 @@
-"""Storage of experience and choice of samples.
+"""Storage of experience and selection of samples.
 
 Must not know: threads, transports, agents. Open first: `uniform.py`.
 """

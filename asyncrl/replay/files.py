@@ -3,12 +3,12 @@
     save_replay(trainer.buffer, Path("data/pendulum"))
     buffer = load_replay(Path("data/pendulum"), UniformReplayConfig(capacity=200_000), seed=0)
 
-A checkpoint of a run holds its replay, too, unless `save_replay` is off: `load_replay` takes the
-path of one checkpoint, or that of their directory, whose newest one it loads.
+A checkpoint of a run also holds its replay, unless `save_replay` is off. `load_replay` takes the
+path of one checkpoint, or that of their directory; there it loads the newest.
 
-The files are checkpoints: arrays beside a manifest with their hashes, written so that a crash
-leaves no half of one. All of it is checked before a buffer is made, and nothing is unpickled. The
-path is a link to a hidden folder beside it: to copy it somewhere else, take `cp -rL`.
+The files are checkpoints: arrays and a manifest with their hashes, written atomically, so that a
+crash never leaves half of one. Everything is checked before a buffer is made, and nothing is
+unpickled. The path is a link to a hidden folder beside it; copy it with `cp -rL`.
 """
 
 from __future__ import annotations
@@ -39,50 +39,47 @@ from asyncrl.core.types import Array, Columns, IntArray, Params, Shapes
 _PIECE_BYTES = 16 << 20
 
 COLUMN = "column/"
-"""Before the names of columns in a state."""
+"""Prefix of column names in a state."""
 
 
 def kind_state(replay: object) -> Array:
-    """Return the name of a replay's class as text in bytes."""
+    """Return the name of a replay's class as bytes."""
     return np.frombuffer(type(replay).__name__.encode(), np.uint8).copy()
 
 
 def kind_of(state: Params) -> str:
     """Return the name of the class that saved a state."""
     if "kind" not in state:
-        raise CheckpointError("what was saved holds no replay: it does not say of which kind")
+        raise CheckpointError("the checkpoint holds no replay: its state has no entry `kind`")
     return state["kind"].tobytes().decode(errors="replace")
 
 
 def check_kind(state: Params, replay: object) -> None:
-    """Refuse the state of another class."""
+    """Raise if the state is that of another class."""
     if (saved := kind_of(state)) != type(replay).__name__:
         raise CheckpointError(
-            f"the saved replay is a {saved}, and this one a {type(replay).__name__}; "
-            "asyncrl.replay.files.load_replay fills one with another's segments"
+            f"the saved replay is a {saved}, this one a {type(replay).__name__}; use "
+            "asyncrl.replay.files.load_replay to load the segments of one kind into another"
         )
 
 
 def check_names(state: Params, expected: Collection[str]) -> None:
-    """Refuse a state that lacks an array, or has one that is unknown here."""
+    """Raise if the state lacks an expected array or has an unknown one."""
     if missing := sorted(set(expected) - set(state)):
-        raise CheckpointError(
-            f"the saved replay has no {missing[0]}; the columns of its rows are others"
-        )
+        raise CheckpointError(f"the saved replay has no {missing[0]}; its rows have other columns")
     if unknown := sorted(set(state) - set(expected)):
         raise CheckpointError(
-            f"the saved replay has {unknown[0]}, which is unknown here; the columns of its rows "
-            "are others"
+            f"the saved replay has {unknown[0]}, which is unknown here; its rows have other columns"
         )
 
 
 def schema_state(schema: SegmentSchema) -> Array:
-    """Return a schema as text in bytes."""
+    """Return a schema as JSON in bytes."""
     return np.frombuffer(json.dumps(asdict(schema)).encode(), np.uint8).copy()
 
 
 def schema_of(state: Params) -> SegmentSchema:
-    """Return the schema of saved segments, or refuse what is none."""
+    """Return the schema of saved segments; raise if it is invalid."""
     try:
         plain = json.loads(state["schema"].tobytes())
         columns = [
@@ -96,12 +93,14 @@ def schema_of(state: Params) -> SegmentSchema:
             frame_stack=int(plain["frame_stack"]),
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"what was saved holds no replay: no schema, {error!r}") from error
+        raise CheckpointError(
+            f"the checkpoint holds no replay: its schema is invalid, {error!r}"
+        ) from error
     return schema
 
 
 def check_columns(state: Params, schema: SegmentSchema) -> int:
-    """Refuse segments that are not those of a schema; return how many there are."""
+    """Return the number of saved segments; raise if they do not match the schema."""
     if (saved := schema_of(state)) != schema:
         differ = [
             f.name for f in fields(schema) if getattr(saved, f.name) != getattr(schema, f.name)
@@ -129,9 +128,9 @@ def push_saved(
     push: Callable[[Columns, IntArray], int],
     first: int = 0,
 ) -> None:
-    """Push segments that have been checked, the `first` first, the one before it last.
+    """Push checked segments in order, starting at index `first` and wrapping around.
 
-    A piece at a time, so that a replay that is mapped from its file is never in memory twice.
+    It pushes one piece at a time, so that a memory-mapped replay is never in memory twice.
     """
     columns = {c.name: state[f"{COLUMN}{c.name}"] for c in schema.columns}
     n_saved, piece = len(columns["flags"]), max(1, _PIECE_BYTES // schema.segment_bytes)
@@ -146,7 +145,7 @@ def push_saved(
 
 
 def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:
-    """Return an array of so many numbers that are finite and not negative, or refuse it."""
+    """Return an array of `count` numbers; raise unless all are finite and not negative."""
     plain = value.shape == (count,) and value.dtype == dtype
     if not plain or not np.isfinite(value).all() or (value < 0).any():
         raise CheckpointError(
@@ -157,48 +156,47 @@ def check_numbers(name: str, value: Array, count: int, dtype: str) -> Array:
 
 
 def generator_state(random: np.random.Generator) -> Array:
-    """Return what a generator goes on from."""
+    """Return the state of a random generator as JSON in bytes."""
     return np.frombuffer(json.dumps(random.bit_generator.state).encode(), np.uint8).copy()
 
 
 def prepare_generator(random: np.random.Generator, state: Array) -> Callable[[], None]:
-    """Return what lets a generator go on from a state, or refuse it."""
+    """Check a generator's state; return a function that sets it."""
     try:
         numbers = json.loads(state.tobytes())
         type(random.bit_generator)().state = numbers
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
-            "the saved replay's random is no state of a "
-            f"{type(random.bit_generator).__name__}: {error}"
+            f"the saved replay's random is not a state of a {type(random.bit_generator).__name__}: "
+            f"{error}"
         ) from error
     return lambda: setattr(random.bit_generator, "state", numbers)
 
 
 def save_replay(buffer: ReplayBuffer, path: Path) -> Path:
-    """Write a replay to disk, piece by piece; return where it is.
+    """Write a replay to disk piece by piece; return its path.
 
-    What was at `path` before is replaced when all is written.
+    A replay that exists at `path` is replaced when all is written.
     """
     if not isinstance(buffer, KeepsState):
         raise CheckpointError(
             f"a {type(buffer).__name__} cannot be saved: it has no method `state()` that returns "
-            "what it holds"
+            "its content"
         )
     meta = {"kind": type(buffer).__name__, "size": len(buffer)}
     return Checkpointer(path.parent).save(path.name, replay_groups(buffer, save=True), meta)
 
 
 def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayBuffer:
-    """Return a buffer with the segments of a saved one, which draws from `seed` on.
+    """Return a buffer filled with the segments of a saved one; `seed` seeds its sampling.
 
-    Where it is of the same kind, priorities are those that were saved; else all its transitions
-    are new to it. Raises `CheckpointError` if what was saved is not whole, or has no room.
+    A buffer of the same kind keeps the saved priorities; otherwise all transitions count as new.
+    Raises `CheckpointError` if the saved replay is incomplete or does not fit.
     """
     state = _read(path).groups.get(REPLAY)
     if state is None:
         raise CheckpointError(
-            f"{path} holds no replay; runs save theirs with every checkpoint unless "
-            "save_replay is off"
+            f"{path} holds no replay; runs save it with every checkpoint unless save_replay is off"
         )
     schema = schema_of(state)
     buffer = config.build(schema, seed)
@@ -209,8 +207,8 @@ def load_replay(path: Path, config: ReplayBufferConfig, *, seed: int) -> ReplayB
     n_segments = check_columns(state, schema)
     if n_segments * schema.length > buffer.capacity:
         raise CheckpointError(
-            f"{path} has {n_segments} segments, and replay.capacity={config.capacity} is too "
-            f"small for them; set it to at least {n_segments * schema.length}"
+            f"{path} has {n_segments} segments, and replay.capacity={config.capacity} is too small "
+            f"for them; set it to at least {n_segments * schema.length}"
         )
     first = 0
     if "numbers" in state and n_segments:
@@ -223,24 +221,24 @@ def _read(path: Path) -> Checkpoint:
     parent = Checkpointer(path.parent)
     if path.name in parent.names():
         return parent.load(path.name, mapped=[REPLAY])
-    for directory in (path, path / "checkpoints"):  # of a run, whose directory may be named, too
+    for directory in (path, path / "checkpoints"):  # a run's directory works, too
         if Checkpointer(directory).names():
             return Checkpointer(directory).load_latest(mapped=[REPLAY])
-    raise CheckpointError(f"there is neither a saved replay nor a run's checkpoint at {path}")
+    raise CheckpointError(f"found neither a saved replay nor a checkpoint of a run at {path}")
 
 
 logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20
-"""As much is copied at once, and a push that overwrites waits for no more than that."""
+"""Bytes copied at once. A push that overwrites waits for at most one such piece."""
 
 _TINY = 0.01
-"""A smaller part of the rows may be given up without a word."""
+"""Share of the rows that may be lost without a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingExtent:
-    """What a ring holds."""
+    """The content of a ring."""
 
     next_slot: int
     """Slot of the next segment. If the ring is full, it is that of the oldest segment."""
@@ -259,7 +257,7 @@ class RingExtent:
 
 
 class RingStream:
-    """Hands a ring's segments over, the oldest first. The ring tells it what it overwrites."""
+    """Returns a ring's segments, oldest first. The ring announces what it overwrites."""
 
     def __init__(
         self,
@@ -270,15 +268,15 @@ class RingStream:
         by_row: Iterable[str],
         room_bytes: int | None,
     ) -> None:
-        """Begin with what a ring holds.
+        """Begin with the current content of a ring.
 
         Args:
-            schema: What segments are.
-            extent: Which there are.
-            copy: Copies the columns of slots as they are then.
-            others: What else is to be saved; copies.
-            by_row: Those of `others` that have an item for each row.
-            room_bytes: What may be kept of what is overwritten; None for all.
+            schema: Schema of the segments.
+            extent: Which segments the ring holds.
+            copy: Copies the columns of slots as they are at the time of the call.
+            others: Other arrays to save; copies.
+            by_row: Those of `others` that have one item per row.
+            room_bytes: Memory for segments that are overwritten meanwhile; None sets no limit.
         """
         self._schema = schema
         self._extent = extent
@@ -288,7 +286,7 @@ class RingStream:
         n_slots = len(extent.per_slot)
         self._lock = threading.Lock()
         self._room = n_slots if room_bytes is None else room_bytes // schema.segment_bytes
-        self._settled = np.zeros(n_slots, np.bool_)  # nothing is to be done about them any more
+        self._settled = np.zeros(n_slots, np.bool_)  # written, kept or lost
         self._lost = np.zeros(n_slots, np.bool_)
         self._kept: list[tuple[IntArray, Columns]] = []
         self._closed = False
@@ -299,9 +297,9 @@ class RingStream:
         return _shapes(self._schema, len(self._settled))
 
     def keep(self, slot: int, count: int) -> bool:
-        """Copy what so many slots hold before it is overwritten, if that is not too late.
+        """Keep a copy of `count` slots that are about to be overwritten, if they are still needed.
 
-        Returns whether it is to be asked again before the next ones are.
+        Returns whether to call this again before the next slots are overwritten.
         """
         with self._lock:
             if self._closed:
@@ -316,7 +314,7 @@ class RingStream:
             return True
 
     def pieces(self) -> Iterator[tuple[int, Params]]:
-        """Yield columns of segments, and the slot of the first of them."""
+        """Yield columns of segments, with the slot of the first one."""
         first, n_slots = self._extent.first_slot, len(self._settled)
         step = max(1, PIECE_BYTES // self._schema.segment_bytes)
         for begin, end in ((first, n_slots), (0, first)):
@@ -324,11 +322,11 @@ class RingStream:
                 yield at, _named(self._piece(slice(at, min(at + step, end))))
 
     def rest(self) -> Params:
-        """Return what finds the segments again, without those that were given up."""
+        """Return the index of the segments, without those that were lost."""
         extent, lost, others = self._extent, self._lost, dict(self._others)
         n_lost = int(extent.per_slot[lost].sum())
         if n_lost:
-            # By age, as rows are.
+            # Sorted by age, as rows are.
             per_slot = np.roll(extent.per_slot, -extent.first_slot)
             still_there = np.repeat(~np.roll(lost, -extent.first_slot), per_slot)
             others |= {name: others[name][still_there] for name in self._by_row}
@@ -336,7 +334,7 @@ class RingStream:
         if n_lost > _TINY * n_rows:
             logger.warning(
                 "the saved replay lacks %d of %d rows: they were overwritten before they were "
-                "written. Save less often, or to a faster disk",
+                "written to disk. Save less often, or to a faster disk",
                 n_lost,
                 n_rows,
             )
@@ -344,7 +342,7 @@ class RingStream:
         return others | {"numbers": numbers, "schema": schema_state(self._schema)}
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release all kept copies."""
         with self._lock:
             self._closed = True
             self._kept, self._others = [], {}
@@ -363,7 +361,7 @@ class RingStream:
     def _moved(
         self, kept: tuple[IntArray, Columns], part: slice, piece: Columns
     ) -> tuple[IntArray, Columns] | None:
-        """Copy what was kept of a piece into it; return the other slots that were kept with it."""
+        """Move kept copies of a piece into it; return the kept copies of other slots."""
         slots, columns = kept
         here = (slots >= part.start) & (slots < part.stop)
         if not here.any():
@@ -378,7 +376,7 @@ class RingStream:
 
 
 class QueueStream:
-    """Hands the segments of a queue over, which nobody changes, and forgets them one by one."""
+    """Returns the segments of a queue and releases them one by one. Nothing else changes them."""
 
     def __init__(self, schema: SegmentSchema, segments: Iterable[Columns], others: Params) -> None:
         self._schema = schema
@@ -392,7 +390,7 @@ class QueueStream:
         return _shapes(self._schema, self._n_segments)
 
     def pieces(self) -> Iterator[tuple[int, Params]]:
-        """Yield columns of segments, and the place of the first of them."""
+        """Yield columns of segments, with the position of the first one."""
         step = max(1, PIECE_BYTES // self._schema.segment_bytes)
         for at in range(0, self._n_segments, step):
             count = min(step, self._n_segments - at)
@@ -401,11 +399,11 @@ class QueueStream:
             yield at, _named({n: np.stack([segment[n] for segment in taken]) for n in names})
 
     def rest(self) -> Params:
-        """Return what else there is."""
+        """Return the other arrays."""
         return {**self._others, "schema": schema_state(self._schema)}
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Release all kept copies."""
         self._segments.clear()
 
 

@@ -1,8 +1,8 @@
-"""Columns of a ring that are kept on the device which learns, and gathered there.
+"""Columns of a ring that are stored on the learner's device and gathered there.
 
-What is written is staged in pinned memory and copied on a stream of its own; what is read is read
-on the stream on which the reader computes. Neither waits for the other on the host: events keep
-them in order on the device, as they were ordered on the host by whoever owns the ring.
+Writes are staged in pinned memory and copied on their own CUDA stream. Reads run on the stream on
+which the reader computes. The host waits for neither: events order them on the device as the ring's
+owner ordered them on the host.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from asyncrl.replay.ring_config import Shapes, shown_bytes
 
 
 class DeviceColumns:
-    """Columns of (slots, rows, ...), written slot by slot and read row by row, by any thread."""
+    """Columns of (slots, rows, ...), written by slot and read by row, from any thread."""
 
     def __init__(self, shapes: Shapes, device: str, *, what: str) -> None:
-        """Allocate them, all of it at once; `what` is the setting that asks for so much."""
+        """Allocate all of them at once; `what` is the setting to name in an error."""
         self._device = _device(device)
         sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()]
         _check_room(self._device, sum(sizes), what)
@@ -35,7 +35,7 @@ class DeviceColumns:
         }
         self._rows = {name: column.flatten(0, 1) for name, column in self._segments.items()}
         self._order = _Order(self._device) if self._device.type == "cuda" else None
-        self._lock = threading.Lock()  # only while work is handed to the device
+        self._lock = threading.Lock()  # held only while work is submitted to the device
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,23 +48,23 @@ class DeviceColumns:
         return sum(column.nbytes for column in self._segments.values())
 
     def write(self, slot: int, columns: Columns) -> None:
-        """Copy segments into the slots from this one on; the arrays may be changed afterwards."""
+        """Copy segments into the slots from this one on; the caller may then change the arrays."""
         with self._writing():
             for name, there in self._segments.items():
                 here = self._staged(columns[name])
                 there[slot : slot + len(here)].copy_(here, non_blocking=True)
 
     def take(self, name: str, rows: IntArray) -> Array:
-        """Return a new tensor on the device, of what a column has in these rows."""
+        """Return a new tensor on the device with a column's values in these rows."""
         column = self._rows[name]
         with self._reading():
             index = self._staged(rows.ravel()).to(self._device, non_blocking=True)
             taken = column.index_select(0, index)
-        # Contracts speak of arrays; who set a device has an agent that takes tensors, too.
+        # The contract says arrays; an agent whose replay is on a device takes tensors, too.
         return cast(Array, taken.view(*rows.shape, *column.shape[1:]))
 
     def copies(self, slots: slice | IntArray) -> dict[str, Array]:
-        """Return copies of slots in the host's memory; what others compute is not waited for."""
+        """Return copies of slots in host memory, without waiting for other computations."""
         with self._order.aside() if self._order else nullcontext():
             index = slots if isinstance(slots, slice) else self._staged(slots).to(self._device)
             with self._reading():
@@ -82,9 +82,9 @@ class DeviceColumns:
             yield
 
     def _staged(self, array: Array) -> Tensor:
-        """Return a copy from which the device may read while the host goes on.
+        """Return a copy that the device can read while the host continues.
 
-        Pinned memory is torch's own to reuse: not before it has been read.
+        torch reuses pinned memory only after the device has read it.
         """
         dtype, pinned = _torch_dtype(array.dtype), self._device.type == "cuda"
         staged = torch.empty(array.shape, dtype=dtype, pin_memory=pinned)
@@ -93,7 +93,7 @@ class DeviceColumns:
 
 
 class _Order:
-    """Has a GPU read what was written before, and not write over what it still reads."""
+    """Orders reads and writes on a GPU, so that nothing is overwritten while it is read."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -101,11 +101,11 @@ class _Order:
         self._aside = torch.cuda.Stream(device)
         self._written = torch.cuda.Event()
         self._read = torch.cuda.Event()
-        # Zeros are filled in on this stream.
+        # The allocation's zeros are written on this stream.
         self._read.record(torch.cuda.current_stream(device))
 
     def aside(self) -> AbstractContextManager[None]:
-        """Have what follows done beside what others compute."""
+        """Run the following on its own stream, concurrently with other computations."""
         return torch.cuda.stream(self._aside)
 
     @contextmanager
@@ -119,14 +119,14 @@ class _Order:
     def reading(self) -> Iterator[None]:
         computing = torch.cuda.current_stream(self._device)
         computing.wait_event(self._written)
-        # Another reader's stream may be behind; what is recorded below shall stand for both.
+        # Another reader's stream may lag behind; the event recorded below covers both.
         computing.wait_event(self._read)
         yield
         self._read.record(computing)
 
 
 def _device(name: str) -> torch.device:
-    """Return the device of that name, or refuse one that is not here."""
+    """Return the device of that name; raise if it does not exist."""
     device = torch.device(name)
     if device.type != "cuda":
         return device
@@ -135,20 +135,20 @@ def _device(name: str) -> torch.device:
             f"replay.device is {name!r}, but torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} GPUs; set it to host"
         )
-    # Other threads will use it, each of which has a current device of its own.
+    # Other threads will use it, and each thread has its own current device.
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else device
 
 
 def _check_room(device: torch.device, needed: int, what: str) -> None:
-    """Refuse more than a GPU has free; the host's memory has been looked at before."""
+    """Raise if a GPU has too little free memory. Host memory has been checked before."""
     if device.type != "cuda":
         return
     free, _ = torch.cuda.mem_get_info(device)
     if needed > free:
         raise ConfigError(
             f"{what} needs {shown_bytes(needed)} on {device} for its wide columns, and "
-            f"{shown_bytes(free)} are free there; make replay.capacity smaller, or keep it in the "
-            "host's memory (replay.device=host)"
+            f"{shown_bytes(free)} are free there; reduce replay.capacity, or keep the replay in "
+            "host memory (replay.device=host)"
         )
 
 

@@ -1,6 +1,6 @@
-"""Who is drawn how often: in proportion to how wrong the agent was about each.
+"""Priorities: rows are sampled in proportion to their TD errors.
 
-Knows numbers of rows, as a `Ring` gives them out, and nothing of what is in the rows.
+Knows the numbers that a `Ring` assigns to rows, and nothing of their content.
 """
 
 from __future__ import annotations
@@ -24,34 +24,35 @@ from asyncrl.replay.ring_config import RingConfig
 Floats = npt.NDArray[np.float64]
 
 _TOP = 512
-"""Nodes below the levels that are left out; measured best for a million leaves."""
+"""Nodes of the lowest level that sums start from; the levels above it are left out. 512 was fastest
+for a million leaves."""
 
 
 class Heap:
-    """Leaves, and above them the result of combining them two by two."""
+    """Leaves and the nodes above them; each node combines two below it."""
 
     def __init__(self, n_leaves: int, combine: np.ufunc, empty: float) -> None:
-        """Begin with leaves that hold `empty`, which must leave whatever it is combined with."""
+        """Begin with leaves of value `empty`, the neutral element of `combine`."""
         self._first_leaf = first_leaf(n_leaves)
         self._combine = combine
-        # Of zeros, memory is taken only where something is written.
+        # The system allocates zeroed memory only where it is written.
         shape = 2 * self._first_leaf
         self._nodes: Floats = np.full(shape, empty) if empty else np.zeros(shape)
         self.top = self._nodes[min(_TOP, self._first_leaf) : 2 * min(_TOP, self._first_leaf)]
-        """The uppermost nodes that are kept up to date."""
+        """The highest level of nodes that is kept up to date."""
 
     @staticmethod
     def nbytes(n_leaves: int) -> int:
-        """Return the bytes of one with so many leaves."""
+        """Return the bytes of a heap with this number of leaves."""
         return 2 * first_leaf(n_leaves) * np.dtype(np.float64).itemsize
 
     @property
     def leaves(self) -> Floats:
-        """The values of all leaves, and of those that make their number a power of 2."""
+        """The values of all leaves, including those that pad their number to a power of 2."""
         return self._nodes[self._first_leaf :]
 
     def set(self, leaves: IntArray, values: Array) -> None:
-        """Change leaves; of one that is named more than once the last value counts."""
+        """Set leaves. If a leaf occurs more than once, its last value counts."""
         if not len(leaves):
             return
         nodes = self._nodes
@@ -69,15 +70,15 @@ class Heap:
 
 
 class SumTree(Heap):
-    """Finds the leaf in whose share of the sum of all leaves a number falls."""
+    """Finds the leaf at a position in the cumulative sum of all leaves."""
 
     def __init__(self, n_leaves: int) -> None:
         super().__init__(n_leaves, np.add, 0.0)
 
     def find(self, fractions: Floats) -> IntArray:
-        """Return the leaf at each fraction, in [0, 1), of the sum; ascending ones are faster.
+        """Return the leaf at each fraction, in [0, 1), of the sum; ascending fractions are faster.
 
-        Sums are rounded, so that a fraction at the very edge may find a leaf of 0.
+        Sums are rounded, so a fraction at the edge of a leaf may find a neighbour with value 0.
         """
         nodes = self._nodes
         sums = self.top.cumsum()
@@ -97,13 +98,13 @@ class SumTree(Heap):
 
 
 def first_leaf(n_leaves: int) -> int:
-    """Return the index of the first leaf: a power of 2, so that all leaves are equally deep."""
+    """Return the index of the first leaf: a power of 2, so that all leaves have the same depth."""
     return 1 << max(n_leaves - 1, 0).bit_length()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrioritiesConfig(RingConfig):
-    """How TD errors become probabilities, and how much of their bias is taken back."""
+    """How TD errors become probabilities, and how importance weights correct the bias."""
 
     alpha: Share = 0.6
     """Exponent of the priorities: 0 samples uniformly, 1 in proportion to TD errors."""
@@ -126,14 +127,14 @@ class PrioritiesConfig(RingConfig):
     """Added to TD errors, so that every row can be sampled."""
 
     def index_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes of what finds rows again, priorities among them."""
+        """Return the bytes of the index, priorities included."""
         n_trees = 2 if self.normaliser == "buffer" else 1
         n_leaves = self.slots(schema) * schema.length
         return RingConfig.index_bytes(self, schema) + n_trees * Heap.nbytes(n_leaves)
 
 
 class Priorities:
-    """The priority of every row in a ring that may be sampled."""
+    """The priority of every row in a ring that can be sampled."""
 
     by_row: ClassVar[tuple[str, ...]] = ("priorities",)
 
@@ -146,8 +147,8 @@ class Priorities:
     ) -> None:
         """Follow a ring.
 
-        `td_error_of` tells what is known of the TD errors of new rows, given their numbers: NaN
-        for one, or None for all, where nothing is. Those have the highest priority so far.
+        `td_error_of` returns initial TD errors of new rows, given their numbers: NaN for a row, or
+        None for all of them, if unknown. Those rows get the highest priority so far.
         """
         self._config = config
         self._ring = ring
@@ -163,13 +164,13 @@ class Priorities:
 
     @property
     def beta(self) -> float:
-        """How much weights make up for the bias now."""
+        """Current exponent of the importance weights."""
         config = self._config
         done = min(1.0, self._samples / config.beta_samples)
         return config.beta + (config.beta_end - config.beta) * done
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Push segments into the ring, and follow it; return how many transitions they hold."""
+        """Push segments into the ring and follow it; return their number of transitions."""
         ring = self._ring
         oldest, first = ring.oldest, ring.newest
         transitions = ring.push(columns, rows)
@@ -180,10 +181,10 @@ class Priorities:
         return transitions
 
     def update(self, numbers: IntArray, td_error: Array) -> None:
-        """Change priorities; rows that have been overwritten since they were drawn are left out."""
+        """Set priorities. Rows that have been overwritten since they were sampled are ignored."""
         priorities = self._priorities(td_error)
         highest = float(priorities.max(initial=0.0))
-        if not highest < np.inf:  # or it is NaN
+        if not highest < np.inf:  # also true if it is NaN
             raise NonFiniteModel("a TD error is NaN or infinite; priorities were not changed")
         self._highest = max(self._highest, highest)
         if numbers.min(initial=self._ring.newest) < self._ring.oldest:
@@ -192,18 +193,18 @@ class Priorities:
         self._set(numbers % self._ring.capacity, priorities)
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
-        """Return numbers of rows, and columns: their weights in the loss, and the numbers.
+        """Return row numbers, and columns: their importance weights and the numbers.
 
-        One is drawn from each of `count` equal parts of the sum: the same expectation as
-        independent draws have, and less noise. They come in an order in which each piece of a
-        batch is drawn from all of the sum, too.
+        Sampling is stratified: one row from each of `count` equal parts of the sum. It has the same
+        expectation as independent samples and less variance. The order is shuffled, so that each
+        piece of a batch also covers the whole sum.
         """
         if len(self._order) != count:
             self._order = _spread(count)
         leaves = self._find(count).take(self._order)
         priorities = self._sums.take(leaves)
         while not (lowest := float(priorities.min(initial=np.inf))):
-            empty = priorities == 0.0  # rounded away at the edge of its neighbour's share
+            empty = priorities == 0.0  # rounding at the edge of a leaf
             leaves[empty] = self._find(int(empty.sum()))
             priorities = self._sums.take(leaves)
         if self._minima is not None:
@@ -215,23 +216,23 @@ class Priorities:
         return numbers, {"weight": weights.astype(np.float32), "index": numbers}
 
     def state(self) -> dict[str, Array]:
-        """Return a copy of what later draws depend on, besides the ring's content."""
+        """Return a copy of what later samples depend on, except the ring's content."""
         ring = self._ring
         first, leaves = ring.oldest % ring.capacity, self._sums.leaves
         after_end = max(0, first + len(ring) - ring.capacity)
         parts = leaves[first : first + len(ring) - after_end], leaves[:after_end]
         return {
-            "priorities": np.concatenate(parts),  # an index of each would take far longer
+            "priorities": np.concatenate(parts),  # index arrays would take far longer
             "highest": np.array([self._highest]),
             "samples": np.array([self._samples]),
             "random": generator_state(self._random),
         }
 
     def prepare(self, state: Params, count: int) -> Callable[[], None]:
-        """Check a state for a ring of `count` rows; return what takes it, once that is filled."""
+        """Check a state for a ring of `count` rows; return what loads it into the filled ring."""
         priorities = check_numbers("priorities", state["priorities"], count, "float64")
         if not priorities.all():
-            raise CheckpointError("a saved priority is 0; a row with it could never be drawn")
+            raise CheckpointError("a saved priority is 0; its row could never be sampled")
         highest = check_numbers("highest", state["highest"], 1, "float64")
         samples = check_numbers("samples", state["samples"], 1, "int64")
         draw_on = prepare_generator(self._random, state["random"])
@@ -272,7 +273,7 @@ class Priorities:
 
 
 def _spread(count: int) -> IntArray:
-    """Return 0 to count - 1 in steps of about 0.618 times as many, so that each run is even."""
+    """Return 0 to count - 1 in steps of about 0.618 * count, so that any run of them is even."""
     step = max(1, round(count * (math.sqrt(5) - 1) / 2))
     while math.gcd(step, count) > 1:
         step += 1

@@ -1,4 +1,4 @@
-"""Prioritized replay: transitions about which the agent was wrong are sampled more often.
+"""Prioritized replay: transitions with large TD errors are sampled more often.
 
 Schaul et al., "Prioritized Experience Replay", 2016, https://arxiv.org/abs/1511.05952, in its
 proportional form:
@@ -6,18 +6,19 @@ proportional form:
     P(i) = p_i^alpha / sum_k p_k^alpha        p_i = |TD error of i| + epsilon
     weight_i = (P(i) / P_lowest)^-beta        1 / P_lowest is the largest weight
 
-P_lowest is that of the batch, unless `normaliser` asks for that of the whole replay.
+P_lowest is the minimum of the batch, or with `normaliser="buffer"` that of the whole replay.
 
-What differs: new transitions may bring their priority along. Where rows have a column `priority`,
-that is their first TD error. Where they have `q_taken` and `q_best`, the values of the action that
-was taken and of the best one as the acting model saw them, it is
+The difference to the paper: actors may compute initial priorities. If rows have a column
+`priority`, it is their first TD error. If they have `q_taken` and `q_best`, the values of the
+action taken and of the best action in the acting model, the first TD error is
 
     | n-step return + discount * q_best of the row after - q_taken |
 
-where the return is multiplied by the row's `reward_scale`, if there is one: its unit is then that
-of the values, as of the errors that are told later.
-Other new transitions have the highest priority so far: also those whose return ends in an `END`
-row without the episode having terminated, for nobody acted there.
+If rows have `reward_scale`, the return is multiplied by it, so that it has the unit of the values
+and of later TD errors.
+
+Other new transitions get the highest priority so far. So do those whose return ends in an `END` row
+without termination, because no action was taken there.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from asyncrl.replay.uniform import RingReplay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrioritizedReplayConfig(PrioritiesConfig):
-    """Size of the replay, how returns are made of it, and who is sampled how often."""
+    """Size of the replay, how returns are computed, and how priorities are used."""
 
     def build(self, schema: SegmentSchema, seed: int) -> PrioritizedReplay:
-        """Allocate ring and tree."""
+        """Allocate ring and sum tree."""
         return PrioritizedReplay(self, schema, seed)
 
 
 class PrioritizedReplay(RingReplay):
-    """Batches have two columns more: `weight`, float32, and `index`, int64.
+    """Its batches have two more columns: `weight`, float32, and `index`, int64.
 
-    A transition's index is its number in order of arrival, which no other one ever has.
+    A transition's index is its number in order of arrival; numbers are never reused.
     """
 
     def __init__(self, config: PrioritizedReplayConfig, schema: SegmentSchema, seed: int) -> None:
@@ -54,14 +55,14 @@ class PrioritizedReplay(RingReplay):
         super().__init__(ring, self._priorities)
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        """Tell how wrong the agent was about transitions of a batch, however long ago."""
+        """Set the TD errors of transitions of an earlier batch."""
         self._priorities.update(index, td_error)
 
     def _gather(self, rows: IntArray) -> dict[str, Array]:
         return self._ring.transitions(rows)
 
     def _first_td_error(self, numbers: IntArray) -> Array | None:
-        """Return what the actor knew of new transitions' TD errors; NaN where it knew nothing."""
+        """Return the initial TD errors that actors know of new transitions; NaN where unknown."""
         columns, rows = self._ring.columns, self._ring.rows(numbers)
         if "priority" in columns:
             return columns["priority"].take(rows)

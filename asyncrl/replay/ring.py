@@ -1,6 +1,6 @@
-"""A ring of whole segments, and a list of its rows that may be sampled, more than once each.
+"""A ring buffer of whole segments, and a list of the rows in it that can be sampled.
 
-Stores each observation once, and of stacks of frames each frame. Draws nothing.
+Stores each observation once; of stacked frames it stores each frame once. Samples nothing itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Discounted sums of rewards, and what their bootstrap values are to be multiplied with."""
+    """n-step returns, and the discounts of their bootstrap values."""
 
     reward: Array
     last: IntArray
@@ -43,11 +43,11 @@ class Returns:
 
 
 class Ring:
-    """Whole segments, the oldest overwritten by the newest.
+    """Whole segments; the newest overwrite the oldest.
 
-    Rows that may be sampled are numbered in order of arrival, for ever; a second ring knows where
-    each one is. So a uniform choice is a random number and a look-up, and a number that is kept
-    for later still says whether its row has been overwritten since.
+    Rows that can be sampled are numbered in order of arrival, without end. A second ring maps
+    numbers to rows. A uniform choice is thus a random number and a look-up, and an old number still
+    shows whether its row has been overwritten since.
     """
 
     def __init__(self, config: RingConfig, schema: SegmentSchema) -> None:
@@ -56,8 +56,8 @@ class Ring:
             shorter = f"set replay.n_step={n_step}, or " if n_step > 0 else ""
             raise ConfigError(
                 f"this replay (replay.n_step={config.n_step}) reads {config.lookahead} rows beyond "
-                f"a sampled one, and segments look {schema.lookahead} ahead; {shorter}make them "
-                f"with lookahead={config.lookahead}"
+                f"a sampled one, and segments look {schema.lookahead} ahead; {shorter}make "
+                f"segments with lookahead={config.lookahead}"
             )
         announce(config, schema)
         self.schema = schema
@@ -76,20 +76,20 @@ class Ring:
             name: column.reshape(n_slots * schema.rows, *column.shape[2:])
             for name, column in self._segments.items()
         }
-        """All rows of all segments, one after another; without those kept on a device."""
+        """All rows of all segments in sequence, except columns on a device."""
         self._next_slot = 0
         self._n_filled = 0
         self._streams: list[RingStream] = []
         self._per_slot = np.zeros(n_slots, np.int64)
         self._rows = np.zeros(n_slots * schema.length, np.int64)
         self.oldest = 0
-        """Number of the oldest row that may be sampled."""
+        """Number of the oldest row that can be sampled."""
         self.newest = 0
-        """One more than the number of the newest."""
+        """One more than the number of the newest row."""
 
     @property
     def capacity(self) -> int:
-        """Transitions that it holds at the most."""
+        """Maximum number of transitions."""
         return len(self._rows)
 
     @property
@@ -103,7 +103,7 @@ class Ring:
         return self.newest - self.oldest
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        """Copy segments in, overwriting the oldest; return their number of transitions."""
         transitions = done = 0
         while done < len(rows):
             slot = self._next_slot
@@ -122,13 +122,13 @@ class Ring:
         return transitions
 
     def rows(self, numbers: IntArray) -> IntArray:
-        """Return where the rows of these numbers are."""
+        """Return the positions of the rows with these numbers."""
         n = len(self._rows)
-        # Those that are here lie within two rounds of this; `wrap` is faster than a remainder.
+        # Valid numbers lie within two rounds of this; `wrap` is faster than a remainder.
         return self._rows.take(numbers - (self.oldest - self.oldest % n), mode="wrap")
 
     def take(self, name: str, rows: IntArray) -> Array:
-        """Return what a column has in these rows: a tensor if it is kept on a device.
+        """Return a column's values in these rows: a tensor if the column is on a device.
 
         Observations are stacks of frames if the segments' are.
         """
@@ -164,9 +164,9 @@ class Ring:
         return batch
 
     def stream(self, others: Params, by_row: Iterable[str], room_bytes: int | None) -> RingStream:
-        """Return all of it as it is now, to be saved beside `others`; see `RingStream`.
+        """Return the current content piece by piece, to be saved with `others`; see `RingStream`.
 
-        Another thread may take it, while this one pushes and reads.
+        Another thread may consume it while this one pushes and reads.
         """
         full = self._n_filled == self._n_slots
         per_slot = self._per_slot[: self._n_filled].copy()
@@ -176,17 +176,17 @@ class Ring:
         return stream
 
     def check(self, state: Params, others: Collection[str]) -> int:
-        """Refuse a state that does not fit, `others` not regarded; return how many rows it lists.
+        """Return the number of rows that a state lists; raise `CheckpointError` if it does not fit.
 
-        Raises `CheckpointError`.
+        The arrays named in `others` are not checked.
         """
         columns = {f"{COLUMN}{column.name}" for column in self.schema.columns}
         check_names(state, columns | {*others, "numbers", "schema"})
         n_saved = check_columns(state, self.schema)
         if n_saved > self._n_slots:
             raise CheckpointError(
-                f"the saved replay has {n_saved} segments and this one room for {self._n_slots}; "
-                f"set replay.capacity to at least {n_saved * self.schema.length}"
+                f"the saved replay has {n_saved} segments and this one has room for "
+                f"{self._n_slots}; set replay.capacity to at least {n_saved * self.schema.length}"
             )
         next_slot, oldest, newest = check_numbers("numbers", state["numbers"], 3, "int64").tolist()
         count = int(np.count_nonzero(self._listed(state[f"{COLUMN}flags"] < END)))
@@ -198,22 +198,22 @@ class Ring:
         return count
 
     def load_state(self, state: Params) -> None:
-        """Take a state that has been checked."""
+        """Load a state that has been checked."""
         next_slot, oldest, _ = state["numbers"].tolist()
         n_saved = len(state[f"{COLUMN}flags"])
         self._per_slot[:] = 0
         self.oldest = self.newest = oldest
-        # In a ring of the same size each segment comes to where it was.
+        # In a ring of the same size each segment returns to its slot.
         self._next_slot = next_slot if n_saved == self._n_slots else 0
         self._n_filled = 0
         push_saved(state, self.schema, self.push, next_slot % n_saved if n_saved else 0)
 
     def _frames(self, rows: IntArray) -> IntArray:
-        """Return the rows of the frames that are stacked in each of these."""
+        """Return the rows of the frames in the stack of each of these rows."""
         n_frames = self.schema.frame_stack
         before = rows[..., None] - np.arange(1, n_frames)
         inside = np.logical_and.accumulate(self.columns["flags"].take(before) < END, axis=-1)
-        # An episode's first frame stands for the frames that would have been before it.
+        # The first frame of an episode fills the missing frames before it.
         frames = np.empty((*rows.shape, n_frames), np.int64)
         frames[..., -1] = rows
         frames[..., :-1] = rows[..., None] - inside.cumsum(axis=-1)[..., ::-1]
@@ -224,14 +224,14 @@ class Ring:
         columns = {name: column[slots] for name, column in self._segments.items()}
         if isinstance(slots, slice):
             views, columns = columns, {name: column.copy() for name, column in columns.items()}
-            let_go(views.values())  # those that are in a file need not stay in memory
+            let_go(views.values())  # views of a file need not stay in memory
         return columns | (self._wide.copies(slots) if self._wide else {})
 
     def _n_step_sums(self, rows: IntArray) -> tuple[IntArray, Array]:
-        """Add rewards up to the n-th step, or to the row before an `END` if that comes first.
+        """Sum rewards over n steps, or up to the row before an `END` row if that comes first.
 
-        The row after an episode's last transition is an `END` row, and so is the row after the
-        last one of an actor that finished: no return reaches across either.
+        The row after an episode's last transition is an `END` row, and so is the row after the last
+        one of an actor that finished. Returns never cross either.
         """
         window = rows[..., None] + np.arange(self._n_step)
         open_rows = self.columns["flags"].take(window) < END
@@ -240,22 +240,22 @@ class Ring:
         return alive.sum(axis=-1), np.where(alive, rewards, np.float32(0)).sum(axis=-1)
 
     def _index(self, slot: int, rows: IntArray) -> int:
-        """Forget the rows of the slots that were overwritten, list the new ones."""
+        """Remove the rows of overwritten slots from the list, and add the new ones."""
         count = len(rows)
         self.oldest += int(self._per_slot[slot : slot + count].sum())
         flags = self._segments["flags"][slot : slot + count]
         if (rows < self.schema.rows).any():
-            # So that a segment tells by itself how much of it is filled.
+            # Makes the segment itself show how much of it is filled.
             flags[np.arange(self.schema.rows) >= rows[:, None]] = END
         real = flags < END
         listed = self._listed(real)
         self._per_slot[slot : slot + count] = np.count_nonzero(listed, axis=1)
-        # Slots follow each other in memory, so one number says where a row is.
+        # Slots are contiguous in memory, so one number locates a row.
         self._append(slot * self.schema.rows + listed.ravel().nonzero()[0])
         return int(np.count_nonzero(real[:, self.schema.sampled]))
 
     def _append(self, rows: IntArray) -> None:
-        """List rows after the newest one, where the list is full from its beginning on."""
+        """Append rows after the newest one, wrapping around."""
         at = self.newest % len(self._rows)
         before_end = min(len(rows), len(self._rows) - at)
         self._rows[at : at + before_end] = rows[:before_end]
@@ -263,7 +263,7 @@ class Ring:
         self.newest += len(rows)
 
     def _listed(self, real: BoolArray) -> BoolArray:
-        """Say which rows of segments may be sampled, given which are transitions."""
+        """Return a mask of the rows that can be sampled, given which rows are transitions."""
         listed = np.zeros_like(real)
         listed[:, self.schema.sampled] = real[:, self.schema.sampled]
         return listed

@@ -1,4 +1,4 @@
-"""Settings of a ring, and what follows of them before there is one: bytes, and whether they fit."""
+"""Settings of a ring, and its size in bytes before it is built."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Shapes = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | None) -> None:
-    """Refuse what does not fit.
+    """Raise if the replay does not fit into memory or on disk.
 
     Args:
-        what: The setting that asks for so much, for the message.
+        what: The setting to name in the error.
         in_memory: Bytes of memory.
         in_file: Bytes in a file.
-        directory: Where that file will be; None if there is none.
+        directory: Directory of that file; None if there is none.
     """
     memory = limits.memory()
     if in_memory > memory.left:
@@ -41,26 +41,28 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
         other = "" if directory else ", or keep it in a file (replay.memory_map)"
         raise ConfigError(
             f"{what} needs {shown_bytes(in_memory)} of memory, and {shown_bytes(memory.left)} are "
-            f"available{limit}; make replay.capacity smaller, look less far ahead (replay.n_step, "
-            "sequences) or cut longer segments (segment.length), each of which repeats what it "
-            f"looks at{other}"
+            f"available{limit}; reduce replay.capacity, look less far ahead (replay.n_step, "
+            "sequences) or use longer segments (segment.length), since each segment repeats the "
+            f"rows it looks ahead to{other}"
         )
     if directory is None:
         return
     if not directory.is_dir():
-        raise ConfigError(f"replay.memory_map={str(directory)!r} is no directory; make it first")
+        raise ConfigError(
+            f"replay.memory_map={str(directory)!r} is not a directory; create it first"
+        )
     free = shutil.disk_usage(directory).free
     if in_file > free:
         raise ConfigError(
             f"{what} needs a file of {shown_bytes(in_file)}, and {shown_bytes(free)} are free in "
-            f"{directory}; make replay.capacity smaller, or give a directory of another disk"
+            f"{directory}; reduce replay.capacity, or give a directory on another disk"
         )
 
 
 def allocate(shapes: Shapes, directory: Path | None) -> dict[str, Array]:
-    """Return arrays of zeros; their memory, or their file's blocks, are taken as they are written.
+    """Return arrays of zeros. Memory, or the file's blocks, are allocated as they are written.
 
-    The file has no name any more when this returns, so nothing is left of it however we end.
+    The file is unlinked when this returns, so nothing remains of it however the process ends.
     """
     if directory is None:
         return {name: np.zeros(shape, dtype) for name, (shape, dtype) in shapes.items()}
@@ -80,25 +82,25 @@ def allocate(shapes: Shapes, directory: Path | None) -> dict[str, Array]:
 
 
 def shown_bytes(size: int) -> str:
-    """Return a size in words, for messages."""
+    """Return a size as text, for messages."""
     return f"{size:,} bytes ({rounded_bytes(size)})"
 
 
 def rounded_bytes(size: int) -> str:
-    """Return a size in the unit that suits it."""
+    """Return a size in a suitable unit."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 logger = logging.getLogger(__name__)
 
 _NARROW_BYTES = 64
-"""Columns whose rows take no more than this stay on the host and are copied with the batch: flags,
-rewards and priorities, which the host computes with, are among them."""
+"""Columns with rows of at most this many bytes stay on the host and are copied with the batch.
+Flags, rewards and priorities are among them, because the host computes with them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingConfig:
-    """Size of the replay, where it is, and how returns are made of it."""
+    """Size of the replay, where it is stored, and how returns are computed."""
 
     capacity: Annotated[Count, COMMON] = 100_000
     """Maximum number of transitions. New ones overwrite the oldest."""
@@ -131,33 +133,33 @@ class RingConfig:
         if self.memory_map and self.device != "host":
             raise ConfigError(
                 f"replay.device={self.device!r} keeps columns out of the file that "
-                f"replay.memory_map={str(self.memory_map)!r} asks for; set one of the two"
+                f"replay.memory_map={str(self.memory_map)!r} asks for; set only one of the two"
             )
 
     @property
     def once(self) -> bool:
-        """Sampled transitions stay until newer ones take their place."""
+        """Whether each transition is sampled once. Here it stays until newer ones overwrite it."""
         return False
 
     @property
     def lookahead(self) -> int:
-        """Rows that follow a sampled one: its n-step return reaches that far."""
+        """Rows after a sampled one that its n-step return needs."""
         return self.n_step
 
     def nbytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes that a replay of such segments takes, all of it, before it is built."""
+        """Return the total bytes of a replay of such segments before it is built."""
         return self.column_bytes(schema) + self.index_bytes(schema)
 
     def column_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes of what was experienced: the part that may be elsewhere."""
+        """Return the bytes of the columns: the part that may be in a file or on a device."""
         return self.slots(schema) * schema.segment_bytes
 
     def index_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes of what finds it again, which are always in memory."""
+        """Return the bytes of the index, which is always in memory."""
         return self.slots(schema) * (schema.length + 1) * np.dtype(np.int64).itemsize
 
     def memory_bytes(self, schema: SegmentSchema) -> int:
-        """Return the bytes that are in the host's memory."""
+        """Return the bytes in host memory."""
         if self.memory_map:
             return self.index_bytes(schema)
         elsewhere = self.device.startswith("cuda")
@@ -169,7 +171,7 @@ class RingConfig:
         return rows * sum(column.row_bytes for column in self.wide_columns(schema))
 
     def wide_columns(self, schema: SegmentSchema) -> tuple[ColumnSpec, ...]:
-        """Return the columns that a device keeps apart from what the host reads; none without."""
+        """Return the columns that are stored on a device; none without one."""
         if self.device == "host":
             return ()
         return tuple(
@@ -179,23 +181,23 @@ class RingConfig:
         )
 
     def slots(self, schema: SegmentSchema) -> int:
-        """Return how many segments fit."""
+        """Return the number of segments that fit."""
         check_holds_segment(self.capacity, schema)
         return self.capacity // schema.length
 
 
 def check_holds_segment(capacity: int, schema: SegmentSchema) -> None:
-    """Refuse a replay that would hold more than was asked for, with one segment in it."""
+    """Raise if one segment alone would exceed the capacity."""
     if capacity < schema.length:
         raise ConfigError(
             f"replay.capacity={capacity} has no room for one segment of {schema.length} "
-            "transitions, and whole segments are kept; set replay.capacity to at least "
-            f"{schema.length}, or segment.length to no more than {capacity}"
+            "transitions, and only whole segments are stored; set replay.capacity to at least "
+            f"{schema.length}, or segment.length to at most {capacity}"
         )
 
 
 def announce(config: RingConfig, schema: SegmentSchema) -> None:
-    """Refuse what the host has no room for, and log how much is taken."""
+    """Raise if the host has too little memory, and log how much is used."""
     in_file = config.column_bytes(schema) if config.memory_map else 0
     in_memory = config.memory_bytes(schema)
     check_room(
@@ -208,7 +210,7 @@ def announce(config: RingConfig, schema: SegmentSchema) -> None:
     if in_file:
         places += f" and {rounded_bytes(in_file)} in a file"
     logger.info(
-        "replay of %d transitions takes %s when it is full; segments of %d rows keep each row "
+        "replay of %d transitions takes %s when it is full; segments of %d rows store each row "
         "%.2f times",
         config.slots(schema) * schema.length,
         places,

@@ -1,25 +1,25 @@
-"""Sequence replay: windows of consecutive rows of one episode, for agents with a memory.
+"""Sequence replay: windows of consecutive rows of one episode, for recurrent agents.
 
-A sample is `sequence_length` rows to learn from and, before them, `burn_in` rows that only warm
-the memory up. With T = burn_in + sequence_length and n = n_step, a batch of B of them has
+A sample is `sequence_length` rows to learn from, after `burn_in` rows that only warm up the memory.
+With T = burn_in + sequence_length and n = n_step, a batch of B of them has
 
     obs            (B, T + n, ...)   the n last ones are there to bootstrap from
     action, ...    (B, T, ...)       and the other columns, the agent's own among them
     reward         (B, T)            n-step returns: discounted rewards up to the bootstrap
-    discount       (B, T)            what to multiply the bootstrap value with; 0 at termination
+    discount       (B, T)            factor of the bootstrap value; 0 at termination
     bootstrap      (B, T)            int64: position in `obs` to bootstrap from, t + n or earlier
     mask           (B, T)            bool: rows that are transitions of this episode
     start columns  (B, ...)          of the first real row, see `start_columns`
 
-so that the target of row t is `reward[t] + discount[t] * value(obs)[bootstrap[t]]`. Nothing is ever
-read across an episode's end: after it, `obs` repeats the episode's last observation, other columns
-the last transition's, `mask` is False, and rewards and discounts are 0. `bootstrap` never points at
-a repetition, which a memory would take for one more step.
+The target of row t is `reward[t] + discount[t] * value(obs)[bootstrap[t]]`. A sequence never
+crosses the end of an episode. After it, `obs` repeats the episode's last observation, other columns
+repeat the last transition's, `mask` is False, and rewards and discounts are 0. `bootstrap` never
+points at a repetition, which a memory would take for one more step.
 
-Where a sequence may start: at every `stride`-th row of a segment, unless the episode would end in
-burn-in, and at the first row of every episode. A sequence that starts an episode has nothing to
-burn in, and its memory is known, so its first `burn_in` rows are empty (`mask` False, `obs` repeats
-the first one) and all of the episode's own rows are learned from:
+A sequence may start at every `stride`-th row of a segment, unless the episode would end in burn-in,
+and at the first row of every episode. A sequence that starts an episode needs no burn-in, because
+its initial memory is known. Its first `burn_in` rows are empty (`mask` False, `obs` repeats the
+first one), and all of the episode's rows are learned from:
 
     t            0  1  2 |  3  4  5  6  7  8    burn_in=3, sequence_length=6
     from row 8   8  9 10 | 11 12 13 14 15 16    start columns: of row 8, before burn-in
@@ -27,12 +27,12 @@ the first one) and all of the episode's own rows are learned from:
 
 An agent warms up with `h = unroll(start, obs[:, :burn_in])` and learns from the memory
 `where(mask[:, burn_in - 1], h, start)` on. Each row of an episode is learned from if `stride +
-burn_in <= sequence_length`; a larger stride leaves some out.
+burn_in <= sequence_length`; a larger stride skips rows.
 
-Prioritized replay of sequences adds `weight` and `index`, of shape (B,). `priorities()` of its
-agent is one TD error for each sequence, for instance 0.9 times the largest of its rows' and 0.1
-times their mean, as in Kapturowski et al., "Recurrent Experience Replay in Distributed
-Reinforcement Learning", 2019.
+Prioritized replay of sequences adds `weight` and `index`, of shape (B,). The agent's `priorities()`
+returns one TD error per sequence, for instance 0.9 times the maximum over its rows plus 0.1 times
+their mean, as in Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement
+Learning", 2019.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.uniform import Chooser, RingReplay, Uniformly
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots, so that it can be mixed with priorities
+@dataclass(frozen=True, kw_only=True)  # no slots, so that it can be combined with PrioritiesConfig
 class SequenceReplayConfig(RingConfig):
     """Size of the replay, and how sequences are cut out of it.
 
-    Batch sizes count sequences, and what is inserted is counted in transitions, so that the limiter
-    lets each be learned from `samples_per_insert` times `sequence_length` times. Every segment
-    carries a whole sequence beyond its own rows, so segments should be several times as long.
+    Batch sizes count sequences, but inserts count transitions: the rate limiter lets each
+    transition be learned from `samples_per_insert * sequence_length` times. Every segment carries
+    the rows of one whole sequence beyond its own rows, so make segments several times as long as a
+    sequence.
     """
 
     sequence_length: Count = 32
@@ -79,15 +80,15 @@ class SequenceReplayConfig(RingConfig):
 
     @property
     def rows(self) -> int:
-        """Rows of a sequence, without those that only bootstrap values come from."""
+        """Rows of a sequence, without those that are only for bootstrapping."""
         return self.burn_in + self.sequence_length
 
     @property
     def lookahead(self) -> int:
-        """Rows that follow a sampled one: a sequence may start at the next one and runs from there.
+        """Rows after a sampled one: a sequence may start at the next row and runs from there.
 
-        At the next, because what begins an episode is known by the row before it. So the first
-        episode of a stream may lack its first sequence, unless segments look back.
+        At the next row, because the row before it shows whether an episode begins. The first
+        episode of a stream may therefore lack its first sequence, unless segments look back.
         """
         return self.rows + self.n_step
 
@@ -98,15 +99,15 @@ class SequenceReplayConfig(RingConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PrioritizedSequenceReplayConfig(PrioritiesConfig, SequenceReplayConfig):
-    """Size of the replay, how sequences are cut out of it, and who is sampled how often."""
+    """Size of the replay, how sequences are cut out of it, and how priorities are used."""
 
     def build(self, schema: SegmentSchema, seed: int) -> PrioritizedSequenceReplay:
-        """Allocate ring and tree."""
+        """Allocate ring and sum tree."""
         return PrioritizedSequenceReplay(self, schema, seed)
 
 
 class SequenceReplay(RingReplay):
-    """Every sequence in it is equally likely to be sampled; its size counts sequences."""
+    """Samples all sequences with equal probability; its size counts sequences."""
 
     def __init__(
         self,
@@ -117,8 +118,8 @@ class SequenceReplay(RingReplay):
     ) -> None:
         if schema.length == 1:
             raise ConfigError(
-                "sequences cannot be cut out of segments of one row: where episodes begin is not "
-                f"seen in them; set segment.length to a multiple of replay.stride={config.stride}"
+                "sequences cannot be cut out of segments of one row, which do not show where "
+                f"episodes begin; set segment.length to a multiple of replay.stride={config.stride}"
             )
         ring = _SequenceRing(config, schema)
         super().__init__(ring, choose(ring, seed))
@@ -151,7 +152,7 @@ class SequenceReplay(RingReplay):
 
 
 class PrioritizedSequenceReplay(SequenceReplay):
-    """Sequences about which the agent was wrong are sampled more often, new ones like the worst."""
+    """Samples sequences with large TD errors more often; new ones get the highest priority."""
 
     def __init__(
         self, config: PrioritizedSequenceReplayConfig, schema: SegmentSchema, seed: int
@@ -163,29 +164,29 @@ class PrioritizedSequenceReplay(SequenceReplay):
         super().__init__(config, schema, seed, choose)
 
     def update_priorities(self, index: IntArray, td_error: Array) -> None:
-        """Tell how wrong the agent was about sequences of a batch, however long ago."""
+        """Set the TD errors of sequences of an earlier batch."""
         self._priorities.update(index, td_error)
 
 
 class _SequenceRing(Ring):
-    """Lists the rows at which a sequence may start, in place of all transitions."""
+    """Lists the rows at which a sequence may start, instead of all transitions."""
 
     def __init__(self, config: SequenceReplayConfig, schema: SegmentSchema) -> None:
         super().__init__(config, schema)
         self._burn_in = config.burn_in
         self._offsets = np.arange(config.rows + config.n_step)
         self._on_stride = np.arange(schema.length) % config.stride == 0
-        # What begins an episode is known by the row before it, which must be in the segment.
+        # The row before shows whether an episode begins, so it must be in the segment.
         self._first = max(schema.lookback, 1)
 
     def windows(self, starts: IntArray) -> tuple[IntArray, BoolArray]:
-        """Return the rows of the sequences that start there, and which of them are transitions."""
+        """Return the rows of the sequences that start there, and a mask of the transitions."""
         flags = self.columns["flags"]
         begins = flags.take(starts - 1) >= END
         empty = self._burn_in * begins[:, None]
         rows = np.maximum(starts[:, None] + self._offsets - empty, starts[:, None])
         inside = np.logical_and.accumulate(flags.take(rows) < END, axis=1)
-        # From the `END` row on, all are that row.
+        # From the `END` row on, repeat that row.
         rows = np.minimum(rows, rows[:, :1] + (inside.sum(axis=1) - empty[:, 0])[:, None])
         return rows, inside & (self._offsets >= empty)
 

@@ -1,9 +1,8 @@
-"""A queue of trajectories, for on-policy agents: each transition is handed out once, oldest first.
+"""A queue of trajectories for on-policy agents: each transition is handed out once, oldest first.
 
 A trajectory is a segment: T = `segment.length` rows of one environment, of any number of episodes.
-Start columns are 0 where an episode begins. Where they are not, though an `END` row comes before,
-the episode was cut there, as into clips, and what follows is a trajectory of its own. A batch of B
-of them has
+Start columns are 0 where an episode begins. If they are not 0 after an `END` row, the episode was
+cut there, as into clips, and what follows is a separate trajectory. A batch of B of them has
 
     obs            (B, T + 1, ...)   the next observation of row t is that of row t + 1
     action, ...    (B, T, ...)       and the other columns, the agent's own among them
@@ -12,18 +11,18 @@ of them has
     mask           (B, T)            bool: rows that are transitions
     start columns  (B, ...)          of the first row, see `start_columns`
 
-Row t is no transition if its `obs` is the last one of an episode, or if a trajectory ended before
-it. There `mask` is False, reward and discount are 0, and other columns repeat a transition's. So
-what is summed up backwards needs to know nothing of episodes: with values of T + 1 rows,
+Row t is not a transition if its `obs` is the last one of an episode, or if a trajectory ended
+before it. There `mask` is False, reward and discount are 0, and other columns repeat a
+transition's. Backward sums therefore need no special case for episodes: with values of T + 1 rows,
 
     delta[t] = reward[t] + discount[t] * value[t + 1] - value[t]
     advantage[t] = mask[t] * (delta[t] + discount[t] * lambda * advantage[t + 1])
 
-bootstraps from the true last observation where an episode was truncated, and begins anew behind it.
-A memory is to be unrolled over all T + 1 rows, and to be emptied after each row that is masked.
+bootstraps from the true last observation where an episode was truncated, and restarts after it.
+Unroll a memory over all T + 1 rows, and reset it after each masked row.
 
-`batch_size` counts transitions. Segments are handed out whole: over many batches as many
-transitions as were asked for, in each up to one segment more or fewer.
+`batch_size` counts transitions, but segments are handed out whole. A batch has up to one segment
+more or fewer; over many batches the number is the one asked for.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from asyncrl.replay.ring_config import check_holds_segment
 class TrajectoryQueueConfig:
     """Size of the queue, and the discount.
 
-    The limiter keeps it far shorter than its capacity: to a message and a batch.
+    The rate limiter keeps it far shorter than its capacity: to a message and a batch.
     """
 
     capacity: Annotated[Count, COMMON] = 100_000
@@ -81,11 +80,11 @@ class TrajectoryQueueConfig:
 
     @property
     def lookahead(self) -> int:
-        """The row after the last one: its observation is the last one's successor."""
+        """The row after the last one: its observation is the last row's next observation."""
         return 1
 
     def build(self, schema: SegmentSchema, seed: int) -> TrajectoryQueue:
-        """Make an empty queue; nothing in it is random."""
+        """Return an empty queue; nothing in it is random."""
         return TrajectoryQueue(self, schema)
 
 
@@ -113,7 +112,7 @@ class TrajectoryQueue:
 
     @property
     def capacity(self) -> int:
-        """Transitions that it holds at the most."""
+        """Maximum number of transitions."""
         return self._config.capacity
 
     @property
@@ -125,7 +124,7 @@ class TrajectoryQueue:
         return self._len
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in; return how many transitions they hold."""
+        """Copy segments in; return their number of transitions."""
         copies = {c.name: np.array(columns[c.name]) for c in self._schema.columns}
         sampled = self._schema.sampled
         copies["flags"][np.arange(self._schema.rows) >= rows[:, None]] = END
@@ -154,16 +153,16 @@ class TrajectoryQueue:
         return self._batch(taken)
 
     def state(self) -> Params:
-        """Return a copy of what has not been handed out yet, and how much is owed."""
+        """Return a copy of the waiting segments, and the number of transitions still owed."""
         return collected(self.stream())
 
     def stream(self, room_bytes: int | None = None) -> ArrayStream:
-        """Return the same piece by piece; it needs no room, since no segment is overwritten."""
+        """Return the same piece by piece, without extra memory: no segment is overwritten."""
         others = {"kind": kind_state(self), "owed": np.array([self._owed])}
         return QueueStream(self._schema, (s.columns for s in self._segments), others)
 
     def load_state(self, state: Params) -> None:
-        """Take all of it, or raise `CheckpointError` and change nothing."""
+        """Load the whole state, or raise `CheckpointError` and change nothing."""
         schema = self._schema
         check_kind(state, self)
         check_names(
@@ -177,16 +176,16 @@ class TrajectoryQueue:
         if waiting > self.capacity:
             raise CheckpointError(
                 f"{waiting} transitions were saved, and replay.capacity={self.capacity} has no "
-                "room for all of them; make it larger"
+                "room for all of them; increase it"
             )
         self._segments.clear()
         self._len, self._owed = 0, int(owed[0])
         push_saved(state, schema, self.push)
 
     def _parts(self, segment: _Segment) -> list[_Segment]:
-        """Return a segment as it is, or in parts, each of which begins with what was remembered.
+        """Return a segment whole, or split into parts that begin with a stored memory.
 
-        A memory that is not empty behind an `END` row is of an episode that goes on there.
+        A nonzero memory after an `END` row belongs to an episode that continues there.
         """
         sampled, real, columns = self._schema.sampled, segment.real, segment.columns
         behind_end = sampled.start + 1 + np.flatnonzero(real[sampled][1:] & ~real[sampled][:-1])
@@ -198,7 +197,7 @@ class TrajectoryQueue:
         for first, end in pairwise([sampled.start, *cuts, sampled.stop]):
             to_front = np.roll(np.arange(len(real)), sampled.start - first)
             part = {name: column[to_front] for name, column in columns.items()}
-            # The first of these rows has the observation that followed.
+            # The first of these rows has the next observation.
             part["flags"][sampled.start + end - first :] = END
             reals = part["flags"] < END
             if count := int(np.count_nonzero(reals[sampled])):
@@ -208,7 +207,7 @@ class TrajectoryQueue:
     def _batch(self, segments: list[_Segment]) -> dict[str, Array]:
         sampled = self._schema.sampled
         mask = np.stack([segment.real[sampled] for segment in segments])
-        # Of each row its own index, or that of a transition close by if it is none.
+        # Each row's own index, or that of a nearby transition if it is not one.
         last_real = np.maximum.accumulate(np.where(mask, np.arange(mask.shape[1]), -1), axis=1)
         near = np.where(last_real < 0, mask.argmax(axis=1)[:, None], last_real)
         which = np.arange(len(segments))[:, None]
@@ -237,7 +236,7 @@ class TrajectoryQueue:
         flags = np.stack([segment.columns["flags"][:end] for segment in segments])
         before = np.arange(first, end)[:, None] - np.arange(1, n_frames)
         inside = np.logical_and.accumulate(flags[:, before] < END, axis=-1)
-        # An episode's first frame stands for the frames that would have been before it.
+        # The first frame of an episode fills the missing frames before it.
         back = np.zeros((*inside.shape[:2], n_frames), np.int64)
         back[..., :-1] = inside.cumsum(axis=-1)[..., ::-1]
         which = np.arange(len(segments))[:, None, None]

@@ -1,4 +1,4 @@
-"""Uniform replay: every transition in it is equally likely to be sampled.
+"""Uniform replay: all transitions are sampled with equal probability.
 
 Does not know where segments come from, and holds no lock.
 """
@@ -21,30 +21,30 @@ from asyncrl.replay.ring_config import RingConfig
 
 
 class Chooser(Protocol):
-    """Decides which rows of a ring are sampled."""
+    """Chooses which rows of a ring are sampled."""
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Push segments into the ring, and follow it; return how many transitions they hold."""
+        """Push segments into the ring and follow it; return their number of transitions."""
         ...
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
-        """Return numbers of rows, and what a batch of them has besides."""
+        """Return row numbers, and additional columns of their batch."""
         ...
 
     by_row: ClassVar[tuple[str, ...]]
     """The arrays of its state that have one item per row."""
 
     def state(self) -> dict[str, Array]:
-        """Return a copy of what later draws depend on, besides the ring's content."""
+        """Return a copy of what later samples depend on, except the ring's content."""
         ...
 
     def prepare(self, state: Params, count: int) -> Callable[[], None]:
-        """Check a state for a ring of `count` rows; return what takes it, once that is filled."""
+        """Check a state for a ring of `count` rows; return what loads it into the filled ring."""
         ...
 
 
 class Uniformly:
-    """Draws with replacement, each row as likely as the others."""
+    """Samples with replacement and equal probabilities."""
 
     by_row: ClassVar[tuple[str, ...]] = ()
 
@@ -53,12 +53,13 @@ class Uniformly:
         self._random = np.random.default_rng(seed)
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Push segments into the ring; return how many transitions they hold."""
+        """Push segments into the ring; return their number of transitions."""
         return self._ring.push(columns, rows)
 
     def draw(self, count: int) -> tuple[IntArray, Columns]:
-        """Return numbers of rows."""
-        # A draw between learning steps runs code that no cache holds; `integers` has far more.
+        """Return row numbers."""
+        # Between optimisation steps this code is never in a cache, and `integers` runs far more of
+        # it.
         numbers = (self._random.random(count) * len(self._ring)).astype(np.int64)
         numbers += self._ring.oldest
         return numbers, {}
@@ -68,12 +69,12 @@ class Uniformly:
         return {"random": generator_state(self._random)}
 
     def prepare(self, state: Params, count: int) -> Callable[[], None]:
-        """Check the generator's state, and return what takes it."""
+        """Check the generator's state; return a function that loads it."""
         return prepare_generator(self._random, state["random"])
 
 
 class RingReplay(ABC):
-    """Keeps segments in a ring, lets a chooser draw rows, and leaves to say what is read there."""
+    """Stores segments in a ring and samples rows by a chooser; subclasses read the samples."""
 
     def __init__(self, ring: Ring, chooser: Chooser) -> None:
         self._ring = ring
@@ -81,49 +82,49 @@ class RingReplay(ABC):
 
     @property
     def schema(self) -> SegmentSchema:
-        """What its segments are."""
+        """Schema of its segments."""
         return self._ring.schema
 
     @property
     def capacity(self) -> int:
-        """Transitions that it holds at the most."""
+        """Maximum number of transitions."""
         return self._ring.capacity
 
     @property
     def once(self) -> bool:
-        """Rows may be drawn again and again."""
+        """Whether each transition is sampled once; here they can be sampled again."""
         return False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of columns and index when it is full."""
+        """Bytes of columns and index when full."""
         return self._ring.nbytes
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def push(self, columns: Columns, rows: IntArray) -> int:
-        """Copy segments in, the oldest making room; return how many transitions they hold."""
+        """Copy segments in, overwriting the oldest; return their number of transitions."""
         return self._chooser.push(columns, rows)
 
     def sample(self, batch_size: int) -> Columns:
-        """Draw a batch."""
+        """Sample a batch."""
         if not len(self):
             raise ValueError("cannot sample from an empty replay buffer")
         numbers, more = self._chooser.draw(batch_size)
         return self._gather(self._ring.rows(numbers)) | dict(more)
 
     def state(self) -> Params:
-        """Return all that later samples depend on, as named arrays: a copy."""
+        """Return a copy of all that later samples depend on, as named arrays."""
         return collected(self.stream())
 
     def stream(self, room_bytes: int | None = None) -> ArrayStream:
-        """Return the same piece by piece, as it is now; see `StreamsState`."""
+        """Return the same piece by piece, as of now; see `StreamsState`."""
         others = {"kind": kind_state(self), **self._chooser.state()}
         return self._ring.stream(others, self._chooser.by_row, room_bytes)
 
     def load_state(self, state: Params) -> None:
-        """Take all of it, or raise `CheckpointError` and change nothing.
+        """Load the whole state, or raise `CheckpointError` and change nothing.
 
         The state of a smaller replay fits, too.
         """
@@ -140,7 +141,7 @@ class RingReplay(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformReplayConfig(RingConfig):
-    """Size of the replay, and how returns are made of it."""
+    """Size of the replay, and how returns are computed."""
 
     def build(self, schema: SegmentSchema, seed: int) -> UniformReplay:
         """Allocate the ring."""
@@ -148,7 +149,7 @@ class UniformReplayConfig(RingConfig):
 
 
 class UniformReplay(RingReplay):
-    """Draws transitions with replacement, each as likely as the others."""
+    """Samples transitions with replacement and equal probabilities."""
 
     def __init__(self, config: UniformReplayConfig, schema: SegmentSchema, seed: int) -> None:
         ring = Ring(config, schema)

@@ -194,7 +194,7 @@ def test_columns_that_only_an_actor_can_store_are_refused() -> None:
 
 
 def test_no_episode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without episodes"):
+    with pytest.raises(ConfigError, match="has no episodes"):
         fill_buffer([], SPEC, UniformReplayConfig(), seed=0)
 
 
@@ -203,16 +203,16 @@ def test_no_episode_is_refused() -> None:
     [
         ({"observations": np.zeros((3, 1))}, r"observations must be float32 of shape \(4, 1\)"),
         ({"observations": np.zeros((4, 2))}, "observations must be"),
-        ({"observations": np.full((4, 1), np.nan)}, "observations have NaN"),
+        ({"observations": np.full((4, 1), np.nan)}, "observations contain NaN"),
         (
             {"observations": np.full((4, 1), 1e39)},
-            "observations have NaN or numbers beyond float32",
+            "observations contain NaN or numbers outside the range of float32",
         ),
         ({"actions": np.array([0, 1, 3])}, "actions must lie between 0 and 2, got 0 to 3"),
         ({"actions": np.array([0, -1, 2])}, "actions must lie between"),
         ({"actions": np.zeros(3)}, "actions must be int64"),
-        ({"rewards": np.array([0.0, np.inf, 0.0])}, "rewards have NaN"),
-        ({"rewards": np.full(3, 1e39)}, "rewards have NaN or numbers beyond float32"),
+        ({"rewards": np.array([0.0, np.inf, 0.0])}, "rewards contain NaN"),
+        ({"rewards": np.full(3, 1e39)}, "rewards contain NaN or numbers outside the range of float32"),
         ({"rewards": np.zeros((3, 1))}, r"rewards must be float32 of shape \(3,\)"),
         ({"rewards": np.zeros(3, np.complex64)}, "rewards must be float32 .* got complex64"),
         ({"rewards": np.array(["a", "b", "c"])}, "rewards must be float32 .* got <U1"),
@@ -243,7 +243,7 @@ def test_numbers_beyond_their_dtype_are_refused_instead_of_wrapped(pixel: int) -
     )
     assert fill(good, spec).sample(1)["next_obs"].tolist() == [[255]]
     bad = replace(good, observations=np.array([[0], [pixel]]))
-    with pytest.raises(ConfigError, match=f"observations do not fit uint8: .*{pixel}"):
+    with pytest.raises(ConfigError, match=f"observations do not fit into uint8: .*{pixel}"):
         fill(bad, spec)
 
 

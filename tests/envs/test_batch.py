@@ -142,7 +142,7 @@ def test_error_in_a_reset_after_an_end_says_whose_it_is() -> None:
         (
             {"obs": np.zeros(3, np.float32)},
             r"environment 1 of 3 \(TellingEnv\) gave an observation of shape \(3,\) and dtype "
-            r"float32, \[0.0, 0.0, 0.0\] after action 3; its observation space promises \(4,\), "
+            r"float32, \[0.0, 0.0, 0.0\] after action 3; its observation space declares \(4,\), "
             r"float32\.",
         ),
         ({"obs": np.zeros((4, 1), np.float32)}, r"environment 1 of 3 .* of shape \(4, 1\)"),
@@ -199,11 +199,11 @@ class SpoiltNested(NestedEnv):
         (
             lambda told: told | {"drawn": np.zeros(2, np.float32)},
             r"gave an observation with field 'drawn' of shape \(2,\) and dtype float32, "
-            r"\[0.0, 0.0\] after action 3; its observation space promises \(\), float32\.",
+            r"\[0.0, 0.0\] after action 3; its observation space declares \(\), float32\.",
         ),
         (
             lambda told: told | {"at": (np.zeros(1, np.int64), told["at"][1])},
-            r"with field 'at/0' of shape \(1,\) and dtype int64.* promises \(1,\), uint8",
+            r"with field 'at/0' of shape \(1,\) and dtype int64.* declares \(1,\), uint8",
         ),
         (
             lambda told: told | {"who": 1.5},
@@ -211,7 +211,7 @@ class SpoiltNested(NestedEnv):
         ),
         (
             lambda told: told | {"at": (*told["at"], 1)},
-            r"gave an observation not built as the observation space says after action 3: its "
+            r"gave an observation not built as the observation space declares after action 3: its "
             r"field 'at' must be a tuple of 2, got a tuple of 3\.",
         ),
         (
@@ -340,7 +340,7 @@ def test_factory_that_fails_closes_what_was_made() -> None:
 
 @pytest.mark.parametrize("wrong", [make_vector_env, lambda: None])
 def test_factory_must_make_plain_environments(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="a factory of plain environments returned"):
+    with pytest.raises(ConfigError, match="a factory of single environments returned"):
         PlainBatch(wrong, 1)
 
 

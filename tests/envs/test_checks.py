@@ -103,10 +103,10 @@ def test_integers_that_would_wrap_are_refused(
 ) -> None:
     check = checks(2, shape, dtype)
     rows = [np.full(shape, 1, given_dtype), np.full(shape, value, given_dtype)]
-    said = rf"dtype {given_dtype}.*{value}.*promises .*, {dtype}\."
+    said = rf"dtype {given_dtype}.*{value}.*declares .*, {dtype}\."
     with pytest.raises(EnvironmentFault, match=f"environment 1 of 2 .*{said}"):
         check.stack(rows, [0, 1], None)
-    with pytest.raises(EnvironmentFault, match=rf"dtype {given_dtype}.*promises .*, {dtype}\."):
+    with pytest.raises(EnvironmentFault, match=rf"dtype {given_dtype}.*declares .*, {dtype}\."):
         check.own(np.stack(rows), None)
     assert check.stack(rows[:1] * 2, [0, 1], None).dtype == dtype, "what fits is taken"
 

@@ -132,7 +132,7 @@ def test_close_and_reset_leave_no_threads() -> None:
         ("envpool:Xyzzy", {}, r"no environment 'Xyzzy'(?!;)"),
         (CART_POLE, {"batch_size": 1}, "batch_size cannot be set here"),
         (CART_POLE, {"seed": 1}, "seed cannot be set here"),
-        (CART_POLE, {"stack": 4}, r"EnvPool refuses \{'stack': 4\}: .*stack"),
+        (CART_POLE, {"stack": 4}, r"EnvPool rejects \{'stack': 4\}: .*stack"),
     ],
 )
 def test_what_cannot_be_made_is_named(env_id: str, settings: dict[str, Any], message: str) -> None:

@@ -108,7 +108,7 @@ def test_factory_of_a_vector_environment_is_called_once(vectorization: Any) -> N
 
 def test_vector_factory_decides_how_many_unless_asked_for_more_than_one() -> None:
     assert EnvConfig(id=VECTOR, kwargs={"num_envs": 5}).build().n_envs == 5
-    with pytest.raises(ConfigError, match=r"holds 5 environments, and n_envs asks for 4"):
+    with pytest.raises(ConfigError, match=r"holds 5 environments, but n_envs is 4"):
         EnvConfig(id=VECTOR, kwargs={"num_envs": 5}, n_envs=4).build()
 
 
@@ -196,7 +196,7 @@ def test_factory_that_forgets_to_return_is_named(monkeypatch: pytest.MonkeyPatch
 def test_error_of_a_factory_says_whose_it_was() -> None:
     with pytest.raises(TypeError, match="colour") as raised:
         EnvConfig(id=PLAIN, kwargs={"colour": 1}).build()
-    assert raised.value.__notes__ == [f"asyncrl: in making environment '{PLAIN}'"]
+    assert raised.value.__notes__ == [f"asyncrl: while making environment '{PLAIN}'"]
 
 
 @pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "envpool:CartPole-v1"])
@@ -292,7 +292,7 @@ def test_one_plain_environment_becomes_a_batch_of_one(n_envs: int | None) -> Non
 
 def test_one_plain_environment_is_not_several() -> None:
     env = TellingEnv()
-    with pytest.raises(ConfigError, match="holds 1 environments, and n_envs asks for 2"):
+    with pytest.raises(ConfigError, match="holds 1 environments, but n_envs is 2"):
         as_batch_env(env, 2)
     assert env.closed == 1
 
@@ -330,7 +330,7 @@ def test_make_batch_makes_nothing_before_it_is_called() -> None:
 def test_make_batch_takes_the_vector_environment_as_it_is() -> None:
     assert make_batch(partial(make_vector_env, 4), 1)().n_envs == 4
     assert make_batch(partial(make_vector_env, 4), 4)().n_envs == 4
-    with pytest.raises(ConfigError, match="holds 4 environments, and n_envs asks for 3"):
+    with pytest.raises(ConfigError, match="holds 4 environments, but n_envs is 3"):
         make_batch(partial(make_vector_env, 4), 3)()
 
 

@@ -138,7 +138,7 @@ def test_final_observation_that_is_not_finite_is_a_fault() -> None:
         (
             {"obs": np.zeros((3, 5), np.float32)},
             r"ScriptedVector gave observations of shape \(3, 5\) and dtype float32 after action "
-            r"\[0, 0, 0\]; its observation space promises \(3, 4\), float32",
+            r"\[0, 0, 0\]; its observation space declares \(3, 4\), float32",
         ),
         ({"obs": np.zeros((2, 4), np.float32)}, r"shape \(2, 4\)"),
         ({"obs": np.zeros((3, 4), complex)}, "dtype complex128"),
@@ -218,7 +218,7 @@ def test_nested_final_observations_may_come_as_objects_or_as_batches_of_fields()
         (
             {"drawn": np.zeros((3, 1))},
             r"ScriptedNested gave observations with field 'drawn' of shape \(3, 1\) and dtype "
-            r"float64 after action \[0, 0, 0\]; its observation space promises \(3,\), float32",
+            r"float64 after action \[0, 0, 0\]; its observation space declares \(3,\), float32",
         ),
         (
             {"at": np.zeros((2, 3, 1))},

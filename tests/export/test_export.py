@@ -252,7 +252,7 @@ def test_network_of_the_users_own_is_exported_if_it_can_be(tmp_path: Path) -> No
 def test_network_that_does_something_else_is_refused(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig(network=unknown_network).build_policy(spec, PolicyContext(seed=0))
-    with pytest.raises(ConfigError, match=r"the network does aten\.\S*fft.*, which exported"):
+    with pytest.raises(ConfigError, match=r"the network uses aten\.\S*fft.*, which exported"):
         export_policy(policy, spec, tmp_path / "p.npz")
     assert not (tmp_path / "p.npz").exists()
 
@@ -262,7 +262,7 @@ def test_policy_that_acts_in_another_way_is_refused(tmp_path: Path) -> None:
     policy: Any = DQNConfig().build_policy(spec, PolicyContext(seed=0))
     act = policy.act
     policy.act = lambda obs: type(act(obs))(3 - act(obs).action)
-    with pytest.raises(ConfigError, match="DQNPolicy does not act on what its network answers as"):
+    with pytest.raises(ConfigError, match="DQNPolicy does not derive actions from its network"):
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
@@ -279,7 +279,7 @@ def test_other_actions_within_narrow_bounds_are_told_apart(tmp_path: Path) -> No
     policy: Any = TD3Config(hidden=(8,)).build_policy(spec, PolicyContext(seed=2)).train(False)
     act = policy.act
     policy.act = lambda obs: type(act(obs))(-act(obs).action)
-    with pytest.raises(ConfigError, match="TD3Policy does not act on what its network answers as"):
+    with pytest.raises(ConfigError, match="TD3Policy does not derive actions from its network"):
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
@@ -287,7 +287,7 @@ def test_policy_that_remembers_more_than_an_episode_is_refused(tmp_path: Path) -
     config, spec = REMEMBERING["ppo gru"]
     policy: Any = trained_a_little(config.build_policy(spec, PolicyContext(seed=0)))
     policy.forget = lambda _: None
-    with pytest.raises(ConfigError, match="PPOPolicy does not act on what its network answers as"):
+    with pytest.raises(ConfigError, match="PPOPolicy does not derive actions from its network"):
         export_policy(policy, spec, tmp_path / "p.npz")
 
 
@@ -295,7 +295,7 @@ def test_policy_that_remembers_in_another_way_is_refused(tmp_path: Path) -> None
     config, spec = REMEMBERING["ppo gru"]
     policy: Any = config.build_policy(spec, PolicyContext(seed=0))
     policy.net.other = RecurrentCore("gru", 5, 4)
-    with pytest.raises(ConfigError, match="remembers, but not by one RecurrentCore that its"):
+    with pytest.raises(ConfigError, match="has a memory, but not a single RecurrentCore"):
         export_policy(policy, spec, tmp_path / "p.npz")
 
 

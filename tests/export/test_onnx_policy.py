@@ -140,7 +140,7 @@ def spectral_network(_: EnvSpec) -> nn.Module:
 def test_what_onnx_cannot_do_is_refused(tmp_path: Path) -> None:
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig(network=spectral_network).build_policy(spec, PolicyContext(seed=0))
-    with pytest.raises(ConfigError, match=r"cannot be written as an ONNX model: No .*eigh"):
+    with pytest.raises(ConfigError, match=r"cannot be exported to ONNX: No .*eigh"):
         export_policy(policy, spec, tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()
 
@@ -154,5 +154,5 @@ def test_package_that_is_missing_is_named(
     monkeypatch.delitem(sys.modules, onnx_model.__module__)
     spec = EnvSpec(VECTOR, FOUR)
     policy = DQNConfig().build_policy(spec, PolicyContext(seed=0))
-    with pytest.raises(ConfigError, match=r"not installed: pip install asyncrl\[onnx\]"):
+    with pytest.raises(ConfigError, match=r"not installed: pip install 'asyncrl\[onnx\]'"):
         export_policy(policy, spec, tmp_path / "p.onnx")

@@ -309,7 +309,7 @@ def test_unknown_devices_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "cuda"])
 def test_file_and_device_exclude_each_other(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"replay\.device=.*memory_map=.*set one of the two"):
+    with pytest.raises(ConfigError, match=r"replay\.device=.*memory_map=.*set only one of the two"):
         SequenceReplayConfig(device=name, memory_map=tmp_path)
 
 

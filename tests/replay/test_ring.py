@@ -152,7 +152,7 @@ def test_replay_larger_than_memory_is_refused() -> None:
     words = str(refused.value)
     assert f"{needed:,} bytes" in words
     assert "are available" in words
-    assert all(f"replay.{way}" in words for way in ("capacity smaller", "n_step", "memory_map"))
+    assert all(f"replay.{way}" in words for way in ("capacity", "n_step", "memory_map"))
 
 
 def test_memory_is_not_taken_before_it_is_written() -> None:
@@ -167,7 +167,7 @@ def test_limit_of_a_control_group_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     config = UniformReplayConfig(capacity=1000)
     memory = Room(1 << 40, config.nbytes(atari()) - 1, "ulimit -v")
     monkeypatch.setattr(limits, "memory", lambda: memory)
-    words = r"replay\.capacity=1000 needs .* are available of 1024\.00 GiB \(ulimit -v\); make"
+    words = r"replay\.capacity=1000 needs .* are available of 1024\.00 GiB \(ulimit -v\); reduce"
     with pytest.raises(ConfigError, match=words):
         config.build(atari(), 0)
 
@@ -215,5 +215,5 @@ def test_file_that_does_not_fit_its_disk_is_refused(
 
 
 def test_directory_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"memory_map=.*nowhere.*is no directory"):
+    with pytest.raises(ConfigError, match=r"memory_map=.*nowhere.*is not a directory"):
         UniformReplayConfig(memory_map=tmp_path / "nowhere").build(schema(4, 1), 0)

@@ -205,7 +205,7 @@ def test_numbers_that_contradict_the_segments_are_refused(case: Case) -> None:
     for numbers in ([next_slot, oldest, newest + 1], [99, oldest, newest], [-1, oldest, newest]):
         with pytest.raises(CheckpointError, match="numbers"):
             buffer.load_state({**good, "numbers": np.array(numbers)})
-    with pytest.raises(CheckpointError, match="random is no state"):
+    with pytest.raises(CheckpointError, match="random is not a state"):
         buffer.load_state({**good, "random": np.frombuffer(b"{}", np.uint8)})
     assert len(buffer) == 0
 
@@ -234,7 +234,5 @@ def test_segments_of_another_schema_are_refused_with_the_difference(case: Case) 
 def test_saved_by_one_kind_is_refused_by_another() -> None:
     prioritized, uniform = RINGS["prioritized"].build(), RINGS["uniform"].build()
     push(prioritized, RINGS["prioritized"].messages(SOME))
-    with pytest.raises(
-        CheckpointError, match="is a PrioritizedReplay, and this one a UniformReplay"
-    ):
+    with pytest.raises(CheckpointError, match="is a PrioritizedReplay, this one a UniformReplay"):
         uniform.load_state(prioritized.state())

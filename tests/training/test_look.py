@@ -72,7 +72,7 @@ def test_one_plain_environment_is_made_in_place_of_all(by: str, tmp_path: Path) 
 
 
 def test_wrong_number_is_refused_as_in_an_actor() -> None:
-    with pytest.raises(ConfigError, match="holds 3 environments, and n_envs asks for 4"):
+    with pytest.raises(ConfigError, match="holds 3 environments, but n_envs is 4"):
         look_in_child(make_batch(make_vector_env, n_envs=4), timeout_s=60.0)
     with pytest.raises(ConfigError, match=r"make_env must return a batch of environments, got"):
         look_in_child(lambda: None, timeout_s=60.0)  # type: ignore[arg-type,return-value]
