@@ -212,7 +212,10 @@ def test_no_episode_is_refused() -> None:
         ({"actions": np.array([0, -1, 2])}, "actions must lie between"),
         ({"actions": np.zeros(3)}, "actions must be int64"),
         ({"rewards": np.array([0.0, np.inf, 0.0])}, "rewards contain NaN"),
-        ({"rewards": np.full(3, 1e39)}, "rewards contain NaN or numbers outside the range of float32"),
+        (
+            {"rewards": np.full(3, 1e39)},
+            "rewards contain NaN or numbers outside the range of float32",
+        ),
         ({"rewards": np.zeros((3, 1))}, r"rewards must be float32 of shape \(3,\)"),
         ({"rewards": np.zeros(3, np.complex64)}, "rewards must be float32 .* got complex64"),
         ({"rewards": np.array(["a", "b", "c"])}, "rewards must be float32 .* got <U1"),

@@ -199,7 +199,9 @@ def test_begins_of_another_number_of_environments_are_refused(tmp_path: Path) ->
     policy = remembering(tmp_path / "p.npz")
     policy.act(np.ones((3, 1)))
     for begins in ([True], [False, True]):
-        with pytest.raises(ValueError, match=r"begins must be one boolean or 3 of them, got shape \("):
+        with pytest.raises(
+            ValueError, match=r"begins must be one boolean or 3 of them, got shape \("
+        ):
             policy.reset(begins)
     policy.reset(False)
     assert policy.act(np.ones((3, 1))).ravel().tolist() == [2, 2, 2]
@@ -261,7 +263,10 @@ def test_observations_may_be_of_other_dtypes_that_hold_the_same(tmp_path: Path, 
         (np.zeros(2), r"obs must have the field 'gear', got \[''\]; '' stands for"),
         ({"place": np.zeros(2)}, r"the field 'gear', got \['place'\]"),
         ({"gear": 1, "place": np.zeros((4, 2))}, r"all fields .* same number .* \[\(\), \(4,\)\]"),
-        ({"gear": np.ones(3, int), "place": np.zeros((4, 2))}, "all fields must have the same number"),
+        (
+            {"gear": np.ones(3, int), "place": np.zeros((4, 2))},
+            "all fields must have the same number",
+        ),
         ({"gear": 1, "place": np.zeros(3)}, r"^place must be float32 of shape \(2,\)"),
     ],
 )
