@@ -1,4 +1,4 @@
-"""The README is true: its programs run, its table of metrics is the list, its files are there."""
+"""The README and the site are true: programs run, metrics are the list, named files are there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,26 @@ from tests.support import warm
 from tests.test_architecture import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PROGRAMS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", README, re.DOTALL))
+SITE = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    if path.parent.name != "reference"
+}
+SHOWN = "\n".join([README, *SITE.values()])
+PROGRAMS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", SHOWN, re.DOTALL))
 
 _DEADLINE_S = 90.0
 
 
 def test_every_program_is_run() -> None:
     """A marker with a typo in it would be a program that nobody runs."""
-    assert len(PROGRAMS) == README.count("```python\n") == README.count("<!-- run:") >= 2
+    assert len(PROGRAMS) == SHOWN.count("```python\n") == SHOWN.count("<!-- run:") >= 2
+
+
+@pytest.mark.parametrize("name", re.findall(r"``` { .python }\n--8<-- \"(.*?)\"", SHOWN))
+def test_included_program_is_an_example(name: str) -> None:
+    """Those have tests of their own."""
+    assert Path(name).stem in (ROOT / "tests" / "test_examples.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.processes
