@@ -1,4 +1,4 @@
-"""Algorithms, a file each; `parts/` is what several of them use.
+"""Algorithms, one file each; `parts/` is what several of them share.
 
 Must not know: runs, replay, processes. Open first: `dqn.py`.
 """

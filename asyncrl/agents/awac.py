@@ -1,26 +1,26 @@
-"""Advantage-weighted actor-critic: values what the policy does, and clones the data's good actions.
+"""Advantage-weighted actor-critic: evaluates the policy, and clones the good actions in the data.
 
     Nair et al. (2020), AWAC: Accelerating Online Reinforcement Learning with Offline Datasets,
     https://arxiv.org/abs/2006.09359
 
-With policy pi, action values Q_1 to Q_n, their slow copies Q'. The critics learn the
-values of what the policy does, and the policy clones the data's actions, the better ones more:
+With policy pi, action values Q_1 to Q_n and their target networks Q', the critics learn the values
+of the policy, and the policy clones the data's actions, the better ones with more weight:
 
     y    = r + discount * min over i of Q'_i(s', a')                a' ~ pi(.|s')
     J_Q  = mean of (Q_i(s, a) - y)^2
     A    = min over i of Q_i(s, a) - V(s)           V(s) = E of min over i of Q_i(s, a'), a' ~ pi
     J_pi = - mean of min(exp(A / temperature), max_weight) * log pi(a|s)
 
-The policy never climbs the critics' slopes, so it stays near the data where they are wrong; going
-on online needs no change. IQL does not even ask the critics about actions of the policy.
+The policy never follows the gradient of the critics, so it stays near the data where they are
+wrong. Online fine-tuning needs no change. IQL does not even evaluate the policy's actions.
 
 Deviations from the paper, on purpose:
 
 * Weights have an upper limit and are not normalised over the batch.
-* For choices, expectations over the policy are sums over all of them; nothing is drawn. For
-  quantities, V(s) is the value of one action drawn.
+* Discrete actions: expectations over the policy are sums over all actions; nothing is sampled.
+  Continuous actions: V(s) is the value of one sampled action.
 * All losses of a batch are computed before any network changes.
-* Quantities come from a Gaussian; they are clipped to the bounds, not squashed between them.
+* Continuous actions come from a Gaussian; they are clipped to the bounds, not squashed.
 * One learning rate for all networks.
 """
 
@@ -58,11 +58,11 @@ class AWACConfig(WeightedCloningConfig):
     smaller values clone only the few actions that the critics overestimate most."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> AWACAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return AWACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> AWACPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return AWACPolicy(self, spec, context, torch.device("cpu"))
 
 
@@ -87,14 +87,14 @@ class AWACAgent(AWACPolicy, WeightedCloning):
         self.parts |= {"noise": self.noise}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return what quantities are made of."""
+        """Return the noise that continuous actions are sampled with."""
         if not isinstance(self.head, UnitGaussianHead):
             return {}
         shape = 2, rows, len(self.head.center)
         return {"noise": torch.randn(shape, generator=self.noise, device=self.device)}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve critics and actor by one step each."""
+        """Update critics and actor by one step each."""
         config, weight = self.config, data.get("weight")
         obs, next_obs, reward = self.updater.inputs(data)
         action, noise = self.drawn(data["action"]), data.get("noise")
@@ -124,7 +124,7 @@ class AWACAgent(AWACPolicy, WeightedCloning):
     def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None
     ) -> Tensor:
-        """Return what critics expect of the policy: E of min over i of Q_i(s, a), a ~ pi(.|s)."""
+        """Return V(s): E of min over i of Q_i(s, a), a ~ pi(.|s)."""
         if isinstance(self.head, UnitGaussianHead):
             assert noise is not None  # noqa: S101  # `opt` draws it
             return self.values(critics, obs, self.head.draw(outputs, noise)).amin(dim=0)

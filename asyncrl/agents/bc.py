@@ -1,23 +1,23 @@
-"""Behaviour cloning: acts as the data does, whatever came of it.
+"""Behaviour cloning: imitates the data, whatever its rewards.
 
     Pomerleau (1991), Efficient training of artificial neural networks for autonomous navigation,
     https://doi.org/10.1162/neco.1991.3.1.88
 
-With policy pi, the loss is the negative logarithm of the probability of the data's actions,
+With policy pi, the loss is the negative log-likelihood of the data's actions,
 
     J_pi = - mean of log pi(a|s)
 
-which for quantities, with a standard deviation that is the same in all states, is the squared error
-of the mean up to scale. What AWAC and IQL add to it are weights: compare them with this.
+For continuous actions with a state-independent standard deviation, this is the squared error of the
+mean up to scale. AWAC and IQL add weights to it: use BC as their baseline.
 
-Rewards are not looked at. Normalisation of observations learns from the data.
+Rewards are not used. Normalisation of observations learns from the data.
 
 Deviations from the paper, on purpose:
 
-* It steers by the squared error of a hill of outputs, one for each direction. Here choices have a
-  softmax, quantities a Gaussian and are clipped to the bounds, and likelihood is the aim.
-* It makes more data of each image by moving the road in it. Here the data is taken as it is.
-* Adam stands for plain gradient descent.
+* The paper trains a hill of outputs, one for each direction, by squared error. Here discrete
+  actions use a softmax, continuous ones a clipped Gaussian, and the objective is likelihood.
+* The paper augments each image by moving the road in it. Here the data is used unchanged.
+* Adam replaces plain gradient descent.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from asyncrl.core.env import EnvSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BCConfig(CloningConfig):
-    """Settings of behaviour cloning; see `CloningConfig` for what it shares with AWAC and IQL."""
+    """Settings of behaviour cloning; `CloningConfig` has those it shares with AWAC and IQL."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> BCAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return BCAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> BCPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return BCPolicy(self, spec, context, torch.device("cpu"))
 
 

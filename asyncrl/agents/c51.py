@@ -1,4 +1,4 @@
-"""C51: learns how returns are distributed, as probabilities of fixed returns; acts on the mean.
+"""C51: learns the distribution of returns as probabilities of fixed atoms; acts on the mean.
 
 Papers:
     Bellemare et al. (2017), A distributional perspective on reinforcement learning,
@@ -6,16 +6,16 @@ Papers:
     https://arxiv.org/abs/1710.02298.
 
 With atoms z_1 to z_N, evenly spaced from v_min to v_max, network p(s, a) of their probabilities,
-its slow copy p', and s', which may lie n steps ahead:
+target network p', and s', which may lie n steps ahead:
 
     Q(s, a) = sum over i of z_i * p_i(s, a)
     a*      = argmax over a of Q'(s', a), or of Q(s', a) where `double` is on
-    m       = what falls on each atom of p'_j(s', a*) at r + discount * z_j, see `project`
+    m       = projection of p'_j(s', a*) at r + discount * z_j onto the atoms, see `project`
     L       = mean of - sum over i of m_i * log p_i(s, a)
 
-What differs on purpose:
-    What DQN does otherwise than its papers, see `dqn.py`. Values of an action are those of
-    `agent.v_min` to `agent.v_max`, in the units of rewards; returns beyond count as these.
+Deviations, on purpose:
+    Those of DQN, see `dqn.py`. The atoms span `agent.v_min` to `agent.v_max`, in units of rewards;
+    returns beyond are clipped.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class C51Config(QConfig):
             )
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> C51Agent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return C51Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> C51Policy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return C51Policy(self, spec, context, torch.device("cpu"))
 
     def make_network(self, spec: EnvSpec) -> C51Network:
-        """Make the network, from observations to values (B, actions)."""
+        """Return the network, from observations to values (B, actions)."""
         n = n_actions(spec, "C51")
         if self.network is not None:
             expected = [(2, n * self.n_atoms), (2, n, self.n_atoms)]
@@ -94,7 +94,7 @@ class C51Config(QConfig):
 
 
 class C51Network(nn.Module):
-    """Distributions of returns, which only the update looks at, and their means."""
+    """Distributions of returns, which only the update uses, and their means."""
 
     atoms: Tensor
 
@@ -145,7 +145,7 @@ class C51Agent(C51Policy, QAgent):
 
     @torch.no_grad()
     def targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:
-        """Return m (B, atoms): how returns from here on are distributed, on the atoms."""
+        """Return m (B, atoms): the target distribution on the atoms."""
         logits = self.updater(self.target.logits, next_obs)
         choosing = self.updater(self.net.logits, next_obs) if self.config.double else logits
         best = self.net.mean(choosing).argmax(dim=1)
@@ -155,14 +155,14 @@ class C51Agent(C51Policy, QAgent):
 def project(probs: Tensor, atoms: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
     """Return the distribution (B, N) of reward + discount * Z on the atoms (N,) of Z (B, N).
 
-    Algorithm 1 of the paper: what falls between two atoms is shared by them, so that the mean
-    stays; what falls beyond all of them goes to the nearest.
+    Algorithm 1 of the paper: probability between two atoms is split so that the mean is preserved;
+    probability beyond all atoms goes to the nearest one.
     """
     n = len(atoms)
     # Tz_j = r + discount * z_j, clipped to [v_min, v_max]
     moved = reward[:, None] + discount[:, None] * atoms
     moved = moved.clamp_(atoms[0], atoms[-1])
-    # Counted in atoms: b_j = (Tz_j - v_min) / (z_2 - z_1)
+    # In units of the atom spacing: b_j = (Tz_j - v_min) / (z_2 - z_1)
     place = moved.sub_(atoms[0]).mul_((n - 1) / (atoms[-1] - atoms[0]))
     below = place.floor().clamp_(max=n - 2)
     above_share = (place - below).mul_(probs)

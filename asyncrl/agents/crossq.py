@@ -1,4 +1,4 @@
-"""CrossQ: SAC without slow critics, since batch normalisation keeps the critics steady enough.
+"""CrossQ: SAC without target networks; batch normalisation keeps the critics stable.
 
     Bhatt et al. 2024, CrossQ: Batch Normalization in Deep Reinforcement Learning for Greater Sample
     Efficiency and Simplicity, https://arxiv.org/abs/1902.05605
@@ -10,27 +10,25 @@ With policy pi, action values Q_1 to Q_n, temperature alpha, and s', which may l
     J_pi    = mean of alpha * log pi(a|s) - min over i of Q_i(s, a)                  a ~ pi(.|s)
     J_alpha = - mean of log alpha * (log pi(a|s) + target entropy)
 
-A transition's two actions, the one taken and the one the policy would take next, pass the critics
-side by side, so that one batch of both is what they are normalised by; y is not learnt through.
-Where the policy acts, and where it climbs the critics, running means and deviations are used, and
-networks of your own are in evaluation mode. The discount comes with the batch, since gamma and
-n-step returns belong to the replay.
+A transition's two actions, the one taken and the policy's next one, pass the critics in one batch,
+so that both are normalised by the same statistics. No gradient flows through y. Acting and the
+policy's loss use running statistics, and custom networks are in evaluation mode there. The discount
+comes with the batch, since gamma and n-step returns belong to the replay.
 
-Why this one, of those that came after SAC and TD3: the paper reports scores like those of REDQ and
-DroQ, or better ones, with one optimisation step for each environment step where these take 20,
-which a CPU has no time for. TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) takes one
-as well.
+Why this successor of SAC and TD3: the paper reports scores equal to or better than those of REDQ
+and DroQ, with 1 optimisation step per environment step instead of 20, for which a CPU has no time.
+TQC (Kuznetsov et al. 2020, https://arxiv.org/abs/2005.04269) also takes one.
 
-CrossQ needs varied observations: batches of few distinct ones (a bandit, a table) have no spread to
-be normalised by, and running numbers follow slowly. Use SAC for these.
+CrossQ needs varied observations. Batches with few distinct ones (a bandit, a table) have no
+variance to normalise by, and running statistics follow slowly. Use SAC for these.
 
 Deviations from the paper, on purpose:
 
-* Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action.
-* Critics have 256 units a layer, not 2048, which no CPU could train in reasonable time.
-* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
-* The first optimisation step updates the policy too, and then every `policy_interval_opt_steps`-th.
-* log of the standard deviation is clamped to [-5, 2].
+* Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action. * Critics
+have 256 units a layer, not 2048, which no CPU could train in reasonable time. * Critic losses are
+averaged over the critics, not summed: Adam is invariant to the factor. * The first optimisation
+step updates the policy too, and then every `policy_interval_opt_steps`-th. * The log standard
+deviation is clamped to [-5, 2].
 """
 
 from __future__ import annotations
@@ -62,12 +60,12 @@ _R_MAX, _D_MAX = 3.0, 5.0
 
 
 class BatchRenorm(nn.Module):
-    """Normalises features (B, n) by those of their batch, at first, and later by running ones.
+    """Normalises features (B, n) by batch statistics at first, and later by running statistics.
 
-    Ioffe 2017, Batch Renormalization, https://arxiv.org/abs/1702.03275. In training mode the batch
-    is normalised by its own mean and deviation, as in batch normalisation; after `warmup_batches`,
-    the result is then moved and scaled to what the running ones give, within limits. In evaluation
-    mode the running ones are used.
+    Ioffe 2017, Batch Renormalization, https://arxiv.org/abs/1702.03275. In training mode a batch is
+    normalised by its own mean and standard deviation, as in batch normalisation. After
+    `warmup_batches`, the result is shifted and scaled to what the running statistics give, within
+    limits. In evaluation mode the running statistics are used.
     """
 
     mean: Tensor
@@ -86,12 +84,12 @@ class BatchRenorm(nn.Module):
         self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return features (B, n) of about the same size each."""
+        """Return normalised features (B, n)."""
         x = x.float()
         weight, bias = self.weight, self.bias
         if not self.training:
             return batch_norm(x, self.mean, self.var, weight, bias, training=False, eps=_EPSILON)
-        # (x - mean_B) / std_B, and the two: they cost a tenth of what var_mean takes on a CPU
+        # (x - mean_B) / std_B, and both statistics: a tenth of the time of var_mean on a CPU
         x, mean, inverse_std = torch.native_batch_norm(
             x, None, None, None, None, training=True, momentum=0.0, eps=_EPSILON
         )
@@ -100,7 +98,7 @@ class BatchRenorm(nn.Module):
 
     @torch.no_grad()
     def _corrections(self, mean: Tensor, inverse_std: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what a normalised batch is multiplied by and moved by, neither learnt through."""
+        """Return scale and shift of a normalised batch; no gradient flows through them."""
         # r = std_B / std, d = (mean_B - mean) / std, within limits
         running = (self.var + _EPSILON).rsqrt()
         warm = self.batches >= self.warmup_batches
@@ -114,7 +112,7 @@ class BatchRenorm(nn.Module):
 
 
 class RenormedCritic(nn.Module):
-    """One critic, behind whatever encodes observations."""
+    """One critic, after the observation encoder."""
 
     def __init__(self, n_inputs: int, hidden: Sequence[int], warmup_batches: int) -> None:
         super().__init__()
@@ -129,7 +127,7 @@ class RenormedCritic(nn.Module):
 def renormed_actor(
     observation: BoxSpec | PackedSpec, hidden: Sequence[int], n_outputs: int, warmup_batches: int
 ) -> nn.Module:
-    """Make an actor for any observations."""
+    """Return an actor for any observation space."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation)
     return Headed(*layers, *_layers(n_inputs, hidden, n_outputs, warmup_batches))
@@ -142,7 +140,7 @@ def renormed_critics(
     hidden: Sequence[int],
     warmup_batches: int,
 ) -> nn.Module:
-    """Make critics for any observations; layers that encode those are shared."""
+    """Return critics for any observation space; they share the observation encoder."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation) + n_actions
     each = [RenormedCritic(n_inputs, hidden, warmup_batches) for _ in range(n_critics)]
@@ -151,7 +149,7 @@ def renormed_critics(
 
 
 def in_training_mode(network: nn.Module) -> nn.Module:
-    """Return a twin in training mode, whose parameters and buffers are those of the network."""
+    """Return a network in training mode that shares all parameters and buffers with this one."""
     shared = [*network.parameters(), *network.buffers()]
     twin = copy.deepcopy(network, memo={id(tensor): tensor for tensor in shared})
     return twin.train()
@@ -200,21 +198,21 @@ class CrossQConfig(SquashedConfig):
         check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
 
     def check_accumulation(self) -> None:
-        """Say why there is none here."""
+        """Reject gradient accumulation."""
         if self.accumulate > 1:
             raise ConfigError(
-                f"agent.accumulate={self.accumulate} takes a batch in parts, but CrossQ's networks "
-                "normalise a batch by its own means and deviations, which those of its parts are "
-                "not; leave it at 1, and take smaller batches"
+                f"agent.accumulate={self.accumulate} splits a batch into parts, but CrossQ's "
+                "networks normalise by the statistics of the whole batch, and those of its parts "
+                "differ; set it to 1, and use smaller batches"
             )
         SquashedConfig.check_accumulation(self)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> CrossQAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return CrossQAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> CrossQPolicy:
-        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        """Return an actor's policy, with the actor network only, on the CPU."""
         return CrossQPolicy(self, spec, context, torch.device("cpu"))
 
 
@@ -241,7 +239,7 @@ class CrossQPolicy(SquashedPolicy):
 class CrossQAgent(CrossQPolicy, ActorCritic):
     """The part that learns, and acts as well."""
 
-    switches_modes: ClassVar[bool] = False  # twins of both networks learn
+    switches_modes: ClassVar[bool] = False  # copies of both networks in training mode learn
 
     def __init__(
         self, config: CrossQConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -262,24 +260,24 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         self.equip(config, critics, [], context.seed)
         for adam in (self.actor_adam, self.critic_adam):
             adam.beta1 = config.adam_beta1
-        # The same parameters and buffers, in the mode that normalises a batch by itself.
+        # The same parameters and buffers, in the mode that uses batch statistics.
         self.learning_actor = in_training_mode(self.actor)
         self.learning_critics = in_training_mode(self.critics)
         self.temperature = config.temperature(self.bounds.size, device)
         self.parts |= self.temperature.parts
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return noise, and whether actor and temperature are to be improved."""
+        """Return noise, and whether to update actor and temperature."""
         turn = self.policy_turn(self.config.policy_interval_opt_steps)
         return {"noise": self.normal(2, rows, self.bounds.size), **turn}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve the critics by one step, and actor and temperature in some of the steps."""
+        """Update the critics by one step, and actor and temperature in some of the steps."""
         obs, next_obs, reward = self.updater.inputs(data)
         noise, alpha = data["noise"], self.temperature.alpha()
         with torch.no_grad():
             next_action, log_prob = self.sample(self.actor, next_obs, noise[0])
-        # Q(s, a) and Q(s', a') in one pass: both are normalised by both.
+        # Q(s, a) and Q(s', a') in one pass, so that both share batch statistics.
         actions = torch.cat([self.scaled(data["action"]), next_action])
         both = self.values(self.learning_critics, joined(obs, next_obs), actions)
         q, next_q = both.chunk(2, dim=1)
@@ -292,7 +290,7 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         return told
 
     def improve_policy(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-        """Let the actor climb the critics, and the temperature follow its entropy."""
+        """Update the actor on the critics' values, and the temperature on the actor's entropy."""
         action, log_prob = self.sample(self.learning_actor, obs, noise)
         least = self.values(self.critics, obs, action).amin(dim=0)
         loss = (alpha * log_prob - least).mean()
@@ -303,5 +301,5 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         return told
 
     def sample(self, actor: nn.Module, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an actor's actions, made of noise, and the logarithms of their densities."""
+        """Return an actor's actions for this noise, and their log densities."""
         return sample_action(self.updater(actor, obs), noise)

@@ -1,10 +1,10 @@
-"""Soft actor-critic for choices: actions as rewarding and as random as can be at once.
+"""Soft actor-critic for discrete actions: maximises reward and entropy together.
 
     Christodoulou 2019, Soft Actor-Critic for Discrete Action Settings,
     https://arxiv.org/abs/1910.07207
     Zhou et al. 2022, Revisiting Discrete Soft Actor-Critic, https://arxiv.org/abs/2209.10081
 
-With policy pi, action values Q_1 to Q_n and what is believed of them all, Q, their slow copies Q',
+With policy pi, action values Q_1 to Q_n, their combination Q (see `believe`), target networks Q',
 temperature alpha, and s', which may lie n steps ahead:
 
     V(s)    = sum over a of pi(a|s) * (Q'(s, a) - alpha * log pi(a|s))
@@ -14,20 +14,20 @@ temperature alpha, and s', which may lie n steps ahead:
     J_pi    = mean of the sum over a of pi(a|s) * (alpha * log pi(a|s) - Q(s, a))
     J_alpha = log alpha * (mean entropy of pi - target entropy)
 
-What SAC estimates from one drawn action is the exact mean over all of them. The discount comes with
-the batch, since gamma and n-step returns belong to the replay.
+SAC estimates expectations over actions from one sample; here they are exact sums over all actions.
+The discount comes with the batch, since gamma and n-step returns belong to the replay.
 
 Deviations from the first paper, on purpose:
 
-* The entropy aimed at is a smaller share of the largest one: 0.98 of it leaves hardly a choice.
-* As in the second paper, the critics' values are averaged unless told otherwise. The first takes
-  the least of them, which is too low: with slow copies that follow by 0.02, CartPole then stays at
-  returns of 150 to 200 for hundreds of thousands of environment steps.
-* Critics may be kept near their slow copies, as there. Its penalty on changes of the entropy,
-  for which rows would have to hold the entropy of the policy that acted, is left out.
-* The actor learns from the values that the critics had before the same step, known already.
-* Gradient descent moves log alpha, not alpha, which therefore stays positive.
-* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
+* The target entropy is a smaller share of the maximum: 0.98 of it makes the policy nearly uniform.
+* As in the second paper, the critics' values are averaged by default. The first paper takes the
+  minimum, which underestimates: with target networks at tau 0.02, CartPole then stays at returns of
+  150 to 200 for hundreds of thousands of environment steps.
+* As in the second paper, critics may be kept near their target networks. Its penalty on changes of
+  the entropy is left out; rows would have to store the entropy of the acting policy.
+* The actor learns from the critics' values before the same step, which are already computed.
+* Gradient descent changes log alpha, not alpha, which therefore stays positive.
+* Critic losses are averaged over the critics, not summed: Adam is invariant to the factor.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ class DiscreteSACConfig(TorchConfig):
     can_accumulate: ClassVar[bool] = True
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return DiscreteSACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DiscreteSACPolicy:
-        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        """Return an actor's policy, with the actor network only, on the CPU."""
         return DiscreteSACPolicy(self, spec, context, torch.device("cpu"))
 
 
@@ -161,23 +161,23 @@ class DiscreteSACPolicy(TorchPolicy):
         self.random = np.random.default_rng(context.seed)
 
     def act(self, obs: Array) -> Act:
-        """Draw actions, at random for the first steps of a run; when not training, the likeliest.
+        """Sample actions, uniformly in the first steps; in evaluation, take the most likely.
 
-        Of several that are alike likely, that is the first.
+        Ties go to the first action.
         """
         if not self.training:
             return Act(self.logits(obs).argmax(axis=1))
         if self.env_steps < self.config.random_env_steps:
             action = self.random.integers(self.n_actions, size=len(obs))
         else:
-            # Gumbel's trick: argmax(logits + G) is a draw from softmax(logits).
+            # Gumbel-max trick: argmax(logits + G) is a sample from softmax(logits).
             noise = self.random.gumbel(size=(len(obs), self.n_actions))
             action = (self.logits(obs) + noise).argmax(axis=1)
         self.env_steps += len(obs)
         return Act(action)
 
     def logits(self, obs: Array) -> Array:
-        """Return what the model answers (B, actions)."""
+        """Return the model's logits (B, actions)."""
         with torch.inference_mode():
             logits: Array = (
                 self.model(self.read_obs(torch.from_numpy(obs).to(self.device))).cpu().numpy()
@@ -226,11 +226,11 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         }
 
     def priorities(self) -> Array:
-        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        """Return each row's absolute TD error in the last batch, averaged over the critics."""
         return self.updater.priorities()
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve critics, actor and temperature by one step each."""
+        """Update critics, actor and temperature by one step each."""
         obs, next_obs, reward = self.updater.inputs(data)
         alpha = self.temperature.alpha()
         target = reward + data["discount"] * self.value(next_obs, alpha)
@@ -259,7 +259,7 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         return (log_pi.exp() * (believed - alpha * log_pi)).sum(dim=1)
 
     def errors(self, q: Tensor, target: Tensor, obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return squared errors (critics, B), of values that may change only so far."""
+        """Return squared errors (critics, B), clipped as `clip_change` says."""
         errors = (q - target).square()
         limit = self.config.clip_change
         if not limit:
@@ -270,11 +270,11 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         return torch.maximum(errors, (near - target).square())
 
     def believed(self, values: Tensor) -> Tensor:
-        """Return which values (B, actions) count of the critics' (critics, B, actions)."""
+        """Combine the critics' values (critics, B, actions) into (B, actions)."""
         return values.amin(dim=0) if self.config.believe == "least" else values.mean(dim=0)
 
     def log_pi(self, obs: NetworkInput) -> Tensor:
-        """Return the logarithms of the probabilities (B, actions) of all actions."""
+        """Return log pi(a|s) (B, actions) of all actions."""
         logits: Tensor = self.updater(self.actor, obs)
         return logits.log_softmax(dim=1)
 
@@ -284,5 +284,5 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
 
 
 def _taken(values: Tensor, action: Tensor) -> Tensor:
-    """Return the values (critics, B) of actions (B,), of those of all (critics, B, actions)."""
+    """Select the values (critics, B) of actions (B,) from those of all (critics, B, actions)."""
     return values.gather(2, action.expand(len(values), -1)[:, :, None]).squeeze(2)

@@ -1,4 +1,4 @@
-"""DQN: learns the value of each action, acts on the best one, explores with some of the rest.
+"""DQN: learns the value of each action, acts on the best one, explores by random actions.
 
 Papers:
     Mnih et al. (2013), Playing Atari with deep reinforcement learning,
@@ -12,7 +12,7 @@ Papers:
     Fortunato et al. (2018), Noisy networks for exploration, https://arxiv.org/abs/1706.10295, see
     `parts/networks.py`.
 
-With action values Q, their slow copies Q', and s', which may lie n steps ahead:
+With action values Q, target network Q', and s', which may lie n steps ahead:
 
     y  = r + discount * Q'(s', a*)
     a* = argmax over a of Q(s', a), or of Q'(s', a) where `double` is off
@@ -20,11 +20,11 @@ With action values Q, their slow copies Q', and s', which may lie n steps ahead:
 
 `r` is the n-step return, `discount` is gamma^n, or 0 where the episode terminated.
 
-What differs on purpose:
-    Adam instead of RMSprop. Errors are not clipped unless the loss is Huber's. The target network
-    follows slowly (tau) unless told to be copied at intervals. Rewards are not clipped: that is an
-    environment wrapper's business. The discount and the number of steps belong to the replay
-    buffer, which hands over `reward` and `discount` ready for use.
+Deviations, on purpose:
+    Adam instead of RMSprop. Errors are clipped only by the Huber loss. The target network follows
+    by Polyak averaging (tau) unless it is set to be copied at intervals. Rewards are not clipped:
+    that belongs into an environment wrapper. Discount and n-step returns belong to the replay
+    buffer, which provides `reward` and `discount`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Loss = Literal["huber", "mse"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DQNConfig(QConfig):
-    """Double DQN with a ladder of exploration rates, unless told otherwise."""
+    """By default, double DQN with a ladder of exploration rates."""
 
     network: MakeNetwork | None = None
     """Factory of a custom network in place of the default one. It maps a batch of float
@@ -74,22 +74,22 @@ class DQNConfig(QConfig):
         self.check_shapes(self.network)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> DQNAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return DQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> DQNPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return DQNPolicy(self, spec, context, torch.device("cpu"))
 
     def make_network(self, spec: EnvSpec) -> nn.Module:
-        """Make the network, from observations to values (B, actions)."""
+        """Return the network, from observations to values (B, actions)."""
         n = n_actions(spec, "DQN")
         if self.network is not None:
             return own_network("network", self.network, spec, [(2, n)])
         return q_network(spec.observation, self.hidden, n, dueling=self.dueling, sigma=self.sigma)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what first priorities and normalisation need, where they are asked for."""
+        """Return the columns of initial priorities and normalisation, if they are on."""
         units = ("reward_scale",) if self.normalize_reward else ()
         values = ("q_taken", "q_best", *units) if self.actor_priorities else ()
         return (*(ColumnSpec(name, "float32") for name in values), *self.norm_columns)

@@ -1,11 +1,11 @@
-"""IMPALA: an actor-critic that learns at full speed from what slightly older policies played.
+"""IMPALA: an actor-critic that learns at full speed from experience of slightly older policies.
 
 Paper:
     Espeholt et al. (2018), IMPALA: Scalable distributed deep-RL with importance weighted
     actor-learner architectures, https://arxiv.org/abs/1802.01561. One optimisation step on each
-    batch of trajectories; V-trace corrects for policies that have been improved since they acted.
+    batch of trajectories; V-trace corrects for the lag between acting and learning policy.
 
-With policy pi, the policy mu that has played, values V and H the entropy of a policy:
+With policy pi, acting policy mu, values V and H the entropy of a policy:
 
     rho_t   = pi(a_t|x_t) / mu(a_t|x_t)
     delta_t = min(clip_rho, rho_t) * (r_t + discount * V(x_t+1) - V(x_t))
@@ -14,12 +14,12 @@ With policy pi, the policy mu that has played, values V and H the entropy of a p
     L       = mean of - A_t * log pi(a_t|x_t) + value_weight * (v_t - V(x_t))^2
               - entropy_weight * H(pi(.|x_t))
 
-v and A are computed by `vtrace` in `parts/policy_gradient.py`.
+`vtrace` in `parts/policy_gradient.py` computes v and A.
 
-What differs on purpose:
-    Losses are means over transitions instead of sums, so that settings do not depend on the size of
-    a batch, and Adam stands beside RMSprop. Rewards are not clipped unless asked for; neither the
-    last action nor the last reward is fed to the network; environments wrap themselves.
+Deviations, on purpose:
+    Losses are means over transitions instead of sums, so that settings do not depend on the batch
+    size. Adam is available beside RMSprop. Rewards are not clipped by default. The network gets
+    neither the last action nor the last reward. Environments bring their own wrappers.
     With `lambda_` below 1, A uses v_t+1 rather than a mixture of it and V: on-policy this is not
     generalized advantage estimation; PPO's V-trace is.
     The memory at a trajectory's first row is the one that its actor had there, as in the paper.
@@ -78,7 +78,7 @@ Optimizer = Literal["adam", "rmsprop"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IMPALAConfig(TorchConfig):
-    """V-trace actor-critic with one network, unless told otherwise without a memory."""
+    """V-trace actor-critic with one network; by default without memory."""
 
     hidden: Annotated[Widths, COMMON] = (64, 64)
     """Units of each hidden layer shared by policy and values. For images, these layers follow the
@@ -146,8 +146,8 @@ class IMPALAConfig(TorchConfig):
         TorchConfig.__post_init__(self)
         if self.accelerate != "off":
             raise ConfigError(
-                f"agent.accelerate={self.accelerate} wants batches of one shape, but those of "
-                "trajectories have now more and now fewer of them; leave it off"
+                f"agent.accelerate={self.accelerate} needs batches of one shape, but the number of "
+                "trajectories in a batch varies; set it to off"
             )
         if self.clip_c > self.clip_rho:
             raise ConfigError(
@@ -156,15 +156,15 @@ class IMPALAConfig(TorchConfig):
             )
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IMPALAAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return IMPALAAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IMPALAPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return IMPALAPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what V-trace, the memory and normalisation need."""
+        """Return the columns of V-trace, memory and normalisation."""
         head = action_head(spec.action, initial_log_std=self.initial_log_std)
         own = own_columns(spec, head, self.memory, self.hidden, self.network)
         return (*own, *self.norm_columns)
@@ -203,7 +203,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Take one step on trajectories; tell losses, entropy and how far off-policy they were."""
+        """Take one step on trajectories; return losses, entropy and how far off-policy they are."""
         obs, reward = self.updater.trajectories(data)
         if self.config.reward_clip:
             reward = reward.clamp(-self.config.reward_clip, self.config.reward_clip)

@@ -1,11 +1,11 @@
-"""Implicit Q-learning: learns the best that the data does, without ever valuing another action.
+"""Implicit Q-learning: learns from the best actions in the data without evaluating any other.
 
     Kostrikov et al. (2021), Offline Reinforcement Learning with Implicit Q-Learning,
     https://arxiv.org/abs/2110.06169
 
-With policy pi, action values Q_1 to Q_n, their slow copies Q', state value V. V is an
-upper expectile of the action values in the data; action values move towards V of the next state;
-and the policy clones the data's actions, the better ones more:
+With policy pi, action values Q_1 to Q_n, target networks Q' and state value V: V is an upper
+expectile of the action values in the data, action values bootstrap from V of the next state, and
+the policy clones the data's actions, the better ones with more weight:
 
     J_V  = mean of |expectile - 1(u < 0)| * u^2        u = min over i of Q'_i(s, a) - V(s)
     y    = r + discount * V(s')
@@ -14,14 +14,14 @@ and the policy clones the data's actions, the better ones more:
 
 Deviations from the paper, on purpose:
 
-* `temperature` is one over the paper's beta; for rewards of another size, scale it with them, or
-  let `normalize_reward` take the size away.
+* `temperature` is one over the paper's beta. Scale it with the size of rewards, or use
+  `normalize_reward`, which removes their scale.
 * All losses of a batch are computed before any network changes.
-* Quantities come from a Gaussian; they are clipped to the bounds, not squashed between them.
+* Continuous actions come from a Gaussian; they are clipped to the bounds, not squashed.
 * The learning rate is constant unless a schedule is given, and there is no dropout.
-* For choices the policy is a softmax, and critics tell the values of all choices at once.
-* n-step returns are taken as they come from the replay. They are the data's, so that values are
-  between the data's own and the best: use 1 step unless the data is good.
+* Discrete actions: the policy is a softmax, and critics output the values of all actions at once.
+* n-step returns are used as the replay provides them. They are those of the data's behaviour, so
+  values lie between it and the best: use 1 step unless the data is good.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from asyncrl.core.env import EnvSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IQLConfig(WeightedCloningConfig):
-    """Settings of implicit Q-learning; see `CloningConfig` for those of its policy."""
+    """Settings of implicit Q-learning; `CloningConfig` has those of its policy."""
 
     value_network: MakeNetwork | None = None
     """Factory of a custom network for state values: observations -> (B, 1). None uses the default
@@ -64,11 +64,11 @@ class IQLConfig(WeightedCloningConfig):
     multiplies an action's weight by e. With `normalize_reward`, start at 0.05."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQLAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return IQLAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQLPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return IQLPolicy(self, spec, context, torch.device("cpu"))
 
 
@@ -93,7 +93,7 @@ class IQLAgent(IQLPolicy, WeightedCloning):
         self.parts |= {"value": self.value}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve state values, critics and actor by one step each."""
+        """Update state values, critics and actor by one step each."""
         config, weight = self.config, data.get("weight")
         obs, next_obs, reward = self.updater.inputs(data)
         action = self.drawn(data["action"])

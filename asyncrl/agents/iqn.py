@@ -1,11 +1,11 @@
-"""IQN: learns the quantiles of returns, any of them, with one network; acts on their mean.
+"""IQN: learns the quantile function of returns with one network; acts on the mean of quantiles.
 
 Papers:
     Dabney et al. (2018), Implicit quantile networks for distributional reinforcement learning,
     https://arxiv.org/abs/1806.06923.
 
-With encoder psi, embedding phi of a fraction tau in [0, 1], head f, fractions tau_i and tau'_j that
-are drawn uniformly, slow copies Z' and Q', and s', which may lie n steps ahead:
+With encoder psi, embedding phi of a fraction tau in [0, 1], head f, uniformly sampled fractions
+tau_i and tau'_j, target networks Z' and Q', and s', which may lie n steps ahead:
 
     Z_tau(s, a) = f(psi(s) * phi(tau))_a, the quantile at tau of the return of action a
     phi_j(tau)  = relu(sum over i of cos(pi * i * tau) * w_ij + b_j), i from 0 to `n_cosines` - 1
@@ -17,11 +17,10 @@ are drawn uniformly, slow copies Z' and Q', and s', which may lie n steps ahead:
 
 with Huber's L_kappa(x) = x^2 / 2 up to kappa, kappa * (|x| - kappa / 2) beyond.
 
-What differs on purpose:
-    What DQN does otherwise than its papers, see `dqn.py`. Actions, also those of the targets, are
-    chosen by the mean of quantiles at K evenly spaced fractions instead of random ones: that mean
-    varies less, and an evaluation repeats itself. The preset acts by K = 8 of them (paper: 32), to
-    act faster.
+Deviations, on purpose:
+    Those of DQN, see `dqn.py`. All actions, those of the targets included, are chosen by the mean
+    of quantiles at K evenly spaced fractions instead of random ones: that mean has less variance,
+    and evaluations are reproducible. The preset acts with K = 8 (paper: 32), to act faster.
 """
 
 from __future__ import annotations
@@ -86,22 +85,22 @@ class IQNConfig(QConfig):
     its quantiles."""
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> IQNAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return IQNAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> IQNPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return IQNPolicy(self, spec, context, torch.device("cpu"))
 
     def make_network(self, spec: EnvSpec) -> IQNNetwork:
-        """Make the network, from observations to values (B, actions)."""
+        """Return the network, from observations to values (B, actions)."""
         n = n_actions(spec, "IQN")
         encoder, width, hidden = self._make_encoder(spec)
         head = q_head(width, hidden, n, dueling=self.dueling, sigma=self.sigma)
         return IQNNetwork(encoder, head, width, self.n_cosines, self.n_acting_quantiles)
 
     def _make_encoder(self, spec: EnvSpec) -> tuple[nn.Module, int, tuple[int, ...]]:
-        """Return psi, its number of features, and the hidden layers that are left to f."""
+        """Return psi, its number of features, and the hidden layers that remain for f."""
         if self.network is not None:
             return *own_encoder(self.network, spec), self.hidden
         layers = encoder_layers(spec.observation)
@@ -116,7 +115,7 @@ class IQNConfig(QConfig):
 
 
 class IQNNetwork(nn.Module):
-    """Quantiles of returns, which only the update looks at, and their means."""
+    """Quantiles of returns, which only the update uses, and their means."""
 
     steps: Tensor
     even: Tensor
@@ -129,7 +128,7 @@ class IQNNetwork(nn.Module):
         self.embedding = nn.Linear(n_cosines, n_features)
         self.head = head
         self.register_buffer("steps", math.pi * torch.arange(n_cosines), persistent=False)
-        # The middles of K equal parts of [0, 1].
+        # Midpoints of K equal parts of [0, 1].
         even = (torch.arange(n_even) + 0.5)[:, None] / n_even
         self.register_buffer("even", even, persistent=False)
 
@@ -209,7 +208,7 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fractions: Tensor, kappa: 
     Equations 2 and 3 of the paper.
     """
     z, y = torch.broadcast_tensors(quantiles[:, None], target[None])
-    # |x| - kappa / 2 beyond kappa: the division is done already.
+    # |x| - kappa / 2 beyond kappa: already divided by kappa.
     huber = functional.smooth_l1_loss(z, y, reduction="none", beta=kappa)
     weight = (fractions[:, None] - (y < z).to(z.dtype)).abs()
     loss: Tensor = (weight * huber).mean(dim=1).sum(dim=0)

@@ -1,4 +1,4 @@
-"""PPO: several small steps on each batch of trajectories, none of them far from what was played.
+"""PPO: several small steps on each batch of trajectories, all near the policy that acted.
 
 Papers:
     Schulman et al. (2017), Proximal policy optimization algorithms,
@@ -10,27 +10,27 @@ Papers:
     Espeholt et al. (2018), IMPALA, https://arxiv.org/abs/1802.01561: V-trace, for asynchronous
     runs.
 
-With policy pi, the policy mu that has played (whose probabilities lie beside each action), values V
-and H the entropy of a policy:
+With policy pi, acting policy mu (whose probabilities are stored with each action), values V and H
+the entropy of a policy:
 
     A_t = delta_t + discount * lambda * A_t+1     delta_t = reward_t + discount * V(s_t+1) - V(s_t)
-    y   = A + V                                   both with V-trace's corrections, if asked for
+    y   = A + V                                   both with V-trace's corrections, if on
     r   = pi(a|s) / mu(a|s)
     J   = mean of min(r * A, clip(r, 1 - eps, 1 + eps) * A), no less than c * A where A < 0
     L   = - J + value_weight * mean of (V(s) - y)^2 - entropy_weight * mean of H(pi(.|s))
 
-eps is `clip`, c is `dual_clip`. A and y are put together below, of `gae` and `vtrace` in
+eps is `clip`, c is `dual_clip`. A and y are computed below, from `gae` and `vtrace` in
 `parts/policy_gradient.py`.
 
-What differs on purpose:
-    Values are computed by the learner, when a batch arrives, and not by the actors. With V-trace,
-    the weight r of an action itself is in the objective only, and not in A as well. `lambda_` takes
-    its part in V-trace such that A and y of what pi itself has played are those of generalized
-    advantage estimation. Values are learned in units of the targets' standard deviation so far
-    unless told otherwise; the network is not adjusted as the units change. The value's clip, in
-    these units, is off unless asked for. Whether to stop early is decided after whole epochs.
-    Advantages are normalised over the whole batch, not by minibatch. With `normalize_obs` the
-    statistics move between acting and learning, so ratios do not start at exactly 1.
+Deviations, on purpose:
+    The learner computes values when a batch arrives, not the actors. With V-trace, the weight r of
+    an action itself is in the objective only, not in A as well. `lambda_` enters V-trace such that
+    A and y of experience of pi itself equal generalized advantage estimation. By default, values
+    are learned in units of the running standard deviation of targets; the network is not rescaled
+    when it changes. The value clip, in these units, is off by default. Early stopping is decided
+    after whole epochs. Advantages are normalised over the whole batch, not by minibatch. With
+    `normalize_obs` the statistics change between acting and learning, so ratios do not start at
+    exactly 1.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import ColumnSpec
 
 _LARGEST_LOG_RATIO = 20.0
-"""An action half a billion times as likely as it was. The exponential of much more is infinite, and
-0 times that, as where the clip lets nothing of it through, is no gradient of 0 but NaN."""
+"""exp(20) is half a billion. The exponential of much larger ratios is infinite, and 0 times
+infinity, where the clip removes the gradient, is NaN instead of 0."""
 
 
 class Estimates(NamedTuple):
-    """What a batch of trajectories says of actions and observations, both (B, T)."""
+    """Estimates for a batch of trajectories, both (B, T)."""
 
     advantages: Tensor
     targets: Tensor
@@ -100,7 +100,7 @@ class Estimates(NamedTuple):
 def plain_estimates(
     reward: Tensor, discount: Tensor, mask: Tensor, values: Tensor, lambda_: float
 ) -> Estimates:
-    """Return generalized advantage estimates, as if pi itself had played."""
+    """Return generalized advantage estimates, which assume that pi itself acted."""
     advantages = gae(reward, discount, mask, values, lambda_)
     return Estimates(advantages, advantages + values[:, :-1])
 
@@ -117,7 +117,7 @@ def corrected_estimates(
     clip_rho: float,
     clip_c: float,
 ) -> Estimates:
-    """Return V-trace targets, and advantages that do not yet contain the action's own weight r."""
+    """Return V-trace targets, and advantages without the action's own weight r."""
     targets = vtrace(
         log_ratio,
         reward,
@@ -128,17 +128,17 @@ def corrected_estimates(
         clip_rho=clip_rho,
         clip_c=clip_c,
     ).targets
-    correction = torch.zeros_like(values)  # nothing is known to correct behind the last row
+    correction = torch.zeros_like(values)  # after the last row there is no correction
     correction[:, :-1] = targets - values[:, :-1]
     # A_t = r_t + gamma V(s_t+1) - V(s_t) + gamma lambda (y_t+1 - V(s_t+1)): for lambda = 1 the
-    # paper's r_t + gamma y_t+1 - V(s_t); generalized advantages where all importances are 1.
+    # paper's r_t + gamma y_t+1 - V(s_t); generalized advantages where all importance weights are 1.
     later = values[:, 1:] + lambda_ * correction[:, 1:]
     advantages = torch.where(mask, reward + discount * later - values[:, :-1], 0.0)
     return Estimates(advantages, targets)
 
 
 def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, dual_clip: float = 0.0) -> Tensor:
-    """Return what each action adds to the objective, which is to become large."""
+    """Return each action's contribution to the objective, which is maximised."""
     ratio = log_ratio.clamp(max=_LARGEST_LOG_RATIO).exp()
     # min(r A, clip(r, 1 - eps, 1 + eps) A); Schulman et al. (2017), equation 7
     limited = torch.min(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
@@ -149,7 +149,7 @@ def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float, dual_clip: floa
 
 
 def value_errors(value: Tensor, before: Tensor, target: Tensor, clip: float = 0.0) -> Tensor:
-    """Return squared errors, where `before` are the values that an update began with."""
+    """Return squared errors; `before` are the values at the start of the update."""
     error = (value - target).square()
     if not clip:
         return error
@@ -159,12 +159,12 @@ def value_errors(value: Tensor, before: Tensor, target: Tensor, clip: float = 0.
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Return for each action an estimate of KL(mu, pi), never negative: r - 1 - log r."""
+    """Return a nonnegative estimate of KL(mu, pi) per action: r - 1 - log r."""
     return torch.expm1(log_ratio) - log_ratio
 
 
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
-    """Return 1 - Var(y - V) / Var(y): 1 if values are right, 0 or less if they tell nothing."""
+    """Return 1 - Var(y - V) / Var(y): 1 if values are right, 0 or less if they predict nothing."""
     errors, all_of_it = (target - value).var(correction=0), target.var(correction=0)
     return 1.0 - errors / all_of_it.clamp(min=torch.finfo(all_of_it.dtype).tiny)
 
@@ -265,25 +265,25 @@ class PPOConfig(TorchConfig):
         TorchConfig.__post_init__(self)
         if self.accelerate != "off":
             raise ConfigError(
-                f"agent.accelerate={self.accelerate!r} repeats updates of batches of one size, but "
-                "those of PPO vary, as the number of episodes in them does; set it to off"
+                f"agent.accelerate={self.accelerate!r} needs batches of one size, but PPO's vary "
+                "with the number of episodes in them; set it to off"
             )
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> PPOAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return PPOAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> PPOPolicy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return PPOPolicy(self, spec, context, torch.device("cpu"))
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what tells how likely each action was, and what was remembered before it."""
+        """Return the columns of log probabilities and memory."""
         own = own_columns(spec, self._head(spec), self.memory, self.hidden, self.network)
         return (*own, *self.norm_columns)
 
     def make_network(self, spec: EnvSpec) -> PolicyValueNet:
-        """Make the network, from torch's global generator."""
+        """Return the network, initialised by torch's global generator."""
         core = None if self.memory == "none" else self.memory
         torsos = [
             make_torso(spec, self.hidden, self.activation, self.network)
@@ -345,7 +345,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         obs, reward = self.updater.trajectories(data)
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = TrajectoryBatch(obs, data["mask"], data.get("memory", nothing))
-        # Still in the mode in which actors act, so that both tell the same probabilities.
+        # Still in the mode in which actors act, so that both compute the same probabilities.
         columns, told = self.look_back(played, reward, data)
         with self.learning:
             return told | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
@@ -354,7 +354,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
     def look_back(
         self, played: TrajectoryBatch, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Estimate, with the network as it is now, what was good; return columns and numbers."""
+        """Estimate advantages and targets with the current network; return columns and numbers."""
         unroll = self.net.unroll
         outputs, values = self.updater(unroll, played.obs, played.memory, played.begins)
         mask, drawn, log_mu = played.mask, data[self.net.head.column], data["log_prob"]
@@ -367,7 +367,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         }
         if self.config.normalize_values:
             self.value_norm.learn(targets[mask])
-            # Rare targets are not cut: what values are to be is the mean of all.
+            # Rare targets are not clipped: values should be the mean of all.
             targets = self.value_norm.units(targets)
         if self.config.normalize_advantages:
             std, mean = torch.std_mean(advantages[mask], correction=0)
@@ -399,13 +399,13 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         )
 
     def in_rewards(self, values: Tensor) -> Tensor:
-        """Return what the network tells as values in units of rewards."""
+        """Convert the network's values to units of rewards."""
         if not self.config.normalize_values:
             return values
         return values / self.value_norm.scale() + self.value_norm.mean.float()
 
     def run_epochs(self, minibatches: Minibatches) -> dict[str, Tensor]:
-        """Take the gradient steps of all epochs; return the means of what they tell."""
+        """Take the gradient steps of all epochs; return the means of their numbers."""
         told: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
             parts = minibatches.shuffled(self.config.minibatches, self.order)

@@ -1,15 +1,14 @@
-"""R2D2: double DQN with a memory, for environments that do not show all of their state at once.
+"""R2D2: recurrent double DQN, for partially observable environments.
 
     Kapturowski et al. 2019, Recurrent Experience Replay in Distributed Reinforcement Learning,
     https://openreview.net/forum?id=r1lyTjAqYX
 
 observations ── encoder ── memory ── dueling head ── a value for each action
 
-It learns from sequences, see `replay/sequences.py`: each begins with the memory that the
-policy had there when it acted (the stored state). The network that learns has changed since, and
-so has what it would remember; therefore the first `burn_in` rows only bring the memory up to date,
-without gradients. With action values Q, their slow copies Q', and s', which lies n steps ahead, or
-where the episode was truncated:
+It learns from sequences, see `replay/sequences.py`. Each one begins with the memory that the policy
+had there when it acted (the stored state). The learning network has changed since, and so would its
+memory; therefore the first `burn_in` rows only update the memory, without gradients. With action
+values Q, target network Q', and s', which lies n steps ahead, or where the episode was truncated:
 
     y_t   = h(r_t + discount_t * h^-1(Q'(s', a*)))     h: `rescale`, below
     a*    = argmax over a of Q(s', a), or of Q'(s', a) where `double` is off
@@ -18,11 +17,11 @@ where the episode was truncated:
 
 p is a sequence's priority, eta is `priority_of_largest`.
 
-What differs on purpose:
-    The network sees observations alone, not the action and the reward before them; let a wrapper
-    add these to the observations where they tell more. The target network follows slowly (tau)
-    unless told to be copied at intervals. The loss is the mean over all rows that are transitions,
-    so that sequences at an episode's end, which are short, do not count for more.
+Deviations, on purpose:
+    The network sees observations only, not the previous action and reward; use a wrapper to add
+    them to the observations where they help. The target network follows by Polyak averaging (tau)
+    unless it is set to be copied at intervals. The loss is the mean over all rows that are
+    transitions, so that the short sequences at the ends of episodes do not count more.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _COLUMNS = ("obs", "action", "reward", "discount", "bootstrap", "mask", "weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class R2D2Config(QConfig):
-    """Settings of R2D2. The replay is one of sequences."""
+    """Settings of R2D2. It needs a sequence replay."""
 
     hidden: Annotated[Widths, COMMON] = (64,)
     """Units of each hidden layer between the memory and the values."""
@@ -100,20 +99,20 @@ class R2D2Config(QConfig):
         QConfig.__post_init__(self)
         if self.accelerate != "off":
             raise ConfigError(
-                f"agent.accelerate={self.accelerate!r} is not for R2D2, whose memory is computed "
-                "by library calls for whole sequences already; set it to off"
+                f"agent.accelerate={self.accelerate!r} is not supported by R2D2, whose memory "
+                "already runs as library calls for whole sequences; set it to off"
             )
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> R2D2Agent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return R2D2Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> R2D2Policy:
-        """Make an actor's policy, which computes on a CPU."""
+        """Return an actor's policy, which computes on a CPU."""
         return R2D2Policy(self, spec, context, torch.device("cpu"))
 
     def make_network(self, spec: EnvSpec) -> RecurrentQNet:
-        """Make encoder, memory and head."""
+        """Return encoder, memory and head."""
         n = n_actions(spec, "R2D2")
         encoder, width = _make_encoder(spec, self.encoder_hidden, self.network)
         core = RecurrentCore(self.memory, width, self.memory_units)
@@ -121,13 +120,13 @@ class R2D2Config(QConfig):
         return RecurrentQNet(encoder, core, head)
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return the memory's, and what normalisation needs where it is asked for."""
+        """Return the columns of the memory, and of normalisation if it is on."""
         size = memory_size(self.memory, self.memory_units)
         return (ColumnSpec(_MEMORY, "float32", (size,), start=True), *self.norm_columns)
 
 
 class RecurrentQNet(nn.Module):
-    """Tells the values of all actions, given observations and what is remembered of earlier ones.
+    """Values of all actions, given observations and a memory of earlier ones.
 
     `step` takes rows (B, ...) one by one, the others sequences (B, T, ...).
     """
@@ -154,7 +153,7 @@ class RecurrentQNet(nn.Module):
 
 
 class R2D2Policy(QPolicy):
-    """The part that acts, and remembers each environment's episode."""
+    """The part that acts, with a memory of each environment's episode."""
 
     net: RecurrentQNet
 
@@ -166,7 +165,7 @@ class R2D2Policy(QPolicy):
         self.__before = self.memories.recall(0, training=True)
 
     def forget(self, where: BoolArray) -> None:
-        """Empty the memory of environments in which an episode begins."""
+        """Reset the memory of environments in which an episode begins."""
         self.memories.forget(where, training=self.training)
 
     def answers(self, obs: Array) -> Array:
@@ -182,7 +181,7 @@ class R2D2Policy(QPolicy):
         return q
 
     def extras(self, q: Array, action: Array) -> Columns:
-        """Return what was remembered before these observations."""
+        """Return the memory before these observations."""
         return {_MEMORY: self.__before.cpu().numpy()}
 
 
@@ -199,14 +198,14 @@ class R2D2Agent(R2D2Policy, QAgent):
         self.config = config
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Take one step towards the targets; tell loss, mean value, and the gradient's norm."""
+        """Take one step towards the targets; return loss, mean value and gradient norm."""
         _check_batch(batch, self.config.burn_in)
         return super().opt(batch)
 
     def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
         """Return observations (B, T + n, ...), the same again, and rewards (B, T).
 
-        The observations that follow are among the others.
+        Next observations are among the observations.
         """
         obs, reward = self.updater.trajectories(data)
         return obs, obs, reward
@@ -218,7 +217,7 @@ class R2D2Agent(R2D2Policy, QAgent):
         mask, action = data["mask"][:, learned], data["action"][:, learned]
         all_q = self.unroll(self.net, obs, data)
         target = self.targets(all_q.detach(), obs, reward, data)
-        # Behind the rows with actions come those to bootstrap from alone.
+        # After the rows with actions come those that are only for bootstrapping.
         q = all_q[:, : action.shape[1]].gather(2, action[:, :, None]).squeeze(2)
         error = torch.where(mask, q - target, 0.0)
         n_rows = mask.sum(dim=1).clamp(min=1)
@@ -247,12 +246,12 @@ class R2D2Agent(R2D2Policy, QAgent):
     def unroll(
         self, network: RecurrentQNet, obs: NetworkInput, data: Mapping[str, Tensor]
     ) -> Tensor:
-        """Return the values (B, rows behind burn-in, actions) of sequences."""
+        """Return the values (B, rows after burn-in, actions) of sequences."""
         burn_in, memory = self.config.burn_in, data[_MEMORY]
         if burn_in:
             with torch.no_grad():
                 warm = self.updater(network.remember, _rows(obs, slice(burn_in)), memory)
-            # What begins an episode has nothing to burn in, and a memory that is known: none.
+            # A sequence that begins an episode needs no burn-in; its initial memory is empty.
             memory = torch.where(data["mask"][:, burn_in - 1, None], warm, memory)
         return self.updater(network.unroll, _rows(obs, slice(burn_in, None)), memory)
 
@@ -266,7 +265,7 @@ def _rows(obs: NetworkInput, which: slice) -> NetworkInput:
 def _make_encoder(
     spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
-    """Make the default encoder or the user's own; return it, and its number of features."""
+    """Return the default or a custom encoder, and its number of features."""
     if own is not None:
         return own_encoder(own, spec)
     layers = encoder_layers(spec.observation)
@@ -277,7 +276,7 @@ def _make_encoder(
 
 
 def _check_batch(batch: Columns, burn_in: int) -> None:
-    """Refuse what another kind of replay hands over, or one that was told other settings."""
+    """Raise if the batch comes from another kind of replay, or one with other settings."""
     if "bootstrap" not in batch:
         raise ConfigError(
             "R2D2 learns from sequences, but this batch has no column bootstrap; use "
@@ -290,24 +289,25 @@ def _check_batch(batch: Columns, burn_in: int) -> None:
             f'("{_MEMORY}",)'
         )
     mask = batch["mask"]
-    # Nothing is burnt in where an episode begins, so as many rows are empty there.
+    # There is no burn-in where an episode begins, so that number of rows is empty there.
     empty = mask[~mask[:, 0]].argmax(axis=1)
     if mask.shape[1] <= burn_in or (empty != burn_in).any():
         raise ConfigError(
-            f"agent.burn_in={burn_in} and replay.burn_in differ: of sequences of {mask.shape[1]} "
-            f"rows, {empty.max(initial=0)} are empty where an episode begins; set both to the same"
+            f"agent.burn_in={burn_in} and replay.burn_in differ: in sequences of {mask.shape[1]} "
+            f"rows, {empty.max(initial=0)} are empty where an episode begins; set both to the same "
+            "value"
         )
 
 
 def rescale(value: Tensor, eps: float = 1e-3) -> Tensor:
-    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x: large values shrink to their root."""
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, which compresses large values."""
     return value.sign() * ((value.abs() + 1.0).sqrt() - 1.0) + eps * value
 
 
 def undo_rescale(value: Tensor, eps: float = 1e-3) -> Tensor:
-    """Return the x of which `rescale` makes `value`."""
+    """Return the inverse of `rescale`."""
     # The paper's (sqrt(1 + 4 eps y) - 1) / (2 eps), y = |x| + 1 + eps, loses half of the digits of
-    # a float32 where eps is small; this is the same number.
+    # a float32 if eps is small; this is the same number.
     y = value.abs() + 1.0 + eps
     root = 2.0 * y / ((1.0 + 4.0 * eps * y).sqrt() + 1.0)
     return value.sign() * (root.square() - 1.0)

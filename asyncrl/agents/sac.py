@@ -1,10 +1,10 @@
-"""Soft actor-critic: actions from bounded intervals, as rewarding and as random as can be at once.
+"""Soft actor-critic for bounded continuous actions: maximises reward and entropy together.
 
     Haarnoja et al. 2018a, Soft Actor-Critic, https://arxiv.org/abs/1801.01290
     Haarnoja et al. 2018b, Soft Actor-Critic Algorithms and Applications,
     https://arxiv.org/abs/1812.05905 (no value network, automatic temperature: what is here)
 
-With policy pi, action values Q_1 to Q_n, their slow copies Q', temperature alpha, and s', which may
+With policy pi, action values Q_1 to Q_n, target networks Q', temperature alpha, and s', which may
 lie n steps ahead:
 
     V(s)    = min over i of Q'_i(s, a) - alpha * log pi(a|s)                   a ~ pi(.|s)
@@ -20,9 +20,9 @@ Deviations from the papers, on purpose:
 
 * Networks see actions scaled to [-1, 1], and log pi is the density of the scaled action. So
   neither the target entropy nor alpha depends on the units of an environment.
-* Gradient descent moves log alpha, not alpha, which therefore stays positive.
-* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
-* log of the standard deviation is clamped to [-5, 2].
+* Gradient descent changes log alpha, not alpha, which therefore stays positive.
+* Critic losses are averaged over the critics, not summed: Adam is invariant to the factor.
+* The log standard deviation is clamped to [-5, 2].
 * The actor learns at 3e-4, critics and alpha at 1e-3 (papers: all at 3e-4), and the first 1,000
   environment steps of a run are random.
 """
@@ -58,7 +58,7 @@ from asyncrl.core.types import Array
 
 
 class TemperatureSettings(Protocol):
-    """What a config says of the temperature."""
+    """Settings of the temperature."""
 
     @property
     def alpha(self) -> float | None:
@@ -66,18 +66,18 @@ class TemperatureSettings(Protocol):
 
     @property
     def initial_alpha(self) -> float:
-        """Temperature at which adapting starts."""
+        """Initial temperature when it is adapted."""
 
     @property
     def alpha_learning_rate(self) -> float:
-        """Of the temperature's Adam."""
+        """Learning rate of the temperature's Adam."""
 
     def uncompiled(self, function: Function) -> Function:
-        """Return what is left as it is in a compiled update."""
+        """Return the function, excluded from compilation."""
 
 
 class Temperature:
-    """Fixed, or adapted to a target entropy."""
+    """Entropy temperature: fixed, or adapted to a target entropy."""
 
     def __init__(
         self, config: TemperatureSettings, target_entropy: float, device: torch.device
@@ -87,21 +87,21 @@ class Temperature:
         self._log_alpha = torch.tensor(math.log(config.initial_alpha), device=device)
         self._adam = FusedAdam([self._log_alpha], config.alpha_learning_rate)
         self.improve = config.uncompiled(self._improve)
-        """Raise the temperature where the entropy is below its target, lower it where above."""
+        """Raise the temperature if the entropy is below its target, lower it if above."""
 
     @property
     def parts(self) -> dict[str, Tensor | LeanOptimizer]:
-        """What an agent's state saves of it."""
+        """Return the parts of an agent's state."""
         return {"log_alpha": self._log_alpha, "alpha_adam": self._adam}
 
     def alpha(self) -> Tensor:
-        """Return the temperature by now."""
+        """Return the current temperature."""
         return self._log_alpha.exp() if self._fixed is None else self._fixed
 
     def _improve(self, entropy: Tensor) -> None:
         if self._fixed is not None:
             return
-        # The slope of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
+        # The gradient of J_alpha in log alpha: mean of -log pi(a|s), minus the target entropy.
         self._log_alpha.grad = entropy - self._target_entropy
         self._adam.step()
 
@@ -111,7 +111,7 @@ _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquashedConfig(ActorCriticConfig):
-    """Settings of an actor that squashes a Gaussian, and of the temperature of its entropy."""
+    """Settings of an actor with a squashed Gaussian, and of its entropy temperature."""
 
     actor_network: MakeNetwork | None = None
     """Factory of a custom actor: float observations (B, ...), images within [0, 1], or a dict of
@@ -132,13 +132,13 @@ class SquashedConfig(ActorCriticConfig):
     """Learning rate of the temperature's Adam."""
 
     def temperature(self, n_dimensions: int, device: torch.device) -> Temperature:
-        """Make the temperature of actions of so many dimensions."""
+        """Return the temperature for this number of action dimensions."""
         aim = self.target_entropy
         return Temperature(self, -float(n_dimensions) if aim is None else aim, device)
 
 
 class SquashedPolicy(BoundedPolicy):
-    """Acts as a network says that answers with means and logarithms of standard deviations."""
+    """Acts by a network that outputs means and log standard deviations."""
 
     def choose(self, answers: Array) -> Array:
         """Return a sample when training and the mean when not, in [-1, 1]."""
@@ -151,7 +151,7 @@ class SquashedPolicy(BoundedPolicy):
 
 
 def sample_action(actor_output: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions in [-1, 1] and the logarithms of their probability densities."""
+    """Return actions in [-1, 1] and their log densities."""
     mean, log_std = actor_output.chunk(2, dim=1)
     log_std = hardtanh(log_std, _LOG_STD_MIN, _LOG_STD_MAX)  # clamps, with a cheaper gradient
     u = torch.addcmul(mean, log_std.exp(), noise)
@@ -175,11 +175,11 @@ class SACConfig(SquashedConfig):
     can_accumulate: ClassVar[bool] = True
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> SACAgent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return SACAgent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> SACPolicy:
-        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        """Return an actor's policy, with the actor network only, on the CPU."""
         return SACPolicy(self, spec, context, torch.device("cpu"))
 
 
@@ -211,11 +211,11 @@ class SACAgent(SACPolicy, ActorCritic):
         self.parts |= {"targets": self.targets, **self.temperature.parts}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return what actions are made of: those of the next observations, and the present ones."""
+        """Return the noise of actions, for the next observations and for the current ones."""
         return {"noise": self.normal(2, rows, self.bounds.size)}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve critics, actor and temperature by one step each."""
+        """Update critics, actor and temperature by one step each."""
         obs, next_obs, reward = self.updater.inputs(data)
         noise, alpha = data["noise"], self.temperature.alpha()
         target = reward + data["discount"] * self.value(next_obs, noise[0], alpha)
@@ -238,5 +238,5 @@ class SACAgent(SACPolicy, ActorCritic):
         return self.values(self.targets, obs, action).amin(dim=0) - alpha * log_prob
 
     def sample(self, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's actions, made of noise, and the logarithms of their densities."""
+        """Return the policy's actions for this noise, and their log densities."""
         return sample_action(self.updater(self.actor, obs), noise)

@@ -1,31 +1,31 @@
-"""TD3: a deterministic policy, and three ways to keep its critics from believing too much.
+"""TD3: a deterministic policy, and three measures against overestimation by its critics.
 
     Fujimoto et al. 2018, Addressing Function Approximation Error in Actor-Critic Methods,
     https://arxiv.org/abs/1802.09477
 
-With policy pi, action values Q_1 and Q_2, their slow copies pi' and Q', and s', which may lie n
-steps ahead:
+With policy pi, action values Q_1 and Q_2, target networks pi' and Q', and s', which may lie n steps
+ahead:
 
     a'   = clip(pi'(s') + clip(target_noise * N(0, 1), -c, c), -1, 1)       c = `target_noise_clip`
     y    = r + discount * min over i of Q'_i(s', a')
     J_Q  = mean of (Q_i(s, a) - y)^2
     J_pi = - mean of Q_1(s, pi(s))
 
-The least of the slow values is believed; the slow policy's actions are smoothed by noise; policy
-and slow copies are updated only with every other update of the critics. The discount comes with the
-batch, since gamma and n-step returns belong to the replay.
+Targets use the minimum of the target critics; noise smooths the target policy's actions; policy and
+target networks are updated only with every second update of the critics. The discount comes with
+the batch, since gamma and n-step returns belong to the replay.
 
 Deviations from the paper, on purpose:
 
-* Networks see actions scaled to [-1, 1], and all noise is in these units, that is, in halves of the
-  interval that an action may lie in.
-* Critic losses are averaged over the critics, not added up: Adam does not see the factor.
+* Networks see actions scaled to [-1, 1], and all noise is in these units, that is, in units of half
+  the action range.
+* Critic losses are averaged over the critics, not summed: Adam is invariant to the factor.
 * The first optimisation step updates the policy too, and then every `policy_interval_opt_steps`-th.
 * Widths of networks and learning rates are those of the authors' later code, see
   https://github.com/sfujim/TD3.
-* Exploration may differ from environment to environment, as in Ape-X (Horgan et al. 2018,
-  https://arxiv.org/abs/1803.00933), and its noise may last for some steps, as the
-  Ornstein-Uhlenbeck process of DDPG does (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971).
+* Exploration may differ between environments, as in Ape-X (Horgan et al. 2018,
+  https://arxiv.org/abs/1803.00933), and its noise may be correlated over time, like the
+  Ornstein-Uhlenbeck process of DDPG (Lillicrap et al. 2015, https://arxiv.org/abs/1509.02971).
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class TD3Config(ActorCriticConfig):
         check_policy_interval(self.policy_interval_opt_steps, self.accelerate)
 
     def build(self, spec: EnvSpec, context: PolicyContext) -> TD3Agent:
-        """Make the learner's agent."""
+        """Return the learner's agent."""
         return TD3Agent(self, spec, context, pick_device(self.device))
 
     def build_policy(self, spec: EnvSpec, context: PolicyContext) -> TD3Policy:
-        """Make an actor's policy: the actor network and nothing else, on the CPU."""
+        """Return an actor's policy, with the actor network only, on the CPU."""
         return TD3Policy(self, spec, context, torch.device("cpu"))
 
 
@@ -121,11 +121,11 @@ class TD3Policy(BoundedPolicy):
         self.__rungs = _rungs(config.noise_ladder, context)
 
     def scales(self) -> Array:
-        """Return the standard deviation of the noise of each environment by now."""
+        """Return the current standard deviation of the noise of each environment."""
         return value_at(self.__noise, self.env_steps) * self.__rungs
 
     def record(self) -> Record:
-        """Tell how much is explored: the mean standard deviation of the noise in actions."""
+        """Return the amount of exploration: the mean standard deviation of action noise."""
         return {"exploration_noise": float(self.scales().mean())}
 
     def choose(self, answers: Array) -> Array:
@@ -133,7 +133,7 @@ class TD3Policy(BoundedPolicy):
         unit: Array = np.tanh(answers)
         if not self.training:
             return unit
-        # Noise leads beyond the bounds, where no action lies.
+        # Clipped, since noise may exceed the bounds of actions.
         noise = self.scales()[:, None] * self.noise.normal(unit.shape)
         noisy: Array = (unit + noise).clip(-1.0, 1.0)
         return noisy
@@ -156,12 +156,12 @@ class TD3Agent(TD3Policy, ActorCritic):
         self.parts |= {"slow_critics": self.slow_critics, "slow_actor": self.slow_actor}
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return noise, and whether the policy is to be improved."""
+        """Return noise, and whether to update the policy."""
         turn = self.policy_turn(self.config.policy_interval_opt_steps)
         return {"noise": self.normal(rows, self.bounds.size), **turn}
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Improve the critics by one step, and the policy in some of the steps."""
+        """Update the critics by one step, and the policy in some of the steps."""
         obs, next_obs, reward = self.updater.inputs(data)
         target = reward + data["discount"] * self.value(next_obs, data["noise"])
         q = self.values(self.critics, obs, self.scaled(data["action"]))
@@ -176,7 +176,7 @@ class TD3Agent(TD3Policy, ActorCritic):
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, noise: Tensor) -> Tensor:
-        """Return the least that slow critics expect of the slow policy's smoothed actions."""
+        """Return the minimum of the target critics for the target policy's smoothed actions."""
         clip = self.config.target_noise_clip
         noise = (self.config.target_noise * noise).clamp(-clip, clip)
         action = (self.act_by(self.slow_actor, obs) + noise).clamp(-1.0, 1.0)
@@ -194,7 +194,7 @@ class TD3Agent(TD3Policy, ActorCritic):
 
 
 def _rungs(ladder: float, context: PolicyContext) -> Array:
-    """Return the factor that each environment's noise is multiplied with."""
+    """Return the factor of each environment's noise."""
     n = context.n_actors * context.n_envs
     if n == 1:
         return np.ones(1, np.float32)

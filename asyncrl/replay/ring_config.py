@@ -33,7 +33,7 @@ def check_room(what: str, *, in_memory: int, in_file: int, directory: Path | Non
         what: The setting to name in the error.
         in_memory: Bytes of memory.
         in_file: Bytes in a file.
-        directory: Directory of that file; None if there is none.
+        directory: Directory of that file; None without a file.
     """
     memory = limits.memory()
     if in_memory > memory.left:

@@ -292,7 +292,7 @@ def test_network_of_ones_own_sees_images_within_0_and_1() -> None:
     ("made", "words"),
     [
         (None, r"agent\.network must return a torch\.nn\.Module, got None"),
-        (nn.GRU(2, 2), r"agent\.network must answer with a tensor, got tuple"),
+        (nn.GRU(2, 2), r"agent\.network must return a network that returns a tensor, got tuple"),
     ],
 )
 def test_network_that_is_none_or_answers_with_no_tensor_is_refused(made: Any, words: str) -> None:
@@ -346,7 +346,7 @@ def test_network_that_writes_to_what_it_is_given_is_refused(fields: bool, carele
     assert isinstance(box, BoxSpec)
     of = EnvSpec(PackedSpec((("state", box),)) if fields else box, TWO_STATES.action)
     config = DQNConfig(network=Own, device="cpu")
-    with pytest.raises(ConfigError, match=r"agent\.network must leave what it is given as it is"):
+    with pytest.raises(ConfigError, match=r"agent\.network must not modify its input"):
         config.build(of, PolicyContext(seed=0))
 
 
@@ -354,7 +354,7 @@ def test_error_of_a_network_says_whose_it_was_and_what_it_was_given() -> None:
     with pytest.raises(RuntimeError, match="shapes") as raised:
         DQNConfig(network=lambda _: nn.Linear(5, 2)).build(TWO_STATES, PolicyContext(seed=0))
     (note,) = raised.value.__notes__
-    assert note == "asyncrl: in what agent.network returned, given 2 observations, of shape (2, 2)"
+    assert note == "asyncrl: in the network of agent.network, given 2 observations, of shape (2, 2)"
 
 
 def test_observations_in_double_precision_are_taken() -> None:

@@ -535,7 +535,7 @@ def test_large_critics_of_ones_own_are_multiplied_by_onednn(build: Callable[...,
     [
         (DiscreteSpec(4), "4 discrete ones; use DQN, or give another --env"),
         (box([-np.inf], [1.0]), "must be finite"),
-        (box([0.0], [0.0]), "apart"),
+        (box([0.0], [0.0]), "different"),
         (box([-3e38], [3e38]), "must be finite"),
         (box([0], [10], "int32"), "float dtype"),
     ],

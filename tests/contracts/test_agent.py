@@ -295,7 +295,7 @@ def test_all_take_batches_in_parts_but_those_that_normalise_them() -> None:
     assert whole == {"constant", "crossq", "crossq-normalized"}
     for name in whole - {"constant"}:
         with pytest.raises(
-            ConfigError, match=r"agent\.accumulate=3 .*normalise a batch by its own"
+            ConfigError, match=r"agent\.accumulate=3 .*statistics of the whole batch"
         ):
             replace(CASES[name].config, accumulate=3)  # type: ignore[type-var]
 

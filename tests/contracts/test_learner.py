@@ -227,9 +227,9 @@ _CHOOSES["choices"] = "several choices at once.*use PPO"
 _SCALES = {
     "one choice": "3 discrete ones; use DQN",
     "choices": "float dtype.*several choices at once; use PPO",
-    "without bounds": "must be finite and apart.*give the environment's action space bounds",
+    "without bounds": "must be finite and different.*set bounds of the action space",
 }
-_VALUES = {"choices": "values one choice.*BC"}
+_VALUES = {"choices": "one discrete action.*BC"}
 REFUSALS = {
     **dict.fromkeys(("dqn", "c51", "rainbow", "iqn", "r2d2", "discrete-sac"), _CHOOSES),
     **dict.fromkeys(("sac", "crossq", "td3"), _SCALES),
@@ -306,7 +306,7 @@ def test_features_of_a_wrong_shape_are_refused(name: str) -> None:
 @pytest.mark.parametrize(("name", "count"), [("sac", 1), ("discrete-sac", 4), ("awac", 4)])
 def test_critics_that_are_one_and_the_same_are_refused(name: str, count: int) -> None:
     one = Answers(FIRST[name].spec, count)
-    said = r"agent\.critic_network is called 2 times and must make another network each time"
+    said = r"agent\.critic_network is called 2 times and must return a new network each time"
     with pytest.raises(ConfigError, match=said):
         changed(FIRST[name], critic_network=lambda _: one).build()
 

@@ -78,7 +78,7 @@ def test_agent_in_place_of_its_config_is_told_so(name: str) -> None:
 
 def test_agent_for_other_actions_names_itself() -> None:
     spec = EnvConfig(id="CartPole-v1").build().spec
-    words = "OwnSAC chooses continuous actions, .* or give another --env"
+    words = "OwnSAC needs continuous actions, .* or give another --env"
     with pytest.raises(ConfigError, match=words):
         OwnSACConfig().build_policy(spec, PolicyContext(seed=0))
 

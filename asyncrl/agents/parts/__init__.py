@@ -1,4 +1,4 @@
-"""What several algorithms share.
+"""Code that several algorithms share.
 
 Must not know: runs, replay, processes. Open first: `torch_agent.py`.
 """

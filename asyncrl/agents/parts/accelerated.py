@@ -1,6 +1,6 @@
-"""How an update is computed: eagerly, compiled, or as a recorded CUDA graph; and how matrices are.
+"""How an update runs: eagerly, compiled, or as a CUDA graph; and how matrices are multiplied.
 
-Which of them is a setting of every agent, `agent.accelerate`; see `torch_config.py`.
+The choice is a setting of every agent, `agent.accelerate`; see `torch_config.py`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.errors import ConfigError
 
 Update = Callable[[dict[str, Tensor]], dict[str, Tensor]]
-"""Learns from a batch on the device and tells tensors by name; decides nothing by their values."""
+"""Learns from a batch on the device and returns tensors by name. Its control flow must not depend
+on their values."""
 
 _Form = tuple[tuple[str, torch.dtype, torch.Size], ...]
 """Names, dtypes and shapes of a batch."""
 
 _EAGER_CALLS = 3
-"""Before recording: what is allocated once, such as Adam's moments, must exist by then."""
+"""Eager calls before capture: what is allocated once, such as Adam's moments, must exist by
+then."""
 
 _CPU_COMPILERS = ("g++", "clang++", "c++", "cl")
 
 
 class Accelerated:
-    """An update that is run as `how` says, with networks in learning mode meanwhile.
+    """Runs an update as `how` says, with networks in training mode meanwhile.
 
-    Every call is one update, also those before a graph is recorded. Tensors with dimensions that a
-    graph answers with are overwritten by the next call; numbers are not.
+    Every call is one update, including those before a graph is captured. The next call overwrites
+    the tensors with dimensions that a graph returned, but not numbers.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Accelerated:
         _check_possible(how, device)
         if how == "compile":
             update = torch.compile(update, dynamic=False)
-        # A compiled update cannot switch modes inside; a recorded one need not when it is repeated.
+        # A compiled update cannot switch modes inside; a captured one need not when it is replayed.
         self._update = _with_modes(update, learning)
         self._graphs = _Graphs(self._update, device) if how == "graphs" else None
 
@@ -55,19 +57,19 @@ class Accelerated:
         return self._graphs.run(data) if self._graphs else self._update(data)
 
     def forget(self) -> None:
-        """Record anew: tensors that the update works on have been replaced by others."""
+        """Capture again: tensors that the update uses have been replaced."""
         if self._graphs:
             self._graphs.forget()
 
 
 class _Graphs:
-    """One graph for each form of batches, recorded after some calls without one."""
+    """One graph per batch layout, captured after some eager calls."""
 
     def __init__(self, update: Update, device: torch.device) -> None:
         self._update = update
         self._device = device
-        # One for all: what autograd or cuBLAS keep for a stream then belongs to this one, and
-        # nothing that is recorded waits for another.
+        # One stream for all: what autograd or cuBLAS keep per stream then belongs to this one, and
+        # no captured operation waits for another stream.
         self._beside = torch.cuda.Stream(device)
         self._recorded: dict[_Form, _Graph] = {}
         self._eager_calls = 0
@@ -87,7 +89,7 @@ class _Graphs:
         self._eager_calls = 0
 
     def _run_beside(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update on another stream than the default one, which nothing can be recorded on."""
+        """Update on another stream than the default one, which cannot be captured."""
         now, beside = torch.cuda.current_stream(self._device), self._beside
         beside.wait_stream(now)
         with torch.cuda.stream(beside):
@@ -99,14 +101,14 @@ class _Graphs:
 
 
 class _Graph:
-    """The operations of one update, recorded; recording does none of them."""
+    """The captured operations of one update; capturing does not execute them."""
 
     def __init__(
         self, update: Update, data: Mapping[str, Tensor], stream: torch.cuda.Stream
     ) -> None:
         self._inputs = {name: value.clone() for name, value in data.items()}
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads of the process may go on using the device meanwhile.
+        # Other threads of the process may use the device meanwhile.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             told = update(dict(self._inputs))
             self._names = [name for name, value in told.items() if not value.ndim]
@@ -134,14 +136,14 @@ def _with_modes(update: Update, learning: Sequence[nn.Module]) -> Update:
 def _check_possible(how: Acceleration, device: torch.device) -> None:
     if how == "graphs" and device.type != "cuda":
         raise ConfigError(
-            f"agent.accelerate='graphs' records CUDA graphs, but the learner computes on {device}; "
-            "set agent.device to cuda, or agent.accelerate to off"
+            "agent.accelerate='graphs' captures CUDA graphs, but the learner computes on "
+            f"{device}; set agent.device to cuda, or agent.accelerate to off"
         )
     if how == "compile" and not _can_compile():
         raise ConfigError(
-            "agent.accelerate='compile' needs a C++ compiler, and there is no "
-            f"{', '.join(_CPU_COMPILERS)} here; install one, set CXX, or set agent.accelerate to "
-            "off"
+            "agent.accelerate='compile' needs a C++ compiler, but none of "
+            f"{', '.join(_CPU_COMPILERS)} was found; install one, set CXX, or set agent.accelerate "
+            "to off"
         )
 
 
@@ -150,8 +152,8 @@ def _can_compile() -> bool:
     return any(shutil.which(name) for name in ([own] if own else _CPU_COMPILERS))
 
 
-_WIDE = 128  # narrower matrices are done before oneDNN has begun
-_LARGE = 2**17  # as large as this, a batch of 32 suffices, and other layers may be narrow
+_WIDE = 128  # narrower matrices are done before oneDNN has started
+_LARGE = 2**17  # at this size a batch of 32 is enough, and other layers may be narrow
 
 
 def pick_matmul(
@@ -159,10 +161,10 @@ def pick_matmul(
 ) -> Callable[[], AbstractContextManager[None]]:
     """Return the context in which to multiply float32 matrices on that device.
 
-    They are those of the networks, in batches of any size, or of hidden layers of these widths, in
-    batches of some hundred rows.
+    The matrices are those of the networks, in batches of any size, or of hidden layers of these
+    widths, in batches of some hundred rows.
     """
-    # Older torch cannot tell what the CPU is capable of.
+    # Older torch does not report the capabilities of the CPU.
     cpu: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = cpu.get("avx512_f") and not cpu.get("amx_bf16") and "AMD" in str(cpu.get("cpu_name"))
     pays = max(hidden, default=0) >= _WIDE or any(map(_is_large, networks))
@@ -170,18 +172,18 @@ def pick_matmul(
 
 
 def _is_large(network: nn.Module) -> bool:
-    """Tell whether a matrix is worth it, such as the one behind convolutions."""
-    matrices = (p for p in network.parameters() if p.ndim in {2, 3})  # one, or one a critic
+    """Whether a matrix is large enough, such as the one after convolutions."""
+    matrices = (p for p in network.parameters() if p.ndim in {2, 3})  # one, or one per critic
     return any(p.shape[-2] * p.shape[-1] >= _LARGE for p in matrices)
 
 
 @contextmanager
 def _onednn() -> Iterator[None]:
-    """Let oneDNN multiply, not MKL, which on some AMD processors leaves AVX-512 unused.
+    """Multiply with oneDNN instead of MKL, which leaves AVX-512 unused on some AMD processors.
 
-    It takes twice as long there; where MKL does use it, the two are equally fast. Torch turns to
-    oneDNN for float32 only where bfloat16 would do as well. On a CPU without AMX, oneDNN computes
-    that in float32 all the same: measured errors are 3.9e-5 beside MKL's 2.4e-5.
+    MKL takes twice as long there; where it uses AVX-512, both are equally fast. torch selects
+    oneDNN for float32 only where bfloat16 would be acceptable, too. On a CPU without AMX, oneDNN
+    computes in float32 all the same: measured errors are 3.9e-5, MKL's 2.4e-5.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # made on import
     before = settings.fp32_precision

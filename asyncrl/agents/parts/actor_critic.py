@@ -1,4 +1,4 @@
-"""What agents with an actor, critics and bounded actions share: settings, acting, descending."""
+"""What agents with an actor, critics and bounded actions share: settings, acting, updating."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ from asyncrl.core.types import Array, BoolArray
 
 
 class Bounds:
-    """A box of continuous actions, of any shape, and the way to it from [-1, 1] and back."""
+    """Bounds of continuous actions of any shape, and the conversion between them and [-1, 1]."""
 
     def __init__(self, spec: EnvSpec, config: ActorCriticConfig) -> None:
-        """Take the box of actions, or say why the algorithm of a config cannot act in it."""
+        """Take the bounds of the action space; raise if the config's algorithm cannot use it."""
         box = _checked_box(spec, type(config).__name__.removesuffix("Config"))
         self.shape, self.dtype = box.shape, box.dtype
         self.size = math.prod(box.shape)
-        """Numbers in an action."""
+        """Number of action dimensions."""
         self._low, self._high = box.low.ravel(), box.high.ravel()
         low, high = self._low.astype(np.float64), self._high.astype(np.float64)
         self._center = ((high + low) / 2).astype(np.float32)
         self._half = ((high - low) / 2).astype(np.float32)
 
     def actions(self, unit: Array) -> Array:
-        """Return the environment's actions (B, *shape) of numbers (B, size) in [-1, 1]."""
+        """Convert (B, size) in [-1, 1] to the environment's actions (B, *shape)."""
         action = (self._center + self._half * unit).astype(self.dtype)
-        # clipped because rounding may lead out of the box
+        # clipped because rounding may exceed the bounds
         action = action.clip(self._low, self._high)
         return action.reshape(len(unit), *self.shape)
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the middles of the intervals and half their widths, both (size,)."""
+        """Return the centers of the intervals and half their widths, both (size,)."""
         return torch.from_numpy(self._center).to(device), torch.from_numpy(self._half).to(device)
 
 
 class LastingNoise:
-    """Standard normal numbers that stay alike for some steps: an Ornstein-Uhlenbeck process.
+    """Correlated standard normal noise: an Ornstein-Uhlenbeck process.
 
-    Whatever the step, the numbers are standard normal; those `k` steps apart in one episode are
-    correlated by exp(-k / correlation_env_steps). With 0 they are drawn anew at each step.
+    At every step the noise is standard normal; samples `k` steps apart in one episode have
+    correlation exp(-k / correlation_env_steps). With 0 they are independent.
     """
 
     def __init__(self, correlation_env_steps: float, random: np.random.Generator) -> None:
@@ -67,9 +67,9 @@ class LastingNoise:
         self._begins = np.zeros(0, np.bool_)
 
     def begin(self, where: BoolArray) -> None:
-        """Draw the next numbers of these rows anew: an episode begins there.
+        """Restart the noise of these rows: an episode begins there.
 
-        So a run that is resumed, which begins with new episodes, need not know the last ones.
+        A resumed run begins with new episodes, so it need not save the noise.
         """
         if self._keep:
             self._begins = where | self._begins if len(where) == len(self._begins) else where
@@ -91,7 +91,7 @@ class LastingNoise:
         return self._last
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Return numbers that are uniform in [-1, 1]."""
+        """Return samples that are uniform in [-1, 1]."""
         if not self._keep:
             return self._random.uniform(-1.0, 1.0, shape)
         # Phi(x) of a standard normal x is uniform in [0, 1], and 2 Phi(x) - 1 = erf(x / sqrt 2).
@@ -103,32 +103,33 @@ def _checked_box(spec: EnvSpec, algorithm: str) -> BoxSpec:
     box = spec.action
     if not isinstance(box, BoxSpec):
         raise ConfigError(
-            f"{algorithm} chooses continuous actions, but these are {box.n} discrete ones; use "
-            "DQN, or give another --env"
+            f"{algorithm} needs continuous actions, but these are {box.n} discrete ones; use DQN, "
+            "or give another --env"
         )
     if np.dtype(box.dtype).kind != "f":
         raise ConfigError(
-            f"{algorithm} chooses actions of a float dtype, but these are {box.dtype}"
-            f"{', several choices at once; use PPO' if box.categorical else ''}"
+            f"{algorithm} needs actions of a float dtype, but these are "
+            f"{box.dtype}{(', several choices at once; use PPO' if box.categorical else '')}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         width = box.high.astype(np.float32) - box.low.astype(np.float32)
     if not (np.isfinite(width) & (width > 0)).all():
         raise ConfigError(
-            f"{algorithm} scales actions between bounds, which must be finite and apart, but these "
-            f"are low={box.low.tolist()}, high={box.high.tolist()}; give the environment's action "
-            "space bounds where it is made"
+            f"{algorithm} scales actions between bounds, which must be finite and different, but "
+            f"these are low={box.low.tolist()}, high={box.high.tolist()}; set bounds of the action "
+            "space in the environment's factory"
         )
     return box
 
 
 _LONGEST_INTERVAL_IN_GRAPHS = 3
-"""Recording starts after so many steps, and what it records must have been done before."""
+"""Capture starts after this number of steps, and everything that is captured must have run
+before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorCriticConfig(TorchConfig):
-    """What an agent with an actor, critics and bounded actions is told, whatever its equations."""
+    """Settings of agents with an actor, critics and bounded actions, whatever their equations."""
 
     hidden: Annotated[Widths, COMMON] = (256, 256)
     """Units of each hidden layer of the actor and of each critic."""
@@ -164,7 +165,7 @@ class ActorCriticConfig(TorchConfig):
 
 
 def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
-    """Refuse intervals between updates of the policy that cannot be recorded."""
+    """Raise for intervals between policy updates that cannot be captured."""
     if accelerate == "graphs" and opt_steps > _LONGEST_INTERVAL_IN_GRAPHS:
         raise ConfigError(
             "agent.accelerate='graphs' needs agent.policy_interval_opt_steps of at most "
@@ -176,7 +177,7 @@ def check_policy_interval(opt_steps: int, accelerate: Acceleration) -> None:
 def make_actor(
     spec: EnvSpec, hidden: tuple[int, ...], n_outputs: int, own: MakeNetwork | None
 ) -> nn.Module:
-    """Make the default actor or the user's own, whose answer is checked."""
+    """Return the default actor or a custom one, whose output is checked."""
     if own is None:
         return encoded_mlp(spec.observation, hidden, n_outputs)
     return own_network("actor_network", own, spec, [(2, n_outputs)])
@@ -221,13 +222,13 @@ class BoundedPolicy(TorchPolicy, ABC):
         return Act(self.bounds.actions(unit))
 
     def forget(self, where: BoolArray) -> None:
-        """Begin with other noise where an episode begins; evaluations have none."""
+        """Restart the noise where an episode begins; evaluations use none."""
         if self.training:
             self.noise.begin(where)
 
     @abstractmethod
     def choose(self, answers: Array) -> Array:
-        """Return actions (B, size) in [-1, 1], given what the model answers."""
+        """Return actions (B, size) in [-1, 1] for the model's outputs."""
 
 
 class ActorCritic(BoundedPolicy, UpdatingAgent):
@@ -235,10 +236,10 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
 
     A subclass is built as a policy, then calls `equip`. Hooks:
 
-        update(data)    the equations; the one that must be there
-        draw(rows)      what an update draws, of `normal`
+        update(data)    the equations; required
+        draw(rows)      the random numbers of an update, from `normal`
 
-    The equations have at hand `actor` and `critics`, which pass batches by `values`, or by
+    The equations can use `actor` and `critics`, which process batches through `values` or
     `updater(network, ...)`; `critic_loss`; `scaled` actions; `updater.down(loss, "actor")`.
     """
 
@@ -248,7 +249,7 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
     def equip(
         self, config: ActorCriticConfig, critics: nn.Module, slow: Sequence[SlowCopy], seed: int
     ) -> None:
-        """Make what the equations of actor and critics need; the slow copies follow in each."""
+        """Set up what the equations of actor and critics need; `slow` are the target networks."""
         device = self.device
         self.critics = critics.to(device).eval()
         self.actor_adam = FusedAdam(learning_parameters(self.actor), config.actor_learning_rate)
@@ -276,23 +277,23 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
         }
 
     def priorities(self) -> Array:
-        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        """Return each row's absolute TD error in the last batch, averaged over the critics."""
         return self.updater.priorities()
 
     def normal(self, *shape: int) -> Tensor:
-        """Draw from N(0, 1)."""
+        """Sample from N(0, 1)."""
         return torch.randn(shape, generator=self.noise_generator, device=self.device)
 
     def policy_turn(self, interval_opt_steps: int) -> dict[str, Tensor]:
-        """Return a column that tells whether this update is one of those that improve the policy.
+        """Return a column whose presence says whether this update improves the policy.
 
-        What a batch consists of tells recorded and compiled updates apart.
+        The columns of a batch distinguish captured and compiled variants of an update.
         """
         turn = self.version % interval_opt_steps == 0
         return {"improve_policy": self.__yes} if turn else {}
 
     def scaled(self, action: Tensor) -> Tensor:
-        """Return actions of a batch as networks see them: (B, size) in [-1, 1]."""
+        """Return a batch's actions as networks see them: (B, size) in [-1, 1]."""
         return (action.float().reshape(len(action), -1) - self.center) / self.half_width
 
     def values(self, critics: Callable[..., Tensor], obs: NetworkInput, action: Tensor) -> Tensor:
@@ -302,8 +303,8 @@ class ActorCritic(BoundedPolicy, UpdatingAgent):
     def critic_loss(
         self, q: Tensor, target: Tensor, weight: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of values (critics, B) beside their targets (B,), and what to tell."""
-        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where rows were not drawn uniformly
+        """Return the loss of values (critics, B) against targets (B,), and numbers to record."""
+        # J_Q = mean of (Q_i(s, a) - y)^2, weighted where sampling was not uniform
         if weight is None:
             loss = mse_loss(q, target.expand_as(q))
         else:

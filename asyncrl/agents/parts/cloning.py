@@ -1,7 +1,7 @@
-"""What BC, AWAC and IQL share: a policy that is pulled towards the actions of a batch.
+"""What BC, AWAC and IQL share: a policy that imitates the actions of a batch.
 
-Where actions are quantities, the policy is a Gaussian whose actions are clipped, not squashed: the
-density of an action at a bound, of which data sets are full, is finite.
+For continuous actions the policy is a Gaussian whose actions are clipped, not squashed: data sets
+contain many actions at a bound, and their density must be finite.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class UnitGaussianHead(GaussianHead):
         return (action.float().reshape(len(action), -1) - self.center) / self.half_width
 
     def draw(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Return clipped actions, made of standard normal noise, in the head's units."""
+        """Return clipped actions from standard normal noise, in the head's units."""
         mean, log_std = self._split(outputs)
         return torch.addcmul(mean, log_std.exp(), noise).clamp(self.low, self.high)
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        # Data of a policy that did not explore would let deviations vanish, and losses with them.
+        # Data of a deterministic policy would let standard deviations vanish, and the loss diverge.
         mean, log_std = super()._split(outputs)
         return mean, log_std.clamp(_LOG_STD_MIN, _LOG_STD_MAX)
 
 
 class Actor(nn.Module):
-    """A network, and what makes actions of its answers."""
+    """A network and the head that turns its outputs into actions."""
 
     def __init__(self, network: nn.Module, head: ActionHead) -> None:
         super().__init__()
@@ -105,13 +105,13 @@ class Actor(nn.Module):
         self.head = head
 
     def forward(self, obs: NetworkInput) -> Tensor:
-        """Return the network's answers."""
+        """Return the network's outputs."""
         answer: Tensor = self.network(obs)
         return answer
 
 
 class CloningPolicy(TorchPolicy):
-    """The part that acts: draws actions when training, and takes the likeliest when not."""
+    """The part that acts: samples actions when training, and takes the most likely otherwise."""
 
     def __init__(
         self, config: CloningConfig, spec: EnvSpec, context: PolicyContext, device: torch.device
@@ -125,7 +125,7 @@ class CloningPolicy(TorchPolicy):
         self.random = np.random.default_rng(context.seed)
 
     def act(self, obs: Array) -> Act:
-        """Draw an action for each observation, or take the likeliest one."""
+        """Sample an action for each observation, or take the most likely one."""
         with torch.inference_mode():
             outputs = self.model(self.read_obs(torch.from_numpy(obs).to(self.device)))
         if not self.training:
@@ -139,10 +139,10 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
 
     A subclass is built as a policy, then calls `equip`. Hooks:
 
-        update(data)    the equations; the one that must be there
-        draw(rows)      what an update draws
+        update(data)    the equations; required
+        draw(rows)      the random numbers of an update
 
-    The equations have at hand `outputs` of the actor, actions as `drawn`, `head.log_prob`, and
+    The equations can use `outputs` of the actor, actions as `drawn`, `head.log_prob`, and
     `updater.down(loss)`, one step of all networks.
     """
 
@@ -152,7 +152,7 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         others: Mapping[str, nn.Module] | None = None,
         slow: Sequence[SlowCopy] = (),
     ) -> None:
-        """Make what learning needs; `others` are networks that learn beside the actor, by name."""
+        """Set up what learning needs; `others` are further networks that learn, by name."""
         networks = {"actor": self.actor, **(others or {})}
         vectors = {name: [flatten_parameters(one)] for name, one in networks.items()}
         flat = [vector for of_one in vectors.values() for vector in of_one]
@@ -170,11 +170,11 @@ class CloningAgent(CloningPolicy, UpdatingAgent, ABC):
         self.parts |= {"optimizer": self.optimizer, "random": self.random}
 
     def drawn(self, action: Tensor) -> Tensor:
-        """Return a batch's actions as the head and critics know them."""
+        """Return a batch's actions in the units of the head and the critics."""
         return self.head.units(action) if isinstance(self.head, UnitGaussianHead) else action
 
     def outputs(self, obs: NetworkInput) -> Tensor:
-        """Return what the actor network answers."""
+        """Return the outputs of the actor network."""
         outputs: Tensor = self.updater(self.actor, obs)
         return outputs
 
@@ -185,7 +185,7 @@ def exp_weights(advantage: Tensor, temperature: float, largest: float) -> Tensor
 
 
 def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean, weighted where rows were not drawn uniformly."""
+    """Return the mean, weighted where sampling was not uniform."""
     return losses.mean() if weight is None else (weight * losses).mean()
 
 
@@ -207,7 +207,7 @@ def _make_head(action: BoxSpec | DiscreteSpec, config: CloningConfig) -> ActionH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedCloningConfig(CloningConfig):
-    """Settings of critics, and of how much they decide."""
+    """Settings of critics, and of their influence."""
 
     n_critics: Count = 2
     """Number of critics. The minimum of their values is used."""
@@ -226,7 +226,7 @@ class WeightedCloningConfig(CloningConfig):
 
 
 class WeightedCloning(CloningAgent, ABC):
-    """What also has critics and slow copies of them; a subclass calls `equip_critics`."""
+    """Cloning with critics and target networks; a subclass calls `equip_critics`."""
 
     def equip_critics(
         self,
@@ -234,7 +234,7 @@ class WeightedCloning(CloningAgent, ABC):
         critics: nn.Module,
         others: Mapping[str, nn.Module] | None = None,
     ) -> None:
-        """Make what learning needs; `others` are networks that learn beside actor and critics."""
+        """Set up what learning needs; `others` are networks that learn beside actor and critics."""
         self.critics = critics
         slow = SlowCopy(critics, config.tau)
         self.targets = slow.network
@@ -242,7 +242,7 @@ class WeightedCloning(CloningAgent, ABC):
         self.parts |= {"critics": critics, "targets": self.targets}
 
     def priorities(self) -> Array:
-        """Return the absolute error of each row of the newest batch, its mean over the critics."""
+        """Return each row's absolute TD error in the last batch, averaged over the critics."""
         return self.updater.priorities()
 
     def values(self, critics: nn.Module, obs: NetworkInput, action: Tensor) -> Tensor:

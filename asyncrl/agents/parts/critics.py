@@ -34,7 +34,7 @@ class BatchedCritics(nn.Module):
             self.biases.append(torch.empty(n_critics, 1, narrow).uniform_(-bound, bound))
 
     def forward(self, obs: Tensor, action: Tensor, count: int | None = None) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        """Return the first `count` critics' values (critics, B) of actions scaled to [-1, 1]."""
         count = self.n_critics if count is None else count
         x = torch.cat([obs, action], dim=1).expand(count, -1, -1)
         layers = zip(self.weights, self.biases, strict=True)
@@ -43,13 +43,13 @@ class BatchedCritics(nn.Module):
         )
         for w, b in hidden:
             x = torch.baddbmm(b, x, w).relu_()
-        # With one output, adding up products takes a third of the time of a matrix product.
+        # With one output, summing products takes a third of the time of a matrix product.
         value: Tensor = (x * weight.mT).sum(dim=2) + bias.squeeze(2)
         return value
 
 
 class EncodedCritics(nn.Module):
-    """Critics behind one encoder, which all of them share and teach."""
+    """Critics after a shared encoder, which learns from all of them."""
 
     def __init__(self, encoder: nn.Module, critics: nn.Module) -> None:
         super().__init__()
@@ -57,20 +57,20 @@ class EncodedCritics(nn.Module):
         self.critics = critics
 
     def forward(self, obs: NetworkInput, action: Tensor, count: int | None = None) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        """Return the first `count` critics' values (critics, B) of actions scaled to [-1, 1]."""
         values: Tensor = self.critics(self.encoder(obs), action, count)
         return values
 
 
 class SeparateCritics(nn.Module):
-    """Critics of the user's own, computed one after another."""
+    """Custom critics, computed one after another."""
 
     def __init__(self, critics: Sequence[nn.Module]) -> None:
         super().__init__()
         self.critics = nn.ModuleList(critics)
 
     def forward(self, obs: NetworkInput, action: Tensor, count: int | None = None) -> Tensor:
-        """Return the values (critics, B) of actions scaled to [-1, 1]; of the first few critics."""
+        """Return the first `count` critics' values (critics, B) of actions scaled to [-1, 1]."""
         critics = self.critics if count is None else list(self.critics)[:count]
         return torch.stack([critic(obs, action).reshape(len(action)) for critic in critics])
 
@@ -78,7 +78,7 @@ class SeparateCritics(nn.Module):
 def standard_critics(
     observation: BoxSpec | PackedSpec, n_actions: int, n_critics: int, hidden: Sequence[int]
 ) -> nn.Module:
-    """Make critics of one shape for any observations; layers that encode those are shared."""
+    """Return critics of one shape for any observation space; they share the encoder."""
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation) + n_actions
     critics = BatchedCritics(n_critics, n_inputs, hidden)
@@ -88,7 +88,7 @@ def standard_critics(
 def make_critics(
     spec: EnvSpec, hidden: Sequence[int], n_critics: int, own: MakeNetwork | None
 ) -> nn.Module:
-    """Make default critics or the user's own, whose answer is checked."""
+    """Return default critics or custom ones, whose output is checked."""
     n_actions = math.prod(spec.action.shape)
     if own is None:
         return standard_critics(spec.observation, n_actions, n_critics, hidden)
@@ -98,35 +98,35 @@ def make_critics(
 
 
 class ChoiceValues(nn.Module):
-    """Networks that tell the value of each choice."""
+    """Networks that output the values of all discrete actions."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
         self.networks = nn.ModuleList(networks)
 
     def forward(self, obs: NetworkInput, action: Tensor) -> Tensor:
-        """Return the values (networks, B) of choices (B,)."""
+        """Return the values (networks, B) of discrete actions (B,)."""
         values = self.of_all(obs)
         return values.gather(2, action.expand(len(values), -1)[..., None]).squeeze(2)
 
     def of_all(self, obs: NetworkInput) -> Tensor:
-        """Return the values (networks, B, choices) of all choices."""
+        """Return the values (networks, B, choices) of all discrete actions."""
         return torch.stack([network(obs) for network in self.networks])
 
 
 def make_action_values(
     spec: EnvSpec, hidden: tuple[int, ...], n_critics: int, own: MakeNetwork | None, who: str
 ) -> nn.Module:
-    """Make default critics or the user's own: (observations, actions (B, ...)) -> (critics, B).
+    """Return default or custom critics: (observations, actions (B, ...)) -> (critics, B).
 
-    Actions are choices, or quantities in units in which their bounds are -1 and 1.
+    Actions are discrete, or continuous in units in which their bounds are -1 and 1.
     """
     action = spec.action
     if not isinstance(action, DiscreteSpec):
         if action.categorical:
             raise ConfigError(
-                f"{who} values one choice or quantities, but these actions are several choices at "
-                f"once, of shape {action.shape}; use BC, or PPO online"
+                f"{who} supports one discrete action or continuous actions, but these are several "
+                f"discrete ones at once, of shape {action.shape}; use BC, or PPO online"
             )
         return make_critics(spec, hidden, n_critics, own)
     if own is None:
@@ -136,7 +136,7 @@ def make_action_values(
 
 
 def make_state_value(spec: EnvSpec, hidden: tuple[int, ...], own: MakeNetwork | None) -> nn.Module:
-    """Make the default network for the values of states or the user's own: (B, ...) -> (B, 1)."""
+    """Return the default or a custom network for state values: (B, ...) -> (B, 1)."""
     if own is None:
         return encoded_mlp(spec.observation, hidden, 1)
     return own_network("value_network", own, spec, [(2, 1)])

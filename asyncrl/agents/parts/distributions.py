@@ -1,13 +1,13 @@
-"""Actions drawn at random, as a network's outputs say: from choices, or from Gaussians.
+"""Random actions from a network's outputs: discrete, or Gaussian.
 
     head = action_head(spec.action)          # a module: it may have parameters of its own
     outputs = network(obs)                   # (..., head.n_outputs)
     drawn = head.sample(outputs, random)     # drawn.action is for the environment
     log_prob = head.log_prob(outputs, batch[head.column])
 
-Probabilities are those of what was drawn, which is not always what the environment gets: a Gaussian
-knows no bounds, so its actions are clipped. What was drawn is then stored in a column of its own,
-`head.columns`, before it is scaled and clipped.
+Probabilities refer to the sample, which may differ from the environment's action: a Gaussian has no
+bounds, so its samples are scaled and clipped. The unclipped sample is then stored in an additional
+column, `head.columns`.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from asyncrl.core.types import Array, Columns
 _LOG_STD_MIN, _LOG_STD_MAX = -5.0, 2.0
 
 _IMPOSSIBLE = -1e9
-"""Logit of what is no choice: finite, so that 0 times its logarithm is 0."""
+"""Logit of padding that is not an action: finite, so that 0 times its logarithm is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Actions drawn, and what an agent may want to store beside them."""
+    """Sampled actions, and what an agent may store beside them."""
 
     action: Array
     """(..., *action shape) for the environment, of its dtype and within its bounds."""
 
     log_prob: Array
-    """(...) float32 logarithms of the probabilities, or densities, of what was drawn."""
+    """(...) float32 log probabilities, or log densities, of the samples."""
 
     extras: Columns = field(default_factory=dict)
-    """The head's own columns."""
+    """The head's additional columns."""
 
 
 class ActionHead(nn.Module, ABC):
     """Turns a network's outputs (..., n_outputs), of any leading dimensions, into actions."""
 
     n_outputs: int
-    """Numbers that the network is to answer an observation with."""
+    """Outputs that the network must have per observation."""
 
     column: str = "action"
-    """Column of a batch in which `log_prob` finds what was drawn."""
+    """Column of a batch in which `log_prob` finds the samples."""
 
     columns: tuple[ColumnSpec, ...] = ()
-    """Columns that are to be stored beside the action, besides its probability."""
+    """Columns to store beside the action, in addition to its log probability."""
 
     @abstractmethod
     def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
-        """Draw an action for each row of outputs."""
+        """Sample an action for each row of outputs."""
 
     @abstractmethod
     def mode(self, outputs: Tensor) -> Array:
-        """Return the likeliest actions, for the environment."""
+        """Return the most likely actions, for the environment."""
 
     @abstractmethod
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
-        """Return (...) logarithms of the probabilities, or densities, of what was drawn."""
+        """Return (...) log probabilities, or log densities, of samples."""
 
     @abstractmethod
     def entropy(self, outputs: Tensor) -> Tensor:
@@ -75,18 +75,18 @@ class ActionHead(nn.Module, ABC):
 
 
 class CategoricalHead(ActionHead):
-    """One choice, or several independent ones: an action has one entry for each."""
+    """One discrete action, or several independent ones: an action has one entry for each."""
 
     index: Tensor
     padding: Tensor
     low: Tensor
 
     def __init__(self, sizes: Array, low: Array, shape: tuple[int, ...], dtype: str) -> None:
-        """Serve actions of so many choices in each entry, from `low` upwards."""
+        """Set up for actions with these numbers of choices per entry, counted from `low`."""
         super().__init__()
         self.n_outputs = int(sizes.sum())
         self._shape, self._dtype, self._low = shape, np.dtype(dtype), low.astype(np.int64)
-        # Outputs lie entry behind entry; as a table, shorter rows are filled up.
+        # Outputs of all entries are concatenated; in the table, shorter rows are padded.
         place = np.arange(sizes.max())
         padding = place >= sizes[:, None]
         index = np.where(padding, 0, (sizes.cumsum() - sizes)[:, None] + place)
@@ -97,16 +97,16 @@ class CategoricalHead(ActionHead):
         self.register_buffer("low", torch.from_numpy(self._low), persistent=False)
 
     def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
-        """Draw a choice for each entry."""
+        """Sample a choice for each entry."""
         with torch.no_grad():
             log_p = self._log_p(outputs).cpu()
-        # Gumbel's trick: argmax(log p + G) is a draw from p.
+        # Gumbel-max trick: argmax(log p + G) is a sample from p.
         choice = (log_p.numpy() + random.gumbel(size=log_p.shape)).argmax(axis=-1)
         log_prob = log_p.gather(-1, torch.from_numpy(choice)[..., None]).squeeze(-1).sum(-1)
         return Drawn(self._action(choice), log_prob.numpy())
 
     def mode(self, outputs: Tensor) -> Array:
-        """Return the likeliest choice of each entry."""
+        """Return the most likely choice of each entry."""
         with torch.no_grad():
             return self._action(self._log_p(outputs).argmax(dim=-1).cpu().numpy())
 
@@ -138,16 +138,15 @@ class CategoricalHead(ActionHead):
 class GaussianHead(ActionHead):
     """Independent Gaussians, in units in which the bounds of an action are -1 and 1.
 
-    Where an entry's bounds are not both finite, or are the same, its unit is the environment's own.
-    `log_prob` and `entropy` are of the action in these units, so that neither depends on the
-    environment's.
+    If an entry's bounds are not both finite, or are equal, its unit is the environment's.
+    `log_prob` and `entropy` refer to these units, so they do not depend on the environment's.
     """
 
     column = "drawn_action"
     log_std: nn.Parameter | None
 
     def __init__(self, box: BoxSpec, *, state_std: bool, initial_log_std: float) -> None:
-        """Serve the actions of a box; with `state_std`, the network tells deviations too."""
+        """Set up for a box; with `state_std`, the network also outputs standard deviations."""
         super().__init__()
         n = math.prod(box.shape)
         self.n_outputs = 2 * n if state_std else n
@@ -160,7 +159,7 @@ class GaussianHead(ActionHead):
         self.register_parameter("log_std", own)
 
     def sample(self, outputs: Tensor, random: np.random.Generator) -> Drawn:
-        """Draw from the Gaussians; the environment gets what its bounds leave of it."""
+        """Sample from the Gaussians; the environment's actions are clipped to its bounds."""
         with torch.no_grad():
             mean, log_std = (part.cpu() for part in self._split(outputs))
             noise = torch.from_numpy(random.standard_normal(mean.shape, np.float32))
@@ -175,7 +174,7 @@ class GaussianHead(ActionHead):
             return self._action(self._split(outputs)[0].cpu().numpy())
 
     def log_prob(self, outputs: Tensor, drawn: Tensor) -> Tensor:
-        """Return the logarithm of the density of what was drawn, before it was clipped."""
+        """Return the log density of the unclipped samples."""
         return _log_density(*self._split(outputs), drawn)
 
     def entropy(self, outputs: Tensor) -> Tensor:
@@ -184,7 +183,7 @@ class GaussianHead(ActionHead):
         return (log_std + 0.5 * math.log(2.0 * math.pi * math.e)).expand_as(mean).sum(-1)
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and logarithms of standard deviations."""
+        """Return means and log standard deviations."""
         if self.log_std is not None:
             return outputs.float(), self.log_std
         mean, log_std = outputs.float().chunk(2, dim=-1)
@@ -199,11 +198,11 @@ class GaussianHead(ActionHead):
 def action_head(
     action: BoxSpec | DiscreteSpec, *, state_std: bool = False, initial_log_std: float = 0.0
 ) -> ActionHead:
-    """Make the head that fits a space of actions.
+    """Return the head for an action space.
 
-    For continuous actions, the standard deviations are parameters of the head, the same in all
-    states, or with `state_std` further outputs of the network, then kept between e^-5 and e^2.
-    They start at exp(`initial_log_std`), in units in which an action's bounds are -1 and 1.
+    Continuous actions: the standard deviations are parameters of the head, the same in all states.
+    With `state_std` they are outputs of the network, clamped to e^-5 to e^2. They start at
+    exp(`initial_log_std`), in units in which an action's bounds are -1 and 1.
     """
     if isinstance(action, DiscreteSpec):
         return CategoricalHead(np.array([action.n]), np.array([0]), action.shape, action.dtype)
@@ -212,15 +211,14 @@ def action_head(
         return CategoricalHead(high - low + 1, low, action.shape, action.dtype)
     if np.dtype(action.dtype).kind != "f":
         raise ConfigError(
-            f"actions of dtype {action.dtype} that are quantities, and no choices, cannot be drawn "
-            "from Gaussians; let the environment take floats and round them, or make its action "
-            "space a MultiDiscrete"
+            f"continuous actions of dtype {action.dtype} cannot be sampled from Gaussians; let the "
+            "environment take floats and round them, or make its action space a MultiDiscrete"
         )
     return GaussianHead(action, state_std=state_std, initial_log_std=initial_log_std)
 
 
 def _units(low: Array, high: Array) -> tuple[Array, Array]:
-    """Return centers and half widths of bounds: 0 and 1 where there are none, 1 where no width."""
+    """Return centers and half widths of bounds: 0 and 1 if there are none, 1 if the width is 0."""
     with np.errstate(over="ignore", invalid="ignore"):
         width = high.astype(np.float32) - low.astype(np.float32)
     bounded = np.isfinite(width)

@@ -1,4 +1,4 @@
-"""How actions other than the best one are tried, for agents that tell the value of each action."""
+"""Exploration for agents that know the value of each action."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EpsilonGreedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonLadder:
-    """Ape-X: each of the N environments of all actors keeps an epsilon of its own.
+    """Ape-X: each of the N environments of all actors has its own constant epsilon.
 
     Environment i has base^(1 + alpha * i / (N - 1)); a single one has `base`.
     """
@@ -71,7 +71,7 @@ class Explorer:
     ) -> None:
         self._exploration = exploration
         self._random = random
-        # Of all environments of all actors.
+        # All environments of all actors.
         n = context.n_actors * context.n_envs
         i = context.actor_id * context.n_envs + np.arange(context.n_envs)
         self._rungs = i / max(1, n - 1)
@@ -79,7 +79,7 @@ class Explorer:
     def choose(self, q: Array, env_steps: int) -> Array:
         """Return an action for each row of values (environments, actions)."""
         if isinstance(self._exploration, Softmax):
-            # Gumbel's trick: argmax(Q / T + G) is a draw from softmax(Q / T).
+            # Gumbel-max trick: argmax(Q / T + G) is a sample from softmax(Q / T).
             noise = self._random.gumbel(size=q.shape)
             temperature = value_at(self._exploration.temperature, env_steps)
             drawn: Array = (q / temperature + noise).argmax(axis=1)
@@ -101,7 +101,7 @@ class Explorer:
                 return np.zeros(1)
 
     def record(self, env_steps: int) -> Record:
-        """Tell how much is explored after that many steps."""
+        """Return the amount of exploration after that many steps."""
         match self._exploration:
             case Softmax(temperature=temperature):
                 return {"exploration_temperature": value_at(temperature, env_steps)}

@@ -1,4 +1,4 @@
-"""Networks that agents build when they are given none, and what networks see of observations."""
+"""Default networks of agents, and the preprocessing of observations for all networks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from asyncrl.core.errors import ConfigError
 
 
 def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-    """Return what a head answers, in float32 where the network computes in less.
+    """Return a head's output in float32 if the network computes in a lower precision.
 
-    One in double precision keeps it, as torch lets all layers do that are of more than float32.
-    Errors and advantages are small differences of values, and bfloat16 tells 1 from 1.004 at best,
-    200 from 201.
+    Heads in double precision keep it; torch allows that for all layers above float32. Errors and
+    advantages are small differences of values, and bfloat16 cannot distinguish 1 from less than
+    1.004, or 200 from less than 201.
     """
     kind = features.device.type
     if not torch.is_autocast_enabled(kind):
@@ -30,10 +30,10 @@ def exactly(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
 
 
 class Headed(nn.Sequential):
-    """Layers one after another, of which the last one is a head."""
+    """A sequence of layers whose last one is a head."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the last layer answers."""
+        """Return the output of the last layer."""
         *body, head = self
         for layer in body:
             x = layer(x)
@@ -41,13 +41,13 @@ class Headed(nn.Sequential):
 
 
 class NoisyLinear(nn.Linear):
-    """A linear layer whose weights are Gaussian, or are their means where there is no noise."""
+    """A linear layer with Gaussian weights; without noise it uses their means."""
 
     noise: Tensor | None
-    """(1 or rows, inputs + outputs), for a `Perturbation` to set. None: no noise."""
+    """(1 or rows, inputs + outputs), set by a `Perturbation`. None: no noise."""
 
     def __init__(self, n_inputs: int, n_outputs: int, sigma: float = 0.5) -> None:
-        """Make a layer whose spread starts at `sigma` over the root of the inputs."""
+        """Create a layer whose initial noise is `sigma` over the root of the inputs."""
         super().__init__(n_inputs, n_outputs)  # draws mu from U(-1 / sqrt(p), 1 / sqrt(p))
         spread = sigma * n_inputs**-0.5
         self.weight_sigma = nn.Parameter(torch.full((n_outputs, n_inputs), spread))
@@ -72,7 +72,7 @@ class NoisyLinear(nn.Linear):
 
 
 class NoisyMLP(Headed):
-    """Noisy layers with ReLU between them, and none after the last, which is a head."""
+    """Noisy layers with ReLU in between; the last layer is a head without ReLU."""
 
     def __init__(
         self, n_inputs: int, hidden: Sequence[int], n_outputs: int, sigma: float = 0.5
@@ -83,21 +83,21 @@ class NoisyMLP(Headed):
 
 
 class Perturbation:
-    """The noise of all noisy layers of one network, drawn at once; nothing if it has none."""
+    """The noise of all noisy layers of one network, sampled at once; empty if it has none."""
 
     def __init__(self, network: nn.Module) -> None:
         self._layers = [m for m in network.modules() if isinstance(m, NoisyLinear)]
         self._sizes = [layer.in_features + layer.out_features for layer in self._layers]
         self.size = sum(self._sizes)
-        """Numbers that a row of noise has."""
+        """Size of one row of noise."""
 
     def draw(self, random: np.random.Generator, rows: int) -> Tensor:
-        """Return noise (rows, size), on the CPU."""
+        """Sample noise (rows, size), on the CPU."""
         return self.shape(torch.from_numpy(random.standard_normal((rows, self.size), np.float32)))
 
     @staticmethod
     def shape(normal: Tensor) -> Tensor:
-        """Return f of numbers that are normally distributed."""
+        """Apply f to normally distributed numbers."""
         # f(e) = sign(e) sqrt(|e|)
         return normal.abs().sqrt_().copysign_(normal)
 
@@ -107,53 +107,53 @@ class Perturbation:
             layer.noise = part
 
     def clear(self) -> None:
-        """Let the network compute with its mean weights."""
+        """Remove the noise: the network uses its mean weights."""
         for layer in self._layers:
             layer.noise = None
 
 
 MakeNetwork = Callable[[EnvSpec], nn.Module]
-"""Makes a network of the user's own."""
+"""Makes a custom network."""
 
 NetworkInput = Tensor | dict[str, Tensor]
-"""Float observations (B, ...), images within [0, 1]; a dict of such if there are several fields."""
+"""Float observations (B, ...), images within [0, 1]; a dict of them if there are several fields."""
 
 _MAX_CHOICES = 1024
-"""Up to so many choices in all are told apart one by one; more would make too wide a layer."""
+"""Maximum number of choices to encode one-hot; more would make the layer too wide."""
 
 _EXACT_IN_FLOAT32 = 2**24
 
 _MIN_IMAGE_SIDE = 36
-"""Pixels that `nature_cnn` needs in height and in width."""
+"""Minimum height and width in pixels for `nature_cnn`."""
 
 
 def each_field(obs: NetworkInput, change: Callable[[Tensor], Tensor]) -> NetworkInput:
-    """Return observations of which each field has been changed in the same way."""
+    """Apply a function to each field of observations."""
     if isinstance(obs, Tensor):
         return change(obs)
     return {name: change(field) for name, field in obs.items()}
 
 
 def as_float(obs: Tensor) -> Tensor:
-    """Return observations as networks want them: float32, and bytes (images) within [0, 1]."""
-    # In place, since another tensor as large would often be pages that the system has to clear.
+    """Convert observations to float32; bytes (images) are scaled to [0, 1]."""
+    # In place: another large tensor would often need pages that the system has to clear.
     return obs.float().div_(255.0) if obs.dtype == torch.uint8 else obs.float()
 
 
 def observation_reader(observation: BoxSpec | PackedSpec) -> Callable[[Tensor], NetworkInput]:
-    """Return what turns a tensor of observations, as stored, into what networks take."""
+    """Return a function that converts stored observations to network inputs."""
     if isinstance(observation, PackedSpec):
         return partial(_read_fields, observation)
     return _array_reader(observation)
 
 
 def input_scale(box: BoxSpec) -> float:
-    """Return what an array is divided by for networks: bytes are, unless they name choices."""
+    """Return the divisor of an array for networks: 255 for bytes, unless they are choices."""
     return 255.0 if box.dtype == "uint8" and not box.categorical else 1.0
 
 
 def no_observations(observation: BoxSpec | PackedSpec, count: int) -> NetworkInput:
-    """Return so many observations of nothing but zeros, as networks take them."""
+    """Return this number of observations of zeros, as network inputs."""
     dtype = getattr(torch, observation.dtype)
     return observation_reader(observation)(torch.zeros(count, *observation.shape, dtype=dtype))
 
@@ -175,17 +175,17 @@ def _read_fields(spec: PackedSpec, packed: Tensor) -> dict[str, Tensor]:
 
 
 class MLP(nn.Sequential):
-    """Linear layers with ReLU between them, and none after the last, which is a head.
+    """Linear layers with ReLU in between; the last layer is a head without ReLU.
 
-    Its layers are computed without calling them as modules, which for 64 units takes longer than
-    the arithmetic; so hooks on them do not run.
+    Layers are not called as modules: for 64 units the call takes longer than the arithmetic. Hooks
+    on them therefore do not run.
     """
 
     def __init__(self, n_inputs: int, hidden: Sequence[int], n_outputs: int) -> None:
         linear = [nn.Linear(*sizes) for sizes in pairwise([n_inputs, *hidden, n_outputs])]
         between = [module for layer in linear for module in (layer, nn.ReLU())]
         super().__init__(*between[:-1])
-        self._linear = tuple(linear)  # beside the modules of the sequence, which are the same
+        self._linear = tuple(linear)  # the same modules as in the sequence
 
     def forward(self, x: Tensor) -> Tensor:
         *hidden, last = self._linear
@@ -197,13 +197,13 @@ class MLP(nn.Sequential):
 class ImageConv2d(nn.Conv2d):
     """A convolution of images, which have few channels.
 
-    To learn its weights from images that lie channel by channel takes oneDNN four times as long as
-    from ones that have the channels of each pixel side by side. So they are copied first, where
-    that pays: not where nothing is learned, not for bfloat16, and not on a GPU.
+    For weight gradients oneDNN needs four times as long with channel-first images as with
+    channel-last ones. So images are copied to channel-last where that pays off: only when learning,
+    not for bfloat16, and not on a GPU.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, channels, height, width), which lie in memory as the images were seen."""
+        """Return (B, channels, height, width), in the memory layout of the input."""
         learns = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
         if learns and x.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)
@@ -211,7 +211,7 @@ class ImageConv2d(nn.Conv2d):
 
 
 def nature_cnn(n_channels: int) -> nn.Sequential:
-    """Make the convolutions of Mnih et al. (2015), and flatten what comes out of them."""
+    """Return the convolutions of Mnih et al. (2015), with flattened outputs."""
     return nn.Sequential(
         ImageConv2d(n_channels, 32, kernel_size=8, stride=4),
         nn.ReLU(),
@@ -226,7 +226,7 @@ def nature_cnn(n_channels: int) -> nn.Sequential:
 class DuelingHead(nn.Module):
     """Q(s, a) = V(s) + A(s, a) - mean over a' of A(s, a'); equation 9 of Wang et al. (2016).
 
-    With several numbers for each action, such as logits of a distribution, so is each of these.
+    With several numbers per action, such as logits of a distribution, it applies to each of them.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class DuelingHead(nn.Module):
         n_values: int = 1,
         sigma: float | None = None,
     ) -> None:
-        """Make streams of so many values for each action, noisy ones if there is a `sigma`."""
+        """Create streams with `n_values` numbers per action; with a `sigma`, of noisy layers."""
         super().__init__()
         self.n_values = n_values
         self.value = _mlp(n_inputs, hidden, n_values, sigma)
@@ -256,7 +256,7 @@ class DuelingHead(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Turns choices into one input for each: 1 where it is the one taken, else 0."""
+    """One-hot encoding of discrete observations: one input per choice."""
 
     value: Tensor
     place: Tensor
@@ -276,7 +276,7 @@ class OneHot(nn.Module):
 
 
 class FieldsEncoder(nn.Module):
-    """Encodes each field of an observation by itself, and puts the results side by side."""
+    """Encodes each field of an observation separately, and concatenates the results."""
 
     def __init__(self, spec: PackedSpec) -> None:
         super().__init__()
@@ -290,11 +290,11 @@ class FieldsEncoder(nn.Module):
 
 
 def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
-    """Return the layers from observations to (B, features), with nothing hidden behind them.
+    """Return the layers from observations to (B, features), without hidden layers.
 
-    Images (uint8, channels first) go through `nature_cnn` unless they are small, choices become
-    `OneHot` unless there are very many, several fields are encoded each by itself, anything else is
-    flattened.
+    Images (uint8, channels first) go through `nature_cnn` unless they are small. Discrete
+    observations become `OneHot` unless they have very many choices. Several fields are encoded
+    separately. Anything else is flattened.
     """
     if isinstance(observation, PackedSpec):
         return [FieldsEncoder(observation)]
@@ -311,7 +311,7 @@ def encoder_layers(observation: BoxSpec | PackedSpec) -> list[nn.Module]:
 def encoded_mlp(
     observation: BoxSpec | PackedSpec, hidden: Sequence[int], n_outputs: int
 ) -> nn.Sequential:
-    """Make a network from float observations to (B, n_outputs)."""
+    """Return a network from float observations to (B, n_outputs)."""
     layers = encoder_layers(observation)
     network = MLP(n_features(layers, observation), hidden, n_outputs)
     return nn.Sequential(*layers, network) if layers else network
@@ -326,10 +326,10 @@ def q_network(
     n_values: int = 1,
     sigma: float | None = None,
 ) -> nn.Sequential:
-    """Make a network from float observations to (B, n_actions * n_values).
+    """Return a network from float observations to (B, n_actions * n_values).
 
-    Behind `encoder_layers` come the hidden layers. With `dueling`, the last of them is there twice,
-    once in each stream. With a `sigma`, all layers behind the encoder are noisy.
+    The hidden layers follow `encoder_layers`. With `dueling`, each stream has its own copy of the
+    last hidden layer. With a `sigma`, all layers after the encoder are noisy.
     """
     layers = encoder_layers(observation)
     n_inputs = n_features(layers, observation)
@@ -346,7 +346,7 @@ def q_head(
     n_values: int = 1,
     sigma: float | None = None,
 ) -> nn.Sequential:
-    """Make what `q_network` has behind its encoder, from features (..., n_inputs)."""
+    """Return the part of `q_network` after its encoder, from features (..., n_inputs)."""
     if not dueling:
         return _mlp(n_inputs, hidden, n_actions * n_values, sigma)
     shared = hidden[:-1]
@@ -359,7 +359,7 @@ def q_head(
 def hidden_layers(
     n_inputs: int, widths: Sequence[int], sigma: float | None = None
 ) -> nn.Sequential:
-    """Make layers with ReLU behind each of them, noisy ones if there is a `sigma`."""
+    """Return layers with ReLU after each of them; with a `sigma`, noisy ones."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise([n_inputs, *widths]):
         linear = nn.Linear(wide, narrow) if sigma is None else NoisyLinear(wide, narrow, sigma)
@@ -376,14 +376,14 @@ def _mlp(
 
 
 def n_features(layers: Sequence[nn.Module], observation: BoxSpec | PackedSpec) -> int:
-    """Return how many features come out of layers that `encoder_layers` has made."""
+    """Return the number of features that `encoder_layers` layers output."""
     with torch.no_grad():
         features: Tensor = nn.Sequential(*layers)(no_observations(observation, 1))
     return features.shape[1]
 
 
 def make_orthogonal(module: nn.Module, gain: float) -> None:
-    """Start all weights of a module as orthogonal matrices of this gain, and its biases as 0."""
+    """Initialise all weights of a module as orthogonal matrices of this gain, and biases as 0."""
     for param in module.parameters():
         if param.ndim > 1:
             nn.init.orthogonal_(param, gain)
@@ -399,7 +399,7 @@ def _few_choices(spec: BoxSpec) -> bool:
 
 
 def _is_large_image(spec: BoxSpec) -> bool:
-    """Tell what is worth convolutions; an image that is, but does not fit them, is refused."""
+    """Whether convolutions pay off; raises for a large image that does not fit them."""
     if len(spec.shape) != 3 or spec.dtype != "uint8":
         return False
     if min(spec.shape[1:]) >= _MIN_IMAGE_SIDE:
@@ -407,18 +407,18 @@ def _is_large_image(spec: BoxSpec) -> bool:
     if sorted(spec.shape)[1] < _MIN_IMAGE_SIDE:
         return False
     raise ConfigError(
-        f"images of shape {spec.shape} do not fit the default network, which takes (channels, "
+        f"images of shape {spec.shape} do not fit the default network, which needs (channels, "
         f"height, width) of at least {_MIN_IMAGE_SIDE}x{_MIN_IMAGE_SIDE} pixels; transpose them, "
-        "or set a network of your own"
+        "or set a custom network"
     )
 
 
 def n_actions(spec: EnvSpec, algorithm: str) -> int:
-    """Return how many actions there are to choose from, or refuse other spaces."""
+    """Return the number of discrete actions; raise for other action spaces."""
     if isinstance(spec.action, DiscreteSpec):
         return spec.action.n
     kind = "several choices at once" if spec.action.categorical else "continuous"
     raise ConfigError(
-        f"{algorithm} chooses among a number of actions, but these are {kind}, of shape "
-        f"{spec.action.shape}; use {'PPO' if spec.action.categorical else 'SAC'}"
+        f"{algorithm} needs a single discrete action, but these are {kind}, of shape "
+        f"{spec.action.shape}; use {('PPO' if spec.action.categorical else 'SAC')}"
     )

@@ -1,8 +1,8 @@
-"""Observations and rewards of the same size whatever the environment's units are.
+"""Normalised observations and rewards, independent of the environment's units.
 
-The statistics are buffers of the network: they travel with every model to the actors, and lie in
-every checkpoint, without anybody having to think of them. The replay keeps what the environment
-said; what has been learned about its sizes is applied when a batch is used.
+The statistics are buffers of the network: every model sent to the actors and every checkpoint
+contains them automatically. The replay stores unnormalised values; normalisation is applied when a
+batch is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPSILON = 1e-8
 
 
 class RunningNorm(nn.Module):
-    """Subtracts the mean and divides by the standard deviation of all that was learned from."""
+    """Subtracts the mean and divides by the standard deviation of all values learned from."""
 
     mean: Tensor
     var: Tensor
@@ -31,8 +31,8 @@ class RunningNorm(nn.Module):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
-        # In double precision, since millions of rows are added up. None is without a dimension:
-        # torch 2.13 compiles what changes such a tensor in place to something that does not.
+        # Double precision, since millions of rows are summed. No tensor is zero-dimensional: torch
+        # 2.13 miscompiles in-place changes of such tensors.
         self.shape = shape or (1,)
         self.register_buffer("mean", torch.zeros(self.shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(self.shape, dtype=torch.float64))
@@ -40,7 +40,7 @@ class RunningNorm(nn.Module):
 
     @torch.no_grad()
     def learn(self, values: Tensor) -> None:
-        """Take rows (B, *shape) into account, as if all rows so far had come at once.
+        """Update the statistics with rows (B, *shape), as if all rows so far had come at once.
 
         Chan et al. (1979), Updating formulae and a pairwise algorithm for computing sample
         variances.
@@ -55,26 +55,26 @@ class RunningNorm(nn.Module):
         self.var.lerp_(torch.addcmul(var, delta.square(), 1.0 - share), share)
 
     def scale(self) -> Tensor:
-        """Return one over the standard deviation."""
+        """Return 1 / standard deviation."""
         return (self.var + _EPSILON).rsqrt().float()
 
     def units(self, values: Tensor) -> Tensor:
-        """Return how many standard deviations values (B, *shape) are from the mean."""
-        # The difference first and in double precision: means may be large, differences small.
+        """Return the distance of values (B, *shape) from the mean in standard deviations."""
+        # Subtract first, in double precision: means may be large, differences small.
         return (values - self.mean).float() * self.scale()
 
     def forward(self, values: Tensor) -> Tensor:
-        """Return normalised values (B, *shape), none of them larger than 10."""
+        """Return normalised values (B, *shape), clipped to [-10, 10]."""
         return self.units(values).clamp_(-_LARGEST, _LARGEST)
 
 
 class Normalized(nn.Module):
-    """A network behind the normalisation of what it sees, and of what it is rewarded with."""
+    """A network with normalisation of its observations and its rewards."""
 
     def __init__(
         self, network: nn.Module, observation: BoxSpec | PackedSpec | None, *, rewards: bool
     ) -> None:
-        """Wrap a network; `observation` is None where observations are left as they are."""
+        """Wrap a network; `observation` is None if observations are not normalised."""
         super().__init__()
         self.network = network
         fields = _fields(observation)
@@ -83,19 +83,19 @@ class Normalized(nn.Module):
         self.returns = RunningNorm(()) if rewards else None
 
     def forward(self, obs: NetworkInput) -> Tensor:
-        """Return what the network answers to normalised observations."""
+        """Return the network's output for normalised observations."""
         answer: Tensor = self.network(self.see(obs))
         return answer
 
     def see(self, obs: NetworkInput) -> NetworkInput:
-        """Return observations as the network sees them."""
+        """Return normalised observations."""
         if isinstance(obs, Tensor):
             return self.fields[0](obs) if self.fields else obs
         norms = zip(self._names, self.fields, strict=True)
         return {**obs, **{name: norm(obs[name]) for name, norm in norms}}
 
     def check(self, batch: Columns) -> None:
-        """Refuse a batch without the returns that rewards are to be normalised by."""
+        """Raise if a batch lacks the returns that normalise rewards."""
         if self.returns is not None and DISCOUNTED_RETURN not in batch:
             raise ConfigError(
                 f"agent.normalize_reward=True needs batches with a column {DISCOUNTED_RETURN}, the "
@@ -105,7 +105,7 @@ class Normalized(nn.Module):
             )
 
     def learn(self, obs: NetworkInput, data: Mapping[str, Tensor]) -> None:
-        """Take a batch into account: its observations, and its returns so far."""
+        """Update the statistics with a batch: its observations, and its returns so far."""
         for name, norm in zip(self._names, self.fields, strict=True):
             norm.learn(obs if isinstance(obs, Tensor) else obs[name])  # type: ignore[operator]
         if self.returns is not None:
@@ -114,8 +114,8 @@ class Normalized(nn.Module):
     def rewards(self, data: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a batch in units of the standard deviation of returns.
 
-        None is larger than 10: the first one after many steps without any would be as large as the
-        root of their number.
+        Clipped to [-10, 10]: the first reward after n steps without any would be as large as the
+        root of n.
         """
         reward = data["reward"]
         if self.returns is None:
@@ -124,7 +124,7 @@ class Normalized(nn.Module):
 
 
 def _fields(observation: BoxSpec | PackedSpec | None) -> dict[str, BoxSpec]:
-    """Return the fields that have a size: bytes are within [0, 1] already, choices have none."""
+    """Return the fields to normalise: bytes are within [0, 1] already, choices have no scale."""
     if observation is None:
         return {}
     fields = observation.fields if isinstance(observation, PackedSpec) else [("", observation)]

@@ -1,8 +1,8 @@
-"""Optimizers: the arithmetic of torch's own, and nothing around it.
+"""Optimizers: the arithmetic of torch's own, without the overhead.
 
-Around small networks, the hooks, profiling and checks of `torch.optim` take ten times as long as
-the arithmetic. And making one of those loads torch's compiler, which takes as long as to load the
-rest of torch, and 70 MB.
+For small networks, the hooks, profiling and checks of `torch.optim` take ten times as long as the
+arithmetic. Creating a `torch.optim` optimizer also loads torch's compiler, which takes as long as
+loading the rest of torch, and 70 MB.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from asyncrl.agents.parts.schedules import Schedule, value_at
 
 
 class LeanOptimizer(ABC):
-    """Steps parameters down along their gradients. Results are those of torch's, bit by bit.
+    """Updates parameters from their gradients. Results equal those of torch's bit for bit.
 
     A learning rate that is a schedule changes where `set_rate_at` is called, before an update.
     """
 
     slots: ClassVar[tuple[str, ...]]
-    """What is remembered of a parameter: tensors of its shape, and the number `step`."""
+    """State per parameter: tensors of its shape, and the number `step`."""
 
     def __init__(
         self, params: Iterable[Tensor], learning_rate: float | Schedule, *, flat: bool = False
     ) -> None:
-        """Step these parameters; `flat` ones are vectors of `flatten_parameters`."""
+        """Optimize these parameters; `flat` ones are vectors of `flatten_parameters`."""
         self.params = list(params)
         self.inputs = None if flat else self.params
-        """What `backward` is to compute gradients of; None is all that a loss depends on."""
+        """Tensors whose gradients `backward` computes; None is all that a loss depends on."""
         self.state: dict[int, dict[str, Tensor]] = {}
-        """What is remembered, by a parameter's place in `params`; none of one without gradients."""
+        """State by a parameter's position in `params`; none for one without gradients."""
         self._made_with = value_at(learning_rate, 0)
         self.learning_rate = self._made_with
-        """Of the next step. It may be set in mid-run, unless there is a schedule or steps are
-        recorded as CUDA graphs. It is saved, see `rates`."""
+        """Learning rate of the next step. It can be set in mid-run, unless there is a schedule or
+        steps are captured as CUDA graphs. It is saved, see `rates`."""
         self._schedule = learning_rate if isinstance(learning_rate, Schedule) else None
         self._on_device: Tensor | None = None
         device = self.params[0].device
         if self._schedule and device.type != "cpu":
-            # A graph that has been recorded repeats numbers, but reads tensors anew.
+            # A captured graph replays constants, but reads tensors again.
             self._on_device = torch.tensor(self.learning_rate, device=device)
         self._all = list(range(len(self.params)))
         self._places: list[int] = []
         self._gathered: list[list[Tensor]] = []
 
     def set_rate_at(self, env_steps: int) -> float:
-        """Take the learning rate that the schedule, if there is one, has by now; return it."""
+        """Set the learning rate from the schedule, if there is one; return it."""
         if self._schedule:
             self.learning_rate = self._schedule.at(env_steps)
             if self._on_device is not None:
@@ -58,11 +58,11 @@ class LeanOptimizer(ABC):
         return self.learning_rate
 
     def tell(self, name: str) -> dict[str, Tensor]:
-        """Return the learning rate under that name, if it is one that changes."""
+        """Return the learning rate under that name, if it changes."""
         return {name: torch.tensor(self.learning_rate)} if self._schedule else {}
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients."""
         if self.inputs is None:
             for gradient in self.gradients():
                 gradient.zero_()  # the networks' own gradients are views of it
@@ -71,7 +71,7 @@ class LeanOptimizer(ABC):
                 param.grad = None
 
     def gradients(self) -> list[Tensor]:
-        """Return those there are; changes to them count in the next step."""
+        """Return the existing gradients; changes to them apply to the next step."""
         return [param.grad for param in self.params if param.grad is not None]
 
     @torch.no_grad()
@@ -88,11 +88,11 @@ class LeanOptimizer(ABC):
 
     @abstractmethod
     def _step(self, params: list[Tensor], gradients: list[Tensor], *slots: list[Tensor]) -> None:
-        """Change parameters, and what is remembered of them."""
+        """Update parameters and their state."""
 
     @property
     def rates(self) -> tuple[float, float] | None:
-        """The learning rate it was made with and the one set since then; None if none was set."""
+        """The initial learning rate and the one set since then; None if none was set."""
         if self._schedule or self.learning_rate == self._made_with:
             return None
         return self._made_with, self.learning_rate
@@ -102,9 +102,9 @@ class LeanOptimizer(ABC):
         state: Mapping[int, Mapping[str, Tensor]],
         rates: tuple[float, float] | None = None,
     ) -> None:
-        """Go on from a copy of the `state` of another, and from its `rates`.
+        """Load a copy of another optimizer's `state` and its `rates`.
 
-        A learning rate that was set in the other counts only if both were made with the same one.
+        A learning rate that was set in the other counts only if both were created with the same.
         """
         if not self._schedule:
             made_with, now = rates or (self._made_with, self._made_with)
@@ -117,7 +117,7 @@ class LeanOptimizer(ABC):
         self._places = []
 
     def _gather(self, places: list[int]) -> None:
-        """Lay out what is remembered of these parameters as the arithmetic takes it."""
+        """Arrange the state of these parameters for the arithmetic."""
         for place in places:
             if place not in self.state:
                 self.state[place] = self.nothing(place)
@@ -125,7 +125,7 @@ class LeanOptimizer(ABC):
         self._places = places
 
     def nothing(self, place: int) -> dict[str, Tensor]:
-        """Return what is remembered of a parameter before its first step."""
+        """Return the initial state of a parameter."""
         param = self.params[place]
         return {
             name: torch.zeros((), device=param.device, dtype=torch.float32)
@@ -156,7 +156,7 @@ class FusedAdam(LeanOptimizer):
     def _gather(self, places: list[int]) -> None:
         super()._gather(places)
         if places:
-            # Side by side, so that one operation counts all of them.
+            # In one tensor, so that one operation increments all of them.
             self._steps = torch.stack(self._gathered[-1])
             self._gathered[-1] = list(self._steps.unbind())
             for place, step in zip(places, self._gathered[-1], strict=True):
@@ -183,7 +183,7 @@ class FusedAdam(LeanOptimizer):
 
 
 class RMSprop(LeanOptimizer):
-    """`torch.optim.RMSprop(foreach=True)` in five operations. No graph of it can be recorded."""
+    """`torch.optim.RMSprop(foreach=True)` in five operations. CUDA graphs cannot capture it."""
 
     slots = ("square_avg",)
 

@@ -1,6 +1,6 @@
-"""What PPO and IMPALA share: network, policy, trajectories, estimates of advantages, minibatches.
+"""What PPO and IMPALA share: network, policy, trajectories, advantage estimators, minibatches.
 
-The network tells, of each observation, what to draw an action from, and its value:
+For each observation the network outputs the parameters of an action distribution, and a value:
 
 observations ── torso ──┬── [memory] ──┬── outputs of an action head
               (or two)  │              └── value
@@ -53,22 +53,21 @@ Activation = Literal["tanh", "relu"]
 
 _HIDDEN_GAIN = math.sqrt(2.0)
 _POLICY_GAIN = 0.01
-"""So small that at first all actions are about as likely."""
+"""Small, so that initially all actions are about equally likely."""
 
 
 class PolicyValueNet(nn.Module):
-    """A torso, or one for the policy and one for the value, and heads; a memory between if asked.
+    """A torso, or one each for policy and value, and heads; optionally a memory in between.
 
-    Rows without leading dimensions beyond (B,) are answered by `forward` and `step`, trajectories
-    (B, T, ...) by `unroll`.
+    `forward` and `step` process rows (B, ...), `unroll` processes trajectories (B, T, ...).
     """
 
     def __init__(
         self, torsos: Sequence[nn.Module], n_inputs: int, head: ActionHead, core: CoreKind | None
     ) -> None:
-        """Put heads behind torsos of `n_inputs` features: one torso, or the policy's and the other.
+        """Add heads to torsos with `n_inputs` features: a shared torso, or policy and value torso.
 
-        A core has as many units as the torso has features, and needs a torso that is shared.
+        A core has as many units as the torso has features, and needs a shared torso.
         """
         super().__init__()
         self.torsos = nn.ModuleList(torsos)
@@ -83,7 +82,7 @@ class PolicyValueNet(nn.Module):
 
     @property
     def memory_size(self) -> int:
-        """Numbers that are remembered of each environment."""
+        """Size of the memory per environment."""
         return self.core.memory_size if self.core is not None else 0
 
     def forward(self, obs: NetworkInput) -> tuple[Tensor, Tensor]:
@@ -116,7 +115,7 @@ class PolicyValueNet(nn.Module):
 def make_torso(
     spec: EnvSpec, hidden: Sequence[int], activation: Activation, own: MakeNetwork | None
 ) -> tuple[nn.Module, int]:
-    """Make the default torso or the user's own; return it, and its number of features."""
+    """Return the default or a custom torso, and its number of features."""
     if own is not None:
         return own_encoder(own, spec)
     torso = _Torso(spec.observation, hidden, activation)
@@ -125,7 +124,7 @@ def make_torso(
 
 
 class _Torso(nn.Module):
-    """Encoders as in `encoder_layers`, and layers with an activation behind each of them."""
+    """Encoders as in `encoder_layers`, and layers with an activation after each of them."""
 
     def __init__(
         self, observation: BoxSpec | PackedSpec, hidden: Sequence[int], activation: Activation
@@ -136,7 +135,7 @@ class _Torso(nn.Module):
         self.n_outputs = sizes[-1]
         self.encoder = nn.Sequential(*encoder)
         self._layers = tuple(nn.Linear(*pair) for pair in pairwise(sizes))
-        self.hidden = nn.ModuleList(self._layers)  # never called, which would take longer
+        self.hidden = nn.ModuleList(self._layers)  # never called, since a call would take longer
         self._activate = torch.tanh_ if activation == "tanh" else torch.relu_
 
     def forward(self, obs: NetworkInput) -> Tensor:
@@ -147,10 +146,10 @@ class _Torso(nn.Module):
 
 
 LOG_PROB = "log_prob"
-"""Column of the logarithms of the probabilities, or densities, of what was drawn."""
+"""Column of the log probabilities, or log densities, of the sampled actions."""
 
 MEMORY = "memory"
-"""Column of what was remembered before a row; a start column of trajectories."""
+"""Column of the memory before a row; a start column of trajectories."""
 
 
 class StochasticPolicy(TorchPolicy):
@@ -171,7 +170,7 @@ class StochasticPolicy(TorchPolicy):
         self.memories = Memories(net.memory_size, device)
 
     def act(self, obs: Array) -> Act:
-        """Draw actions in training; take the likeliest ones otherwise."""
+        """Sample actions in training; take the most likely ones otherwise."""
         memory = self.memories.recall(len(obs), training=self.training)
         with torch.inference_mode():
             seen = self.read_obs(torch.from_numpy(obs).to(self.device))
@@ -190,7 +189,7 @@ class StochasticPolicy(TorchPolicy):
         return Act(drawn.action, extras)
 
     def forget(self, where: BoolArray) -> None:
-        """Empty the memory of environments in which an episode begins."""
+        """Reset the memory of environments in which an episode begins."""
         self.memories.forget(where, training=self.training)
 
 
@@ -201,10 +200,10 @@ def own_columns(
     hidden: Sequence[int],
     own: MakeNetwork | None,
 ) -> tuple[ColumnSpec, ...]:
-    """Return the columns that a policy adds to rows, given its head and what is before it."""
+    """Return the columns that a policy adds to rows, given its head and torso."""
     remembered = 0
     if kind != "none":
-        # A core has as many units as the torso has features: those of its last layer, as a rule.
+        # A core has as many units as the torso has features, usually those of its last layer.
         with seeded(0):
             n_units = hidden[-1] if hidden and not own else make_torso(spec, hidden, "relu", own)[1]
         remembered = memory_size(kind, n_units)
@@ -218,7 +217,7 @@ def read_columns(net: PolicyValueNet) -> tuple[str, ...]:
 
 
 def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:
-    """Refuse what another kind of replay hands over."""
+    """Raise if the batch comes from another kind of replay."""
     if missing := {"mask", LOG_PROB} - set(batch):
         raise ConfigError(
             f"{algorithm} learns from trajectories, each once, but this batch has no "
@@ -233,15 +232,15 @@ def check_batch(batch: Columns, net: PolicyValueNet, algorithm: str) -> None:
 
 
 class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
-    """What also learns, from trajectories; its hook is `update(data)`, the equations."""
+    """Also learns, from trajectories; its hook is `update(data)`, the equations."""
 
     algorithm: ClassVar[str]
-    """What it is called where a batch is refused."""
+    """Name of the algorithm in errors."""
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Learn from a batch of trajectories."""
         check_batch(batch, self.net, self.algorithm)
-        if not batch["mask"].any():  # a stream that was cut right behind an episode's end
+        if not batch["mask"].any():  # a stream that was cut directly after an episode's end
             self.version = ModelVersion(self.version + 1)
             return {}
         return super().opt(batch)
@@ -249,7 +248,7 @@ class TrajectoryAgent(StochasticPolicy, UpdatingAgent):
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryBatch:
-    """What a network is to look at: observations (B, T + 1, ...), and where from."""
+    """Network inputs: observations (B, T + 1, ...), and where episodes begin."""
 
     obs: NetworkInput
     mask: Tensor
@@ -260,12 +259,12 @@ class TrajectoryBatch:
 
     @property
     def begins(self) -> Tensor:
-        """Return (B, T + 1) where an episode begins: behind what is no transition."""
+        """Return (B, T + 1) where an episode begins: after each row that is no transition."""
         return torch.cat([torch.zeros_like(self.mask[:, :1]), ~self.mask], dim=1)
 
 
 class Minibatches:
-    """A batch, of which parts can be taken by their indices."""
+    """A batch, from which parts can be taken by their indices."""
 
     def __init__(
         self,
@@ -274,9 +273,9 @@ class Minibatches:
         columns: Mapping[str, Tensor],
         ask: Callable[..., tuple[Tensor, Tensor]],
     ) -> None:
-        """Let parts be taken of what was played, and of columns (B, T, ...) beside it.
+        """Allow parts of trajectories, and of columns (B, T, ...) that belong to them.
 
-        `ask(network, *inputs)` is what passes them through the network.
+        `ask(network, *inputs)` passes them through the network.
         """
         self._net = net
         self._ask = ask
@@ -291,7 +290,7 @@ class Minibatches:
         return len(next(iter(self._columns.values())))
 
     def shuffled(self, parts: int, order: torch.Generator) -> list[Tensor]:
-        """Return the indices of so many parts, or fewer, of about the same size, in random order.
+        """Return the indices of at most this number of parts, of similar size, in random order.
 
         Each transition, or each stretch, is in exactly one of them.
         """
@@ -299,7 +298,7 @@ class Minibatches:
         return list(index.tensor_split(min(parts, len(self))))
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the network's outputs and values, and the columns, of the transitions there."""
+        """Return the network's outputs and values, and the columns, of these transitions."""
         if self._stretches is None:
             obs = each_field(self._obs, lambda field: field[index])
             outputs, values = self._ask(self._net, obs)
@@ -312,10 +311,10 @@ class Minibatches:
 
 
 class _Stretches:
-    """Transitions of one episode, one after the other; all stretches are unrolled side by side.
+    """Consecutive transitions of one episode; all stretches are unrolled in parallel.
 
-    Whole trajectories, with an episode beginning here in one and there in another, would have to be
-    unrolled from one beginning to the next, which takes an LSTM five times as long.
+    Whole trajectories would have to be unrolled from one episode start to the next, each at a
+    different row, which takes an LSTM five times as long.
     """
 
     def __init__(self, mask: Tensor, memory: Tensor) -> None:
@@ -326,7 +325,7 @@ class _Stretches:
         step = torch.arange(mask.shape[1], device=mask.device)
         self.inside = step < length
         self.rows = (which * mask.shape[1] + first)[:, None] + torch.minimum(step, length - 1)
-        # Only what a trajectory begins with goes on from a memory.
+        # Only the start of a trajectory continues from a memory.
         self.memory = torch.where((first == 0)[:, None], memory[which], 0.0)
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -337,18 +336,19 @@ class _Stretches:
 
 
 class VTrace(NamedTuple):
-    """What V-trace makes of trajectories, both (B, T)."""
+    """The results of V-trace for trajectories, both (B, T)."""
 
     targets: Tensor
-    """Of the values; a row that is no transition keeps its value."""
+    """Targets of the values; a row that is no transition keeps its value."""
 
     advantages: Tensor
-    """Of the actions, their importance included; 0 where a row is no transition."""
+    """Advantages of the actions, with their importance weights; 0 for rows that are no
+    transitions."""
 
 
 @torch.no_grad()
 def gae(reward: Tensor, discount: Tensor, mask: Tensor, values: Tensor, lambda_: float) -> Tensor:
-    """Return generalized advantage estimates (B, T); the values' targets are these plus values."""
+    """Return generalized advantage estimates (B, T); value targets are these plus values."""
     # delta_t = r_t + gamma V(s_t+1) - V(s_t);  A_t = delta_t + gamma lambda A_t+1
     delta = torch.where(mask, reward + discount * values[:, 1:] - values[:, :-1], 0.0)
     return _sums(delta, discount * lambda_)
@@ -367,18 +367,18 @@ def vtrace(
     clip_c: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> VTrace:
-    """Correct for what was played by other policies than the one that learns.
+    """Correct for actions that another policy than the learning one chose.
 
     Args:
-        log_rhos: Logarithm of how much likelier the action is now than it was then, (B, T).
+        log_rhos: Log importance weight: log pi(a) now minus log probability when acting, (B, T).
         reward: Rewards (B, T).
         discount: Discounts (B, T).
         mask: Which rows are transitions, (B, T).
-        values: Values of the rows and of what follows the last one, (B, T + 1).
+        values: Values of the rows and of the observation after the last one, (B, T + 1).
         lambda_: Weight of later corrections; 1 is the paper's definition, its remark 2 has others.
-        clip_rho: Largest importance of a correction; decides which policy's values are learned.
-        clip_c: Largest importance passed on to what was before; decides how fast.
-        clip_pg_rho: Largest importance of an advantage.
+        clip_rho: Clip of a correction's importance weight; decides which policy is evaluated.
+        clip_c: Clip of the importance weight passed to earlier rows; decides how fast.
+        clip_pg_rho: Clip of an advantage's importance weight.
     """
     rhos = log_rhos.exp()
     # delta_t V = rho_t (r_t + gamma V(x_t+1) - V(x_t)), rho_t = min(clip_rho, pi / mu)
@@ -387,7 +387,7 @@ def vtrace(
     # v_s - V(x_s) = delta_s V + gamma c_s (v_s+1 - V(x_s+1)), c_s = lambda min(clip_c, pi / mu)
     corrections = _sums(delta, discount * lambda_ * rhos.clamp(max=clip_c))
     targets = values[:, :-1] + corrections
-    # A_s = rho_s (r_s + gamma v_s+1 - V(x_s)); nothing is known to correct behind the last row
+    # A_s = rho_s (r_s + gamma v_s+1 - V(x_s)); after the last row there is no correction
     next_targets = torch.cat([targets[:, 1:], values[:, -1:]], dim=1)
     advantages = rhos.clamp(max=clip_pg_rho) * (reward + discount * next_targets - values[:, :-1])
     return VTrace(targets, torch.where(mask, advantages, 0.0))

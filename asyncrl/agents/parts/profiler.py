@@ -1,4 +1,4 @@
-"""Records where the learner's time goes, with torch's profiler."""
+"""Profiles the learner's time with torch's profiler."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from asyncrl.core.callback import Callback, Training
 
-_SKIP_OPT_STEPS = 50  # they also load what is loaded lazily
+_SKIP_OPT_STEPS = 50  # they also load lazy imports
 
 
 class Profiler(Callback):
-    """Profiles some turns of the learner, once, and then is out of the way."""
+    """Profiles some of the learner's steps, once."""
 
     def __init__(self, trace: Path, opt_steps: int) -> None:
         """Record `opt_steps` optimisation steps after the first 50.
@@ -26,7 +26,7 @@ class Profiler(Callback):
         self._ends_at = 0
 
     def begin(self, trainer: Training) -> None:
-        """Make the profiler, and see where the run begins."""
+        """Create the profiler, and note where the run begins."""
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
@@ -44,7 +44,7 @@ class Profiler(Callback):
             self._profile.start()
 
     def close(self, trainer: Training) -> None:
-        """Write what was recorded, also of a run that was shorter."""
+        """Write the profile, even if the run was shorter."""
         if self._profile is not None and self._profile.profiler is not None:
             self._profile.stop()
             self._trace.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""What agents have in common that learn the value of each action, or its whole distribution.
+"""What agents that learn action values, or distributions of returns per action, have in common.
 
-Such an agent acts on the best value, follows itself with a target network, and steps down the slope
-of one loss. Its own file says which network, which targets and which loss.
+Such an agent acts on the best value, has a target network, and minimises one loss. Its file defines
+network, targets and loss.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class QConfig(TorchConfig, ABC):
 
     @property
     def sigma(self) -> float | None:
-        """Return the spread of noisy weights, None where there are none."""
+        """Return the initial noise of noisy layers, None if there are none."""
         return self.noisy_sigma if self.noisy else None
 
     def check_shapes(self, network: MakeNetwork | None) -> None:
-        """Refuse settings of the default network beside one of the user's own."""
+        """Raise if settings of the default network are combined with a custom one."""
         for name, part in (("dueling", "DuelingHead"), ("noisy", "NoisyLinear layers")):
             if network is not None and getattr(self, name):
                 raise ConfigError(
@@ -100,13 +100,13 @@ class QConfig(TorchConfig, ABC):
 
     @abstractmethod
     def make_network(self, spec: EnvSpec) -> nn.Module:
-        """Make the network, which answers observations with values (B, actions)."""
+        """Return the network, from observations to values (B, actions)."""
 
 
 class QPolicy(TorchPolicy):
-    """The part that acts, on the values (B, actions) that its model answers with.
+    """The part that acts, on its model's values (B, actions).
 
-    Hooks: `answers(obs)` computes these values, `extras(q, action)` is stored beside actions.
+    Hooks: `answers(obs)` computes these values, `extras(q, action)` is stored with actions.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class QPolicy(TorchPolicy):
         return Act(action, self.extras(q, action))
 
     def record(self) -> Record:
-        """Tell how much is explored at present."""
+        """Return the current amount of exploration."""
         return self.explorer.record(self.env_steps) if self.explorer else {}
 
     def extras(self, q: Array, action: Array) -> Columns:
-        """Return what is stored beside actions: nothing, unless a subclass does."""
+        """Return columns to store with actions: none, unless a subclass adds some."""
         return {}
 
     def answers(self, obs: Array) -> Array:
@@ -148,7 +148,7 @@ class QPolicy(TorchPolicy):
         return q
 
     def __perturbed(self, obs: Array) -> Array:
-        """Return the values according to other weights in each environment."""
+        """Return the values, with different noise in each environment."""
         self.perturbation.set(self.perturbation.draw(self.random, len(obs)).to(self.device))
         try:
             return self.answers(obs)
@@ -161,11 +161,11 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
 
     Derive an algorithm's agent from its policy and from this class, in that order. Hooks:
 
-        loss(obs, next_obs, reward, data)       the loss of a batch; the one that must be there
-        draw(rows)                              what else an update draws
-        columns, inputs(data)                   what is read of a batch, where it is no transitions
+        loss(obs, next_obs, reward, data)       the loss of a batch; required
+        draw(rows)                              random numbers of an update
+        columns, inputs(data)                   what is read of a batch, unless it has transitions
 
-    A hook has at hand `net` and its slow copy `target`, and `updater(network, ...)`, which passes a
+    A hook can use `net`, its target network `target`, and `updater(network, ...)`, which passes a
     batch through one of them.
     """
 
@@ -182,11 +182,11 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         self.target_perturbation = Perturbation(self.target)
         self.parts |= {"target": self.target, "optimizer": self.optimizer, "random": self.random}
         self.draws = torch.Generator(device).manual_seed(context.seed)
-        """Generator of what an update draws, which is a part of the state where it draws any."""
+        """Generator of an update's random numbers; part of the state if the update uses any."""
         if self.perturbation.size:
             self.parts["draws"] = self.draws
         self.copies_every = 0 if config.tau else config.target_interval_opt_steps
-        """Optimisation steps from one copy of the network to the next; 0 if it is followed."""
+        """Optimisation steps between two copies of the network; 0 if it uses Polyak averaging."""
         self.updater = Updater(
             self,
             config,
@@ -201,35 +201,35 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
     def loss(
         self, obs: NetworkInput, next_obs: NetworkInput, reward: Tensor, data: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a batch, and what to tell about it without gradients.
+        """Return the loss of a batch, and numbers to record, without gradients.
 
-        Where there is a column `weight`, rows count by it. Of each row is told either `priority`,
-        or the value `q` and the `target` whose distance is the priority; or neither, where no
-        replay is to ask for priorities.
+        A column `weight` weights the rows. For priorities, the numbers include either `priority` of
+        each row, or the value `q` and the `target`, whose distance is the priority. Neither is
+        needed unless a replay asks for priorities.
         """
 
     def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
-        """Return observations, next observations and rewards as networks and losses take them."""
+        """Return observations, next observations and rewards for networks and losses."""
         return self.updater.inputs(data)
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return noise, where the network has noisy layers."""
+        """Return noise, if the network has noisy layers."""
         size = self.perturbation.size
         if not size:
             return {}
-        # One noise for all rows: for the online network, and for the target network.
+        # The same noise for all rows: one for the online network, one for the target network.
         normal = torch.randn((2, 1, size), generator=self.draws, device=self.device)
         return {"noise": self.perturbation.shape(normal)}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Take one step towards the targets; tell loss, mean value, and the gradient's norm."""
+        """Take one step towards the targets; return loss, mean value and gradient norm."""
         told = super().opt(batch)
         if self.copies_every and self.version % self.copies_every == 0:
             self.slow.catch_up()
         return told
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Step down the slope of the loss, and let the target network follow."""
+        """Minimise the loss by one step, and update the target network."""
         obs, next_obs, reward = self.inputs(data)
         if self.perturbation.size:
             self.perturbation.set(data["noise"][0])
@@ -237,7 +237,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         answer = self.loss(obs, next_obs, reward, data)
         if not isinstance(answer, tuple):
             raise ConfigError(
-                f"`loss` of {type(self).__name__} must return a loss and what to tell, got "
+                f"`loss` of {type(self).__name__} must return a loss and a dict of numbers, got "
                 f"{shown(answer)}; return for instance loss, {{}}"
             )
         loss, told = answer
@@ -249,7 +249,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
         return told
 
     def priorities(self) -> Array:
-        """Return how wrong the agent was about each row of the newest batch."""
+        """Return the priority of each row of the last batch."""
         return self.updater.priorities()
 
 

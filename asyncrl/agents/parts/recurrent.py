@@ -1,7 +1,7 @@
-"""Memory: a recurrent core for networks, and what a policy remembers of its environments.
+"""Memory: a recurrent core for networks, and a policy's memory of its environments.
 
-A memory is one vector (B, memory_size) whatever the core is made of, so that it can be a column of
-rows and a start column of trajectories:
+A memory is one vector (B, memory_size) for every kind of core, so that it can be a column of rows
+and a start column of trajectories:
 
     memory = memories.recall(len(obs), training=self.training)       # a policy, step by step
     out, memory = core.step(encoder(obs), memory)
@@ -27,16 +27,16 @@ CoreKind = Literal["gru", "lstm"]
 """Cho et al. (2014), or Hochreiter and Schmidhuber (1997), whose memory is twice as large."""
 
 MemoryKind = Literal["none", "gru", "lstm"]
-"""What a policy may remember by."""
+"""Kinds of memory of a policy."""
 
 
 def memory_size(kind: MemoryKind, n_units: int) -> int:
-    """Return how many numbers so many units remember."""
+    """Return the size of the memory of this number of units."""
     return n_units * {"none": 0, "gru": 1, "lstm": 2}[kind]
 
 
 class RecurrentCore(nn.Module):
-    """One layer of GRU or LSTM units behind features, always in single precision."""
+    """One layer of GRU or LSTM units after features, always in single precision."""
 
     def __init__(self, kind: CoreKind, n_inputs: int, n_units: int) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class RecurrentCore(nn.Module):
 
     @property
     def n_outputs(self) -> int:
-        """Numbers that come out for each row."""
+        """Outputs per row."""
         return self._rnn.hidden_size
 
     @property
     def memory_size(self) -> int:
-        """Numbers that are remembered of each environment; all 0 where nothing is."""
+        """Size of the memory per environment; an empty memory is all 0."""
         return memory_size("lstm" if isinstance(self._rnn, nn.LSTM) else "gru", self.n_outputs)
 
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Take one row (B, n_inputs) further; return what comes out and the memory after it."""
+        """Process one row (B, n_inputs); return the output and the memory after it."""
         rnn = self._rnn
         weights = rnn.all_weights[0]
         with torch.autocast(features.device.type, enabled=False):
@@ -67,20 +67,20 @@ class RecurrentCore(nn.Module):
     def unroll(
         self, features: Tensor, memory: Tensor, begins: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Take rows (B, T, n_inputs) one after the other; as `step` does, but much faster.
+        """Process rows (B, T, n_inputs) in sequence; like `step`, but much faster.
 
         Args:
-            features: What the core sees.
+            features: Inputs of the core.
             memory: The memory before the first row, (B, memory_size).
-            begins: Where an episode begins (B, T), so that the memory is emptied before that row;
-                None where none does. It is read on the CPU, which waits for a GPU.
+            begins: Where an episode begins (B, T), so that the memory is reset before that row;
+                None if none does. It is read on the CPU, which waits for a GPU.
 
         Returns:
-            What comes out, (B, T, n_outputs), and the memory after the last row.
+            The outputs, (B, T, n_outputs), and the memory after the last row.
         """
         if begins is None:
             return self._stretch(features, memory)
-        # Between rows in which an episode begins anywhere, all go on together.
+        # Between rows in which an episode begins anywhere, all sequences advance together.
         cuts = {0, *begins.any(dim=0).nonzero().flatten().tolist(), features.shape[1]}
         outs = []
         for first, end in pairwise(sorted(cuts)):
@@ -100,10 +100,10 @@ class RecurrentCore(nn.Module):
 
 
 class Memories:
-    """What a policy remembers of each environment, in training and in evaluation apart.
+    """A policy's memory of each environment, separate for training and evaluation.
 
-    A synchronous run evaluates the policy that acts in the middle of its episodes. There is a
-    memory for as many rows as were acted on last; of any other number nothing is known yet.
+    A synchronous run evaluates the acting policy in the middle of its episodes. There is memory for
+    the number of rows of the last step; for any other number it is empty.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -119,11 +119,11 @@ class Memories:
         return kept
 
     def keep(self, memory: Tensor, *, training: bool) -> None:
-        """Remember this (B, size) from now on."""
+        """Store this memory (B, size)."""
         self._kept[training] = memory
 
     def forget(self, where: BoolArray, *, training: bool) -> None:
-        """Empty the memory of these environments (B,)."""
+        """Reset the memory of these environments (B,)."""
         kept = self._kept.get(training)
         if kept is None or not where.any():
             return
@@ -136,7 +136,7 @@ class Memories:
 
 
 def each_row(encode: Callable[[NetworkInput], Tensor], inputs: NetworkInput) -> Tensor:
-    """Apply what takes inputs (N, ...) to rows (B, T, ...); return (B, T, ...) again."""
+    """Apply a function of inputs (N, ...) to rows (B, T, ...); return (B, T, ...) again."""
     some = inputs if isinstance(inputs, Tensor) else next(iter(inputs.values()))
     flat: NetworkInput
     if isinstance(inputs, Tensor):

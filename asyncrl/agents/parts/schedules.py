@@ -1,6 +1,6 @@
-"""Settings that change as a run goes on: learning rates, exploration, weights of losses.
+"""Settings that change during a run: learning rates, exploration, weights of losses.
 
-A setting declared as `float | Schedule` is a number, or numbers over the environment steps of the
+A setting declared as `float | Schedule` is a number, or a function of the environment steps of the
 whole run, which the learner and every actor know (`TorchPolicy.env_steps`). Saved as YAML:
 
     learning_rate:
@@ -22,7 +22,7 @@ from asyncrl.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A number that follows the environment steps of the whole run, point by point."""
+    """A piecewise function of the environment steps of the whole run."""
 
     points: tuple[tuple[int, float], ...]
     """Pairs of environment step and value, in ascending order of steps. Before the first point its
@@ -50,11 +50,11 @@ class Schedule:
 
     @classmethod
     def linear(cls, start: float, end: float, env_steps: int) -> Schedule:
-        """Go from `start` to `end` in a straight line within so many environment steps."""
+        """Return a schedule that changes linearly from `start` to `end` over `env_steps`."""
         return cls(points=((0, start), (env_steps, end)))
 
     def at(self, env_steps: int) -> float:
-        """Return the value after so many environment steps; at a point, exactly that one's."""
+        """Return the value after this number of environment steps; exact at points."""
         after = bisect.bisect_right(self.points, env_steps, key=lambda point: point[0])
         if after == 0:
             return self.points[0][1]
@@ -66,11 +66,11 @@ class Schedule:
 
 
 def value_at(setting: float | Schedule, env_steps: int) -> float:
-    """Return what a setting is after so many environment steps."""
+    """Return a setting's value after this number of environment steps."""
     return setting.at(env_steps) if isinstance(setting, Schedule) else setting
 
 
 Rate: TypeAlias = Annotated[float | Schedule, Within("[0, inf)")]
 ShareOverTime: TypeAlias = Annotated[float | Schedule, Within("[0, 1]")]
-# A schedule may come to 0; a number that is 0 all the time learns nothing.
+# A schedule may reach 0; a constant 0 would learn nothing.
 LearningRate: TypeAlias = Positive | Annotated[Schedule, Within("[0, inf)")]

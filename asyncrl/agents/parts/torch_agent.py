@@ -1,7 +1,7 @@
-"""What agents made of torch modules share: parameters in and out, state in and out, devices.
+"""What agents made of torch modules share: models, state, devices.
 
-An algorithm derives from `TorchPolicy` what acts and from `TorchAgent` what also learns, and is
-left to say how. None of it is required: whatever fulfils `agent.py` is an agent.
+An algorithm derives its acting part from `TorchPolicy` and its learning part from `TorchAgent`.
+None of it is required: whatever implements the contract in `agent.py` is an agent.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from asyncrl.core.types import Array, ModelVersion, Params
 _logger = logging.getLogger(__name__)
 
 _RATES, _MADE_WITH = "rates", "made_with"
-"""Under what names are saved: learning rates of an optimizer of ours, where one was set in mid-run;
-and the numbers that one of torch's was made with."""
+"""Names under which are saved: learning rates of our optimizers that were set in mid-run, and the
+numbers that one of torch's was created with."""
 
 _GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
-"""How long the state of torch's generators is: Mersenne's twister, or Philox's seed and offset."""
+"""State sizes of torch's generators: Mersenne Twister, or Philox's seed and offset."""
 
 Part = (
     nn.Module
@@ -41,11 +41,11 @@ Part = (
     | torch.Generator
     | np.random.Generator
 )
-"""What an agent's state is made of."""
+"""What an agent's state consists of."""
 
 
 def mismatch(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Array | Tensor]) -> str:
-    """Say in words what the names or shapes differ in; empty if they do not."""
+    """Describe how names or shapes differ; empty if they do not."""
     if missing := sorted(set(expected) - set(given)):
         return f"it lacks {missing[0]}"
     if unknown := sorted(set(given) - set(expected)):
@@ -57,7 +57,7 @@ def mismatch(expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Array 
 
 
 def tensors_of(part: Part) -> dict[str, Tensor]:
-    """Return what is to be saved of a part; some of it is the part's own."""
+    """Return the tensors to save of a part; some are the part's own, not copies."""
     match part:
         case nn.Module():
             return dict(part.state_dict())
@@ -84,7 +84,7 @@ def _by_path(state: Mapping[int, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the numbers of an optimizer's settings: those of now, and those it was made with."""
+    """Return the current numeric settings of an optimizer, and those it was created with."""
     groups = {f"group/{i}": group for i, group in enumerate(optimizer.param_groups)}
     return {
         f"{place}/{name}": torch.as_tensor(value, dtype=torch.float64)
@@ -100,7 +100,7 @@ def _is_numeric(value: object) -> bool:
 
 
 def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
-    """Take the numbers that were saved, but where the optimizer is made with another one by now."""
+    """Load the saved numbers, except where the optimizer is now created with another one."""
     for key, saved in numbers.items():
         place, name = key.removeprefix("group/").split("/", 1)
         if place == _MADE_WITH:
@@ -114,7 +114,7 @@ def _set_numbers(optimizer: torch.optim.Optimizer, numbers: Params) -> None:
 
 
 def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
-    """Check what was saved against a part, and return what loads it."""
+    """Check the saved state of a part; return a function that loads it."""
     if isinstance(part, LeanOptimizer):
         return _prepare_lean(name, part, saved)
     if isinstance(part, torch.optim.Optimizer):
@@ -123,7 +123,7 @@ def prepare_part(name: str, part: Part, saved: Params) -> Callable[[], object]:
         return _prepare_generator(name, part, saved)
     now = {key: tuple(value.shape) for key, value in tensors_of(part).items()}
     if isinstance(part, np.random.Generator) and set(saved) == {"state"}:
-        now = {"state": saved["state"].shape}  # its numbers have as many digits as they have
+        now = {"state": saved["state"].shape}  # its integers may have any number of digits
     if wrong := mismatch(now, saved):
         raise CheckpointError(f"the saved {name} does not fit this agent's: {wrong}")
     tensors = {key: torch.from_numpy(np.array(value)) for key, value in saved.items()}
@@ -149,16 +149,16 @@ def _prepare_generator(name: str, part: torch.Generator, saved: Params) -> Calla
         torch.Generator(part.device).set_state(state)
     except (RuntimeError, TypeError) as error:
         raise CheckpointError(
-            f"the saved {name} is no state of a generator on {here}: {error}"
+            f"the saved {name} is not a state of a generator on {here}: {error}"
         ) from error
     return lambda: part.set_state(state)
 
 
 def _seed_anew(name: str, part: torch.Generator, saved: Array, there: str) -> None:
-    """Begin with a seed made of a state that only a generator on another device can go on from."""
+    """Seed a generator from the saved state of a generator on another device."""
     _logger.warning(
-        "the saved %s was drawn on %s, and is drawn on %s from now on, beginning with a seed made "
-        "of what was saved: this goes on, but not bit for bit",
+        "the saved %s is the state of a generator on %s; on %s it is seeded from that state: the "
+        "run continues, but not bit for bit",
         name,
         there,
         part.device.type,
@@ -172,7 +172,7 @@ def _generator_numbers(name: str, part: np.random.Generator, saved: Array) -> ob
         type(part.bit_generator)().state = numbers
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(
-            f"the saved {name} is no state of a {type(part.bit_generator).__name__}: {error}"
+            f"the saved {name} is not a state of a {type(part.bit_generator).__name__}: {error}"
         ) from error
     return numbers
 
@@ -211,7 +211,7 @@ def _prepare_lean(name: str, part: LeanOptimizer, saved: Params) -> Callable[[],
 
 
 def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, dict[str, Tensor]]:
-    """Return what an optimizer remembered, parameter by parameter, if it can be of these."""
+    """Return an optimizer's state by parameter; raise if it does not fit these."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in saved.items():
         place, _, slot = key.partition("/")
@@ -227,26 +227,26 @@ def _by_place(name: str, params: Sequence[Tensor], saved: Params) -> dict[int, d
 
 
 class TorchPolicy:
-    """Keeps the model that acts; a subclass adds `act`.
+    """Holds the acting model; a subclass adds `act`.
 
     Attributes:
-        model: What acts. Its parameters and buffers are what the learner sends to actors.
-        device: Where it computes: an actor's policy on a CPU.
-        version: The newest model's number, which the run gives it. A subclass that learns may count
-            its `opt` here, for what it does in every n-th one; it is saved with its state.
-        env_steps: Environment steps of the whole run, as far as is known here: those that the
-            newest model came with, or its own if these are more. Schedules count in them.
+        model: The acting model. The learner sends its parameters and buffers to actors.
+        device: Device of the model: a CPU for an actor's policy.
+        version: Number of the newest model, set by the run. A subclass that learns may count its
+            `opt` calls here, for what it does in every n-th one; it is saved with its state.
+        env_steps: Environment steps of the whole run, as far as known here: those that the newest
+            model came with, or its own count if that is higher. Schedules use it.
 
-    Outside of `learning_mode` the model is in evaluation mode, whether `act` explores or not: what
-    layers such as batch normalisation or dropout make of an observation depends on nothing else
-    then, changes nothing, and is the same wherever it is computed.
+    Outside of `learning_mode` the model is in evaluation mode, whether `act` explores or not.
+    Layers such as batch normalisation or dropout then depend on the observation alone, change no
+    state, and compute the same everywhere.
 
-    A subclass's `act` computes with `self.model` on `self.device`, and adds the rows that it has
-    acted on to `self.env_steps` while `self.training`, if it has schedules.
+    A subclass's `act` computes with `self.model` on `self.device`. If it has schedules, it adds the
+    rows that it acted on to `self.env_steps` while `self.training`.
     """
 
     squashed: ClassVar[bool] = False
-    """Whether `act` squashes what the model answers, by tanh, to between the actions' bounds."""
+    """Whether `act` squashes the model's output by tanh to the action bounds."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.model = model.to(device).eval()
@@ -266,7 +266,7 @@ class TorchPolicy:
         return self
 
     def record(self) -> Record:
-        """Tell nothing about acting, unless a subclass does."""
+        """Return numbers to record about acting: none, unless a subclass adds some."""
         return {}
 
     def model_info(self) -> ModelInfo:
@@ -278,7 +278,7 @@ class TorchPolicy:
         return ModelInfo(version=self.version, params=params, env_steps=self.env_steps)
 
     def sync_model(self, info: ModelInfo) -> None:
-        """Take all of a snapshot, or raise and change nothing."""
+        """Load a whole snapshot, or raise and change nothing."""
         mine = self.model.state_dict()
         if wrong := mismatch({name: tuple(v.shape) for name, v in mine.items()}, info.params):
             raise ConfigError(
@@ -300,19 +300,18 @@ class TorchAgent(TorchPolicy):
         class MyPolicy(TorchPolicy): ...             # model, act; counts env_steps when training
         class MyAgent(MyPolicy, TorchAgent): ...     # self.parts |= {"optimizer": ...}; opt
 
-    What `opt` learns through, it puts into `learning_mode`. `examples/own_torch_agent.py` is a
-    whole one.
+    `opt` puts the networks that it trains into `learning_mode`. `examples/own_torch_agent.py` is a
+    complete example.
 
     Attributes:
         parts: What `state` saves, by name, beside `version` and `env_steps`: modules, optimizers,
-            tensors and generators. The model is among them; add targets, optimizers, and what
-            random choices are drawn from. A learning rate that is set in mid-run stays so after
-            `resume`, unless the agent is built with another one then: what the settings say
-            counts. The same holds for the other numbers of torch's optimizers, such as betas.
+            tensors and generators. It contains the model; add target networks, optimizers and
+            random generators. A learning rate that is set in mid-run is kept by `resume`, unless
+            the agent is then built with another one: the settings take precedence. The same holds
+            for the other numbers of torch's optimizers, such as betas.
         on_load: Functions called after `load_state`. It writes into modules and tensors in place,
-            and puts other tensors in the place of an optimizer's: whoever holds one of these takes
-            the new one here.
-        spare: An older state whose memory the next `state` may write into; the trainer fills it.
+            but replaces the tensors of an optimizer: update references to them here.
+        spare: An older state whose memory the next `state` may reuse; the trainer fills it.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -342,7 +341,7 @@ class TorchAgent(TorchPolicy):
         return state
 
     def load_state(self, state: Params) -> None:
-        """Go on from `state`, or raise and change nothing."""
+        """Load `state`, or raise and change nothing."""
         by_part = {name: _under(f"{name}/", state) for name in self.parts}
         left = set(state) - {"version", "env_steps"}
         left -= {f"{name}/{key}" for name, keys in by_part.items() for key in keys}
@@ -360,7 +359,7 @@ class TorchAgent(TorchPolicy):
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` is a GPU where there is one."""
+    """Return the device of that name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -375,15 +374,15 @@ def pick_device(name: str) -> torch.device:
 
 
 def gpu_names() -> tuple[str, ...]:
-    """Return what the GPUs are called that torch sees."""
+    """Return the names of the GPUs that torch sees."""
     return tuple(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Start torch's global generator from `seed`, only inside the block.
+    """Seed torch's global generator inside the block, and restore it afterwards.
 
-    Layers draw their first parameters from that generator and take no other.
+    Layers initialise their parameters from that generator and accept no other.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -391,16 +390,16 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def learning_mode(*networks: nn.Module) -> LearningMode:
-    """Let layers such as dropout do what they do while they learn, only inside the block."""
+    """Put networks into training mode inside a `with` block, for layers such as dropout."""
     return LearningMode(networks)
 
 
 class LearningMode:
-    """Networks that are in learning mode inside a `with` block, and in evaluation mode after it.
+    """Networks in training mode inside a `with` block, and in evaluation mode after it.
 
-    It can be entered again and again. `nn.Module.train` looks up and checks each layer's attributes
-    each time, which is a tenth of an optimisation step of small networks; so flags are set here,
-    unless a layer has a way of its own to switch.
+    It is reusable. `nn.Module.train` looks up and checks each layer's attributes each time, which
+    takes a tenth of an optimisation step of small networks. So flags are set directly, unless a
+    layer overrides `train`.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
@@ -435,16 +434,16 @@ def learning_parameters(module: nn.Module) -> list[nn.Parameter]:
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """Move what a module learns into one vector, whose gradient holds its gradients; return it.
+    """Move a module's parameters into one vector, whose gradient holds theirs; return it.
 
-    The module's parameters become views. Adam, the norm of the gradient and a soft update then
-    take one operation each instead of one for each layer: for small networks, a fifth of the time
-    of an optimisation step. The gradient must be set to zero in place, never to None.
+    The module's parameters become views. Adam, the gradient norm and Polyak averaging then take one
+    operation each instead of one per layer: for small networks, this saves a fifth of the time of
+    an optimisation step. Set the gradient to zero in place, never to None.
 
-    Recurrent layers come first. On a GPU, cuDNN takes the weights of one where they lie only if
-    they begin the memory that they are in, each behind the other; those of others it copies at
-    each call, and warns once. The layer's `flatten_parameters`, which that warning advises, would
-    take them out of the vector, so that nothing learns them any more.
+    Recurrent layers come first. On a GPU, cuDNN uses the weights of a layer in place only if they
+    begin their memory block and are contiguous. It copies those of other layers at each call, and
+    warns once. The layer's `flatten_parameters`, which that warning recommends, would take them out
+    of the vector, so that they would no longer be updated.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, nn.RNNBase)]
     recurrent = {param for layer in layers for param in layer.parameters()}
@@ -452,7 +451,7 @@ def flatten_parameters(module: nn.Module) -> Tensor:
 
 
 def flatten_pair(one: nn.Module, other: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Flatten two modules; return the vectors of each: its own, and one of what both share."""
+    """Flatten two modules; return the vectors of each: its own, and one of shared parameters."""
     first, second = learning_parameters(one), learning_parameters(other)
     own = [param for param in first if param not in set(second)]
     others = [param for param in second if param not in set(first)]
@@ -472,10 +471,10 @@ def _flatten(params: list[nn.Parameter]) -> Tensor:
 
 
 def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
-    """Return what gives a copy of a network the buffers that the network has by then.
+    """Return a function that copies a network's current buffers to another network.
 
-    They are looked up each time, since a network may put another tensor in the place of one. What
-    it normalises batches by, say, a slow copy takes as it is. To be called under `torch.no_grad`.
+    Buffers are looked up each time, since a network may replace a tensor. A target network, for
+    instance, uses the network's normalisation statistics. Call it under `torch.no_grad`.
     """
     places = [
         (mine, its, name)
@@ -491,16 +490,16 @@ def buffer_copier(source: nn.Module, target: nn.Module) -> Callable[[], None]:
 
 
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients down, in place, to a norm of `max_norm` together; return the norm they had.
+    """Scale gradients down in place to a joint norm of `max_norm`; return the norm before.
 
-    Smaller ones stay as they are; all do where `max_norm` is 0.
+    Smaller gradients are unchanged; so are all if `max_norm` is 0.
     """
     if len(gradients) == 1:
         norm: Tensor = torch.linalg.vector_norm(gradients[0])
     elif not gradients:
         return torch.zeros(())
     else:
-        # As `nn.utils.get_total_norm` does for tensors of one device.
+        # Like `nn.utils.get_total_norm` for tensors on one device.
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))  # noqa: SLF001
     if max_norm:
         # g <- g * min(1, max_norm / |g|)
@@ -515,7 +514,7 @@ def _under(prefix: str, state: Params) -> dict[str, Array]:
 
 
 def _copied(value: Tensor, spare: Array | None) -> Array:
-    """Return a copy, in the place of an older one if there is one."""
+    """Return a copy, written into an older array if there is one."""
     if spare is not None and spare.shape == tuple(value.shape):
         room = torch.from_numpy(spare)
         if room.dtype == value.dtype:

@@ -1,4 +1,4 @@
-"""Settings that all agents made of torch modules share: where and how they compute."""
+"""Settings that all torch agents share: where and how they compute."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchConfig:
-    """What does not depend on the algorithm; its config derives from this one."""
+    """Settings that do not depend on the algorithm; its config derives from this class."""
 
     device: Annotated[str, COMMON] = "auto"
     """Device of the learner: cpu, cuda, cuda:N, or auto, which takes a GPU if there is one. Actors
@@ -63,38 +63,39 @@ class TorchConfig:
     learns_from: ClassVar[BatchKind] = "transitions"
 
     can_accumulate: ClassVar[bool] = False
-    """Whether the algorithm's networks take a batch in parts."""
+    """Whether the algorithm supports gradient accumulation."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent")
         self.check_accumulation()
 
     def check_accumulation(self) -> None:
-        """Refuse parts of a batch where they cannot be taken."""
+        """Raise if gradient accumulation is set but not supported."""
         if self.accumulate == 1:
             return
         if not self.can_accumulate:
             raise ConfigError(
-                f"agent.accumulate={self.accumulate} has no meaning for {type(self).__name__}, "
-                "which does not take a batch in parts; leave it at 1, and take smaller batches"
+                f"agent.accumulate={self.accumulate} has no effect on {type(self).__name__}, which "
+                "does not support gradient accumulation; set it to 1, and use smaller batches"
             )
         if self.accelerate != "off":
             raise ConfigError(
                 f"agent.accumulate={self.accumulate} computes parts of a batch twice to save "
-                f"memory, which agent.accelerate={self.accelerate!r} would undo; set one of the two"
+                f"memory, which agent.accelerate={self.accelerate!r} would undo; set only one of "
+                "the two"
             )
 
     @property
     def norm_columns(self) -> tuple[ColumnSpec, ...]:
-        """Columns that normalisation needs and a step processor fills."""
+        """Columns that normalisation needs; a step processor fills them."""
         return (ColumnSpec(DISCOUNTED_RETURN, "float32"),) if self.normalize_reward else ()
 
     def extra_columns(self, spec: EnvSpec) -> tuple[ColumnSpec, ...]:
-        """Return what normalisation needs; an agent that stores more columns adds its own."""
+        """Return the columns that normalisation needs; an agent that stores more adds its own."""
         return self.norm_columns
 
     def with_norms(self, network: nn.Module, observation: BoxSpec | PackedSpec) -> nn.Module:
-        """Return the network, wrapped in the normalisation that was asked for, if any was."""
+        """Return the network, wrapped in the normalisation that is on, if any."""
         if not self.normalize_obs and not self.normalize_reward:
             return network
         seen = observation if self.normalize_obs else None
@@ -110,9 +111,9 @@ class TorchConfig:
         return partial(torch.autocast, device.type, torch.bfloat16)
 
     def uncompiled(self, function: Function) -> Function:
-        """Return the function, left as it is where the update around it is compiled.
+        """Return the function, excluded from compilation if the update around it is compiled.
 
-        What steps optimizers is: `backward` cannot be compiled, and little else is left there.
+        Use it for optimizer steps: `backward` cannot be compiled, and little else remains there.
         """
         if self.accelerate != "compile":
             return function

@@ -1,18 +1,18 @@
-"""One update: all that lies between a batch and its numbers, the same for every agent.
+"""One update: everything between a batch and the recorded numbers, the same for every agent.
 
-An agent states its equations in `update`. Its `Updater` moves the batch to the device, lets the
-networks see it in the learner's precision and in parts, steps down the slopes of losses, lets slow
-copies follow, and keeps what priorities are computed of:
+An agent implements its equations in `update`. Its `Updater` moves the batch to the device, runs
+networks in the learner's precision and in parts, steps the optimizers, updates target networks, and
+keeps what priorities are computed from:
 
     Agent.opt(batch)
       Updater.step                  learning rates, checks, BatchMover, out of memory
-        Accelerated                 eager, compiled, or a recorded CUDA graph
+        Accelerated                 eager, compiled, or a captured CUDA graph
           Agent.update(data)        the equations
             Updater.inputs          observations and rewards, normalised
-            Updater(network, ...)   a pass: autocast, accumulation in parts
-            Updater.down(loss)      Descent: backward, norm, clip, step; what is told is detached by
-                                    then, since a compiled update breaks in two here
-            Updater.follow()        slow copies
+            Updater(network, ...)   a pass: autocast, gradient accumulation
+            Updater.down(loss)      Descent: backward, norm, clip, step; detach what the update
+                                    returns before it, since a compiled update breaks in two here
+            Updater.follow()        target networks
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from asyncrl.core.types import Array, Columns, ModelVersion
 
 _ALIGNMENT_BYTES = 64
 _LANES = 2
-"""One is read by the device while the other one is filled."""
+"""The device reads one while the other is filled."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """Where each column of a batch lies in one buffer."""
+    """Position of each column of a batch in one buffer."""
 
     columns: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
     """Names, dtypes and shapes."""
@@ -61,12 +61,12 @@ class BatchLayout:
 
     @classmethod
     def of(cls, batch: Columns) -> Self:
-        """Lay the columns of a batch side by side."""
+        """Return a layout with the columns of a batch in sequence."""
         offsets, end = [], 0
         for column in batch.values():
             offsets.append(end)
             end += -(-column.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        # To name a dtype would take longer than all else here.
+        # Converting dtypes to names would take longer than all else here.
         columns = tuple((name, c.dtype, c.shape) for name, c in batch.items())
         return cls(columns, tuple(offsets), end)
 
@@ -80,16 +80,16 @@ class BatchLayout:
         return views
 
     def arrays(self, buffer: Tensor) -> dict[str, Array]:
-        """Return the columns as arrays over a buffer in the host's memory."""
+        """Return the columns as arrays over a buffer in host memory."""
         return {name: tensor.numpy() for name, tensor in self.tensors(buffer).items()}
 
 
 class BatchMover:
-    """Brings the wanted columns of batches to a device.
+    """Moves the wanted columns of batches to a device.
 
-    On a CPU the tensors share the batch's memory. On a GPU they are views of one of two buffers:
-    whatever reads them must have been ordered, on the stream that was current at this call, before
-    the next call.
+    On a CPU the tensors share the batch's memory. On a GPU they are views of one of two buffers.
+    Everything that reads them must have been submitted, on the stream that was current at this
+    call, before the next call.
     """
 
     def __init__(self, device: torch.device, wanted: Sequence[str]) -> None:
@@ -98,9 +98,9 @@ class BatchMover:
         self._lanes = _Lanes(device) if device.type == "cuda" else None
 
     def __call__(self, batch: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        """Return the wanted columns, as far as the batch has them, on the device.
+        """Return the wanted columns that the batch has, on the device.
 
-        Those that are tensors must be there already.
+        Columns that are tensors must be there already.
         """
         there: dict[str, Tensor] = {}
         columns: dict[str, Array] = {}
@@ -124,21 +124,21 @@ class BatchMover:
         found, here = column.device, self._device
         if str(here) not in {str(found), found.type}:
             raise ConfigError(
-                f"the replay keeps {name} on {found} (replay.device), and the agent computes on "
-                f"{here}; set replay.device to {here}, or to host, which goes with any"
+                f"the replay stores {name} on {found} (replay.device), and the agent computes on "
+                f"{here}; set replay.device to {here}, or to host, which works with every device"
             )
         return column
 
 
 class _Lanes:
-    """Buffers that take turns, and the stream on which all of them are copied."""
+    """Buffers used in turn, and the stream on which all of them are copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._copies = torch.cuda.Stream(device)
         self._lanes: list[_Lane] = []
         self._nbytes = 0
-        """What a lane has room for."""
+        """Capacity of a lane in bytes."""
         self._turn = 0
 
     def move(self, columns: Columns) -> dict[str, Tensor]:
@@ -146,11 +146,11 @@ class _Lanes:
         layout = BatchLayout.of(columns)
         if layout.nbytes > self._nbytes or not self._lanes:
             self._allocate(layout.nbytes)
-        # All that reads the batch before this one has been ordered by now.
+        # All reads of the previous batch have been submitted by now.
         self._lanes[self._turn].read.record(computing)
         self._turn = (self._turn + 1) % _LANES
         lane = self._lanes[self._turn]
-        lane.copied.synchronize()  # the copy two batches ago: its pinned bytes are free again
+        lane.copied.synchronize()  # copied two batches ago: its pinned bytes are free again
         lane.lay_out(layout)
         for name, array in lane.arrays.items():
             np.copyto(array, columns[name])
@@ -163,10 +163,10 @@ class _Lanes:
         return dict(lane.tensors)
 
     def _allocate(self, nbytes: int) -> None:
-        """Make larger buffers; rare enough to wait for the device.
+        """Allocate larger buffers; rare enough to wait for the device.
 
-        Batches of trajectories have now more and now fewer of them, so there is some room to spare
-        once they have been larger than the first one.
+        The number of trajectories in a batch varies, so some spare room is added once batches have
+        been larger than the first one.
         """
         torch.cuda.synchronize(self._device)
         self._nbytes = max(nbytes, self._nbytes * 3 // 2)
@@ -174,7 +174,7 @@ class _Lanes:
 
 
 class _Lane:
-    """A pinned buffer, its twin on the device, and the events that say who is done with them."""
+    """A pinned buffer, its counterpart on the device, and events that say when both are free."""
 
     arrays: dict[str, Array]
     tensors: dict[str, Tensor]
@@ -185,12 +185,12 @@ class _Lane:
         self.there = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self._layout: BatchLayout | None = None
         self.copied = torch.cuda.Event()
-        """The bytes have left the pinned buffer and arrived."""
+        """The bytes have been copied from the pinned buffer to the device."""
         self.read = torch.cuda.Event()
-        """The device has read them for the last time."""
+        """The device has finished reading them."""
 
     def lay_out(self, layout: BatchLayout) -> None:
-        """View both buffers as columns of this form."""
+        """View both buffers as columns of this layout."""
         if layout == self._layout:
             return
         self._layout = layout
@@ -198,14 +198,14 @@ class _Lane:
 
 
 TRANSITION_COLUMNS = ("obs", "action", "reward", "next_obs", "discount", "weight")
-"""What updates of single transitions read of a batch, where it is there."""
+"""Columns that updates of single transitions read from a batch, if present."""
 
 TRAJECTORY_COLUMNS = ("obs", "action", "reward", "discount", "mask")
-"""What updates of trajectories read of a batch, besides the agent's own columns."""
+"""Columns that updates of trajectories read from a batch, besides the agent's own."""
 
 
 def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
-    """Say how much was asked for, free what is only cached, and say what would help."""
+    """Return an error with the amount requested and advice; free cached memory first."""
     rows = len(next(iter(batch.values())))
     size = sum(column.nbytes for column in batch.values())
     left = ""
@@ -215,7 +215,7 @@ def _out_of_memory(batch: Columns, device: torch.device) -> OutOfMemory:
         left = f", {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free there now"
     return OutOfMemory(
         f"{device} ran out of memory in an optimisation step on a batch of {rows} rows, "
-        f"{size / 2**20:.1f} MiB{left}; lower trainer.batch_size, have the batch taken in parts "
+        f"{size / 2**20:.1f} MiB{left}; reduce trainer.batch_size, use gradient accumulation "
         "(agent.accumulate), or compute in agent.precision=bfloat16"
     )
 
@@ -225,11 +225,11 @@ Answer = TypeVar("Answer", Tensor, tuple[Tensor, Tensor])
 
 
 class InParts:
-    """Passes a batch through networks in parts of about the same size.
+    """Passes a batch through networks in parts of similar size.
 
-    What a network computes inside is kept of no part. `backward` computes it again, part by part,
-    and the parts' gradients add up to the whole batch's. That takes one more pass through the
-    network, and is for networks that treat each row by itself: not for batch normalisation.
+    Activations of a part are not kept. `backward` recomputes them part by part, and the parts'
+    gradients sum to those of the whole batch. This takes one more forward pass, and needs networks
+    that treat each row independently: not batch normalisation.
     """
 
     def __init__(self, parts: int) -> None:
@@ -238,7 +238,7 @@ class InParts:
     def __call__(
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
     ) -> Answer:
-        """Return what the network answers to inputs (B, ...), the rows along `dim` of it."""
+        """Return the network's output for inputs (B, ...), with rows along `dim`."""
         if self._parts == 1:
             return network(*inputs)
         cut = zip(*(self._cut(one) for one in inputs), strict=True)
@@ -267,7 +267,7 @@ def _joined(answers: list[Answer], dim: int) -> Answer:
 
 
 class SlowCopy:
-    """A copy of a network, `network`, that follows it by a share `tau` of the way at each call.
+    """A target network: `network` is a copy that moves by a share `tau` of the way at each call.
 
     It is always in evaluation mode.
     """
@@ -286,24 +286,24 @@ class SlowCopy:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Move, and take the network's buffers as they are."""
+        """Move towards the network, and copy its buffers."""
         # theta' <- theta' + tau * (theta - theta')
         torch._foreach_lerp_(self._slow, self._fast, self._tau)
         self._copy_buffers()
 
     @torch.no_grad()
     def catch_up(self) -> None:
-        """Become what the network is."""
+        """Copy the network."""
         # theta' <- theta
         torch._foreach_copy_(self._slow, self._fast)
         self._copy_buffers()
 
 
 class Descent:
-    """Steps one optimizer down the slope of a loss, and tells how steep it was.
+    """Steps one optimizer on a loss, and reports the gradient norm.
 
-    The gradients of each of `norms`, by the name of what they are told by, are scaled down to
-    `max_grad_norm` together; 0 leaves them as they are.
+    The gradients of each of `norms`, by name, are jointly scaled down to `max_grad_norm`; 0
+    disables clipping.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class Descent:
         name: str = "",
         norms: Mapping[str, Sequence[Tensor]] | None = None,
     ) -> None:
-        """Descend with an optimizer; numbers are told by `<name>_grad_norm`, or without a name."""
+        """Set up for an optimizer; numbers are called `<name>_grad_norm`, or without a name."""
         self.optimizer = optimizer
         self.rate_name = _told_of(name, "learning_rate")
         self._max_norm = max_grad_norm
@@ -324,7 +324,7 @@ class Descent:
         }
 
     def __call__(self, loss: Tensor) -> dict[str, Tensor]:
-        """Step down, with gradients of nothing else that the loss depends on."""
+        """Take a step; no gradients are computed of anything else that the loss depends on."""
         optimizer = self.optimizer
         optimizer.clear()
         torch.autograd.backward(loss, inputs=optimizer.inputs)
@@ -352,7 +352,7 @@ _DROPOUT = (
 
 
 def _drops_out(layer: nn.Module) -> bool:
-    """Whether a layer draws while it learns, of torch's global generator: it takes no other."""
+    """Whether a layer uses torch's global generator in training; it accepts no other."""
     if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
         return layer.dropout > 0
     return isinstance(layer, _DROPOUT)
@@ -363,23 +363,23 @@ def _told_of(name: str, what: str) -> str:
 
 
 class Updater:
-    """Does an agent's updates; see the module.
+    """Runs an agent's updates; see the module.
 
-    What an update does not tell each time, such as the loss of a policy that is improved in every
-    other one, is told again as it was.
+    Numbers that an update does not return each time, such as the loss of a policy that is updated
+    in every second step, are repeated.
 
     Args:
-        agent: Whose `update` it is; its networks and `read_obs` are there already.
+        agent: The agent with `update`; its networks and `read_obs` must exist already.
         config: The agent's settings.
-        optimizers: What steps, by the names that `down` takes: "" where there is one alone.
-        max_grad_norm: What gradients of one optimizer are scaled down to; 0 leaves them.
-        networks: What learns.
-        norms: Parameters whose gradients are scaled down apart from the others, by the names
-            that their norms are told by; by default all of an optimizer's together.
-        slow: What follows it in `follow`.
-        switch_modes: Whether networks are in learning mode throughout an update.
-        columns: What updates read of a batch, where it is there.
-        hidden: Widths of hidden layers, where these alone decide how to multiply matrices.
+        optimizers: Optimizers by the names that `down` takes: "" if there is only one.
+        max_grad_norm: Maximum gradient norm of one optimizer; 0 disables clipping.
+        networks: Networks that learn.
+        norms: Parameters whose gradients are clipped separately, by the names of their norms;
+            by default all of an optimizer's together.
+        slow: Target networks, updated by `follow`.
+        switch_modes: Whether networks are in training mode throughout an update.
+        columns: Columns that updates read from a batch, if present.
+        hidden: Widths of hidden layers, if these alone decide how to multiply matrices.
     """
 
     def __init__(
@@ -398,9 +398,9 @@ class Updater:
     ) -> None:
         device = agent.device
         self.down = config.uncompiled(self._down)
-        """Step down the slope of a loss by the descent of that name; return norms of gradients."""
+        """Step on the loss by the descent of that name; return gradient norms."""
         self.follow = config.uncompiled(self._follow)
-        """Let all slow copies follow."""
+        """Update all target networks."""
         self._device = device
         self._descents = {
             name: Descent(optimizer, max_grad_norm, name=name, norms=norms)
@@ -410,7 +410,7 @@ class Updater:
         self._singly = "next_obs" in columns
         drawing = any(_drops_out(layer) for network in networks for layer in network.modules())
         self._random = getattr(agent, "random", None) if drawing else None
-        """What dropout draws from, if there is any."""
+        """Seeds dropout, if there is any."""
         self._norm = agent.model if isinstance(agent.model, Normalized) else None
         self._read_obs = agent.read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
@@ -421,19 +421,19 @@ class Updater:
         self._run = Accelerated(agent.update, config.accelerate, device, learning)
         self._name = type(agent).__name__
         self._newest: tuple[Tensor, ...] | None = None
-        """The priority of each row of the newest batch, or values and their targets, or nothing;
-        None before the first batch."""
+        """The priority of each row of the last batch, or values and their targets, or nothing; None
+        before the first batch."""
         self._told: dict[str, Tensor] = {}
         agent.on_load.append(self._forget)
 
     def step(
         self, batch: Columns, draws: Mapping[str, Tensor], env_steps: int
     ) -> dict[str, Tensor]:
-        """Update once, from a batch and what the update draws; return its numbers.
+        """Update once, from a batch and the update's random numbers; return its numbers.
 
-        Raises `ConfigError` if the batch is not of transitions where the agent learns from these,
-        and `OutOfMemory` where there is too little; what was cached is then free, so that the
-        run can still save a checkpoint.
+        Raises `ConfigError` if the agent learns from transitions and the batch has none, and
+        `OutOfMemory` if memory is short. Cached memory is then freed, so that the run can still
+        save a checkpoint.
         """
         for descent in self._descents.values():
             descent.optimizer.set_rate_at(env_steps)
@@ -452,11 +452,11 @@ class Updater:
         return dict(self._told)
 
     def _taken_out(self, told: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Take what priorities are computed of out of what an update told."""
+        """Remove from an update's numbers what priorities are computed from."""
         if not isinstance(told, dict):
             raise ConfigError(
                 f"`update` of {self._name} must return tensors by name, got {shown(told)}; return "
-                'for instance {"loss": loss.detach()}, or {} to tell nothing'
+                f'for instance {{"loss": loss.detach()}}, or {{}} to record nothing'
             )
         if "priority" in told:
             return (told.pop("priority"),)
@@ -464,8 +464,9 @@ class Updater:
             return ()
         if "target" not in told:
             raise ConfigError(
-                f"`update` of {self._name} told `q` without `target`; tell both, one for each row, "
-                "as priorities are their distance, or give a number of another meaning another name"
+                f"`update` of {self._name} returned `q` without `target`; return both, one for "
+                "each row, since priorities are their distance, or rename `q` if it means "
+                "something else"
             )
         return told.pop("q"), told.pop("target")
 
@@ -479,9 +480,9 @@ class Updater:
             self._norm.check(batch)
 
     def inputs(self, data: Mapping[str, Tensor]) -> tuple[NetworkInput, NetworkInput, Tensor]:
-        """Return observations, next observations and rewards as networks and losses take them.
+        """Return observations, next observations and rewards for networks and losses.
 
-        This is for the update to call: normalisation, where it is on, learns from the batch here.
+        The update calls this: normalisation, if it is on, learns from the batch here.
         """
         obs, next_obs = self._read_obs(data["obs"]), self._read_obs(data["next_obs"])
         if self._norm is None:
@@ -505,7 +506,7 @@ class Updater:
     def __call__(
         self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0
     ) -> Answer:
-        """Return what a network answers, in float32: rows along `dim`, in parts if asked for."""
+        """Return a network's output in float32: rows along `dim`, in parts if accumulating."""
         answer = self.lean(network, *inputs, dim=dim)
         if isinstance(answer, Tensor):
             return answer.float()
@@ -513,7 +514,7 @@ class Updater:
         return one.float(), other.float()
 
     def lean(self, network: Callable[..., Answer], *inputs: NetworkInput, dim: int = 0) -> Answer:
-        """Return what a network answers in the precision that it was computed in."""
+        """Return a network's output in the precision in which it was computed."""
         with self._precision():
             return self._in_parts(network, *inputs, dim=dim)
 
@@ -525,7 +526,7 @@ class Updater:
             slow.follow()
 
     def priorities(self) -> Array:
-        """Return how wrong the agent was about each row of the newest batch."""
+        """Return the priority of each row of the last batch."""
         match self._newest:
             case (errors,):
                 pass
@@ -533,34 +534,35 @@ class Updater:
                 errors = (q - target).abs_()
             case ():
                 raise ConfigError(
-                    f"`update` of {self._name} told neither `priority` nor `q` and `target`, so "
-                    "there are no priorities; tell them, or use a replay without priorities, such "
-                    "as UniformReplayConfig"
+                    f"`update` of {self._name} returned neither `priority` nor `q` and `target`, "
+                    "so there are no priorities; return them, or use a replay without priorities, "
+                    "such as UniformReplayConfig"
                 )
             case _:
-                raise ValueError("priorities are those of the newest batch, and there was none yet")
+                raise ValueError("priorities are those of the last batch, and there was none yet")
         priorities: Array = (errors if errors.ndim == 1 else errors.mean(dim=0)).cpu().numpy()
         return priorities
 
     def _forget(self) -> None:
-        """Prepare for tensors of the agent having been replaced by others."""
+        """Handle the replacement of the agent's tensors."""
         self._run.forget()
         self._told = {}
 
 
 class UpdatingAgent(TorchAgent, ABC):
-    """An agent that learns by updates: it states equations, and its `updater` does the rest.
+    """An agent that learns by updates: it implements equations, and its `updater` does the rest.
 
-    Hooks of a subclass, which makes `updater` when it is built:
+    Hooks of a subclass, which creates `updater` in its constructor:
 
         update(data)    the equations: learns from a batch on the device and returns numbers
-        draw(rows)      what an update of so many rows draws, such as noise
+        draw(rows)      the random numbers of an update of this many rows, such as noise
 
-    `updater` steps the optimizers and moves the slow copies that it was made with. A subclass that
-    sets another `self.optimizer` makes another `Updater` too, and puts the optimizer into `parts`.
+    `updater` steps the optimizers and updates the target networks that it was created with. A
+    subclass that replaces `self.optimizer` also needs a new `Updater`, and the optimizer in
+    `parts`.
 
-    Layers of dropout draw the same again after `load_state` if the agent has `random`, a numpy
-    generator that is one of its `parts`, when `updater` is made.
+    Dropout repeats the same masks after `load_state` if the agent has `random`, a numpy generator
+    that is one of its `parts`, when `updater` is created.
     """
 
     updater: Updater
@@ -568,21 +570,21 @@ class UpdatingAgent(TorchAgent, ABC):
 
     @abstractmethod
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Learn from a batch on the device. Recorded or compiled, it is what runs each time.
+        """Learn from a batch on the device; this function is captured or compiled.
 
-        Beside its numbers it tells the `priority` of each row, or the values `q` that it learned
-        from, (rows,) or (critics, rows), and the `target` they were moved to; or neither.
+        Besides its numbers it returns the `priority` of each row; or the values `q` that it learned
+        from, (rows,) or (critics, rows), and their `target`; or neither.
         """
 
     def draw(self, rows: int) -> dict[str, Tensor]:
-        """Return what an update of so many rows draws, as further columns of its batch.
+        """Return the random numbers of an update, as further columns of its batch.
 
-        It is drawn before, since an update that has been recorded would repeat itself.
+        They are generated before the update, since a captured update would repeat the same ones.
         """
         return {}
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
-        """Update once; tell numbers."""
+        """Update once; return numbers."""
         told = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
         self.version = ModelVersion(self.version + 1)
         return told

@@ -70,7 +70,7 @@ def test_graphs_work_on_new_tensors_once_told_to_forget() -> None:
 
 
 def test_graphs_on_a_cpu_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"records CUDA graphs, but the learner computes on cpu"):
+    with pytest.raises(ConfigError, match=r"captures CUDA graphs, but the learner computes on cpu"):
         Accelerated(Counting(CPU).update, "graphs", CPU)
 
 

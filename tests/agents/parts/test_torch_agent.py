@@ -189,7 +189,10 @@ def test_generator_of_another_device_is_a_seed_and_that_is_said(
         caplog.clear()
         agent = agent_with(1.0, noise=(noise := torch.Generator().manual_seed(5)))
         agent.load_state(changed(agent.state(), **{"noise/state": state}))
-        assert "the saved noise was drawn on cuda, and is drawn on cpu from now on" in caplog.text
+        assert (
+            "the saved noise is the state of a generator on cuda; on cpu it is seeded"
+            in caplog.text
+        )
         assert "not bit for bit" in caplog.text
         draws.append(torch.rand(3, generator=noise).tolist())
     assert draws[0] == draws[1] != draws[2]
@@ -363,8 +366,14 @@ def changed(state: Params, **changes: Array | None) -> dict[str, Array]:
         ({"optimizer/7/exp_avg": np.zeros(1)}, "saved optimizer has 7/exp_avg"),
         ({"optimizer/0/exp_avg": np.zeros((3, 3))}, r"0/exp_avg has shape \(3, 3\)"),
         ({"random/state": None}, "saved random does not fit this agent's: it lacks state"),
-        ({"random/state": np.frombuffer(b"[1", np.uint8)}, "saved random is no state of a PCG64"),
-        ({"random/state": np.frombuffer(b"[1]", np.uint8)}, "saved random is no state of a PCG64"),
+        (
+            {"random/state": np.frombuffer(b"[1", np.uint8)},
+            "saved random is not a state of a PCG64",
+        ),
+        (
+            {"random/state": np.frombuffer(b"[1]", np.uint8)},
+            "saved random is not a state of a PCG64",
+        ),
     ],
 )
 def test_state_that_does_not_fit_is_refused_in_words(

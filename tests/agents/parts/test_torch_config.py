@@ -20,7 +20,7 @@ BOX = BoxSpec((2,), "float32", np.zeros(2, np.float32), np.ones(2, np.float32))
 
 
 def test_parts_are_refused_where_an_algorithm_knows_none() -> None:
-    with pytest.raises(ConfigError, match=r"agent\.accumulate=2 has no meaning for TorchConfig"):
+    with pytest.raises(ConfigError, match=r"agent\.accumulate=2 has no effect on TorchConfig"):
         TorchConfig(accumulate=2)
 
 

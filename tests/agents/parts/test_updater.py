@@ -124,8 +124,11 @@ def telling(**told: Any) -> Telling:
     [
         ({"answer": None}, "`update` of Telling must return tensors by name, got None"),
         ({"answer": torch.tensor(0.5)}, "must return tensors by name, got 0.5"),
-        ({"answer": {"q": torch.zeros(ROWS)}}, "`update` of Telling told `q` without `target`"),
-        ({"alone": True}, r"`loss` of Telling must return a loss and what to tell, got [\d.]+;"),
+        ({"answer": {"q": torch.zeros(ROWS)}}, "`update` of Telling returned `q` without `target`"),
+        (
+            {"alone": True},
+            r"`loss` of Telling must return a loss and a dict of numbers, got [\d.]+;",
+        ),
     ],
 )
 def test_updates_that_tell_something_else_are_named(told: dict[str, Any], words: str) -> None:
@@ -139,7 +142,7 @@ def test_an_update_may_tell_no_priorities() -> None:
     assert np.array_equal(agent.priorities(), np.ones(ROWS))
     agent.answer = {"my_loss": torch.tensor(0.5)}
     assert agent.opt(batch_for(DQN))["my_loss"] == 0.5
-    with pytest.raises(ConfigError, match="told neither `priority` nor `q` and `target`"):
+    with pytest.raises(ConfigError, match="returned neither `priority` nor `q` and `target`"):
         agent.priorities()
     check_agent(TellingConfig(hidden=(16,), device="cpu"), spec_for(DQN))
 
@@ -303,4 +306,4 @@ def test_what_a_gpu_has_left_is_told_once_its_cache_is_free(
     assert said.startswith(
         "cuda:0 ran out of memory in an optimisation step on a batch of 512 rows"
     )
-    assert "1.0 MiB, 3.00 of 80.00 GiB are free there now; lower trainer.batch_size" in said
+    assert "1.0 MiB, 3.00 of 80.00 GiB are free there now; reduce trainer.batch_size" in said

@@ -141,7 +141,9 @@ def test_network_of_several_dtypes_is_refused(
     ],
 )
 def test_network_of_another_dtype_than_layers_behind_it_is_refused(config: AgentConfig) -> None:
-    with pytest.raises(ConfigError, match="weights of float64, and layers of float32 behind it"):
+    with pytest.raises(
+        ConfigError, match="weights of float64, and the layers after it have float32"
+    ):
         config.build(CHOICES, PolicyContext(seed=0))
 
 
@@ -162,7 +164,7 @@ class Noised(nn.Linear):
 def test_network_that_writes_into_what_it_is_given_only_while_it_learns_is_refused(
     kind: type[DQNConfig],
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^agent\.network must leave what it is given as it is"):
+    with pytest.raises(ConfigError, match=r"^agent\.network must not modify its input"):
         kind(network=lambda _: Noised(4, 3)).build(CHOICES, PolicyContext(seed=0))
 
 
