@@ -33,7 +33,7 @@ _FIRST_ROOM = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryConfig:
-    """Which trajectories become experience, and in what pieces. All lengths are in steps."""
+    """How trajectories are selected and cut. All lengths are in steps."""
 
     min_length: Count = 1
     """Minimum steps of a trajectory or clip. Shorter ones are discarded and counted."""

@@ -17,7 +17,7 @@ _SLICE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Which environments, how many, and for how long."""
+    """Environments, their number, and durations of measurements."""
 
     env: str = "CartPole-v1"
     """A Gymnasium id, or `module:factory`."""

@@ -59,7 +59,7 @@ _QUICK = replace(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What one command line asks for."""
+    """The parsed command line."""
 
     stage: StageName | Literal["all"]
     """What to measure."""

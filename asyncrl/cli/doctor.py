@@ -39,7 +39,7 @@ _INDENT = 21
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """Look at the machine, play with an environment or an agent; say what is wrong, what to do."""
+    """Check the machine, an environment or an agent; report what is wrong and what to do."""
 
     env: Annotated[str, tyro.conf.Positional] = ""
     """A Gymnasium id or `module:factory`, as in `asyncrl train --env`; or `module:Class` of an

@@ -28,8 +28,8 @@ class ExportArguments:
 
     to: Path = Path("policy.npz")
     """File to write. `.onnx` writes an ONNX model (extra: `asyncrl[onnx]`). `.npz` also writes
-    `policy_numpy.py`, which loads the file and acts with numpy alone. Tell a recurrent policy where
-    episodes begin."""
+    `policy_numpy.py`, which loads the file and acts with numpy alone. A recurrent policy
+    must know where episodes begin."""
 
     checkpoint: str | None = None
     """`best`, `newest`, or the number of optimisation steps of a checkpoint. Default: the best, or

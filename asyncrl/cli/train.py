@@ -140,7 +140,7 @@ _HELP = {"-h", "--help", "--help-all"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What to start from, where results go, and what is shown."""
+    """Start, output and display of a run."""
 
     run_dir: Annotated[Path | None, COMMON] = None
     """Directory of the run. Default: a new one under `runs/`, named after agent, environment, seed
@@ -173,7 +173,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainArguments:
-    """What one command line asks for."""
+    """The parsed command line."""
 
     agent: str
     """The agent as given on the command line: a preset or an import path."""

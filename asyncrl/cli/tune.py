@@ -79,7 +79,7 @@ class TuneOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneArguments:
-    """What one command line asks for."""
+    """The parsed command line."""
 
     options: TuneOptions
     agent: str

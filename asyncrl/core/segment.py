@@ -72,7 +72,7 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentConfig:
-    """How an actor cuts its stream of rows."""
+    """How an actor cuts its stream of rows into segments and messages."""
 
     length: Count = 32
     """Rows per segment that can be sampled. Longer segments cost less and arrive later."""

@@ -84,7 +84,7 @@ class RecordConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveConfig:
-    """When a run saves checkpoints, and what of them it keeps."""
+    """When a run saves checkpoints, and which it keeps."""
 
     interval_opt_steps: CountOrOff = 10_000
     """Optimisation steps between two checkpoints; 0 saves none during the run. One more is saved at

@@ -55,7 +55,7 @@ and this process did not run either: it was stopped, or the machine slept, and s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorManagerConfig:
-    """How long actors may take, and when they are started again."""
+    """Timeouts, limits and restarts of actors."""
 
     step_timeout_s: PositiveOrOff = 300.0
     """Timeout for one actor step in seconds. After it the actor is killed and restarted. 0

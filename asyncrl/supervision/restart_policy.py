@@ -56,7 +56,7 @@ OnException = Literal["raise", "restart", "restart_env", "drop_actor"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicyConfig:
-    """How many deaths a run bears, and how soon an actor comes back."""
+    """How often failed actors are restarted, and how soon."""
 
     max_restarts: Natural = 10
     """Maximum restarts of one actor, or of the evaluator, within `window_s`. 0 allows none. Rebuilt

@@ -19,7 +19,7 @@ BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig(EvaluationTimingConfig):
-    """When, where and how the agent is scored."""
+    """When, where and how the agent is evaluated."""
 
     where: Literal["background", "inline", "off"] = "background"
     """Evaluate in a separate process, in the learner's process between its steps, or never. Without
@@ -35,7 +35,7 @@ class EvaluationConfig(EvaluationTimingConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonConfig(BookkeepingConfig):
-    """What does not depend on where experience comes from."""
+    """Settings that do not depend on the source of experience."""
 
     seed: Annotated[Natural, COMMON] = 0
     """Seed of the run. Every random stream derives from it."""

@@ -19,7 +19,7 @@ from asyncrl.transport.zeromq import ZmqTransportConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncConfig(CommonConfig):
-    """Everything about an asynchronous run but the agent and its environment."""
+    """Settings of an asynchronous run, except agent and environment."""
 
     actors: Count = 2
     """Number of actor processes."""

@@ -112,7 +112,7 @@ class OfflineTrainer(BaseTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineConfig(CommonConfig):
-    """Everything about an offline run but the agent, the data and the environment."""
+    """Settings of an offline run, except agent, data and environment."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
     """Replay that saved segments are loaded into. Its `n_step` may not exceed that of the run that

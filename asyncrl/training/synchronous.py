@@ -214,7 +214,7 @@ def _check(agent: Agent, buffer: ReplayBuffer, config: TrainerConfig) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncConfig(CommonConfig):
-    """Everything about a synchronous run but the agent and its environment."""
+    """Settings of a synchronous run, except agent and environment."""
 
     replay: ReplayBufferConfig = field(default_factory=UniformReplayConfig)
     """How experience is stored."""

@@ -54,7 +54,7 @@ check_libzmq(zmq.zmq_version_info())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZmqTransportConfig:
-    """Where a `ZmqTransport` listens, its limits and its patience."""
+    """Address, limits and timeouts of a `ZmqTransport`."""
 
     bind: str = "ipc"
     """`ipc` uses a socket file that only this user can access. `tcp://ADDRESS` or

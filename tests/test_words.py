@@ -1,0 +1,96 @@
+"""Phrases that read like a translation stay out of texts that have been rewritten."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_architecture import ROOT, SOURCES, name_of, tree_of
+
+# Rooms whose docstrings, comments and messages are done. Add a room when it is.
+DONE = ("agents", "datasets", "envs", "export", "replay")
+
+# Phrase -> what to write instead.
+ODD = {
+    "anew": "again, or name the action: reset, rebuild, resample",
+    "as it was": "unchanged",
+    "as they were": "unchanged",
+    "at the most": "at most, maximum",
+    "however long": "name the limit",
+    "is to": "imperative, or must",
+    "are to": "imperative, or must",
+    "lets go": "releases",
+    "likeliest": "most likely",
+    "nobody": "name who: no actor, no thread",
+    "of one's own": "separate, custom",
+    "of the user's own": "custom",
+    "slow copy": "target network",
+    "slow copies": "target networks",
+    "so long": "for this time, after it",
+    "so many": "this number of",
+    "tell": "return, report, show",
+    "tells": "returns, reports, shows",
+    "there is none": "if missing, without",
+    "whoever": "name who",
+}
+PHRASES = re.compile(rf"\b(?:{'|'.join(map(re.escape, ODD))})\b", re.IGNORECASE)
+
+# Python 3.12 and newer cut formatted strings into several tokens.
+TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+SETTINGS = ("Arguments", "Config", "Options", "Output", "Workload")
+
+
+def odd(text: str) -> list[str]:
+    """Return the odd phrases of a text, each with the words around it and what to write."""
+    text = " ".join(re.sub(r'["#]', " ", text).split())
+    return [
+        f"...{text[max(0, found.start() - 30) : found.end() + 20]}...: write "
+        f"{ODD[found.group().lower()]}"
+        for found in PHRASES.finditer(text)
+    ]
+
+
+def written(path: Path) -> str:
+    """Return the docstrings, comments and messages of a file."""
+    source = io.StringIO(path.read_text(encoding="utf-8"))
+    return " ".join(t.string for t in tokenize.generate_tokens(source.readline) if t.type in TEXT)
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    """Yield each setting's name and help text: the docstring under its field."""
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.ClassDef) or not node.name.endswith(SETTINGS):
+                continue
+            for name, text in zip(node.body, node.body[1:], strict=False):
+                if isinstance(name, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    yield (
+                        f"{node.name}.{ast.unparse(name.target)}",
+                        str(ast.literal_eval(text.value)),
+                    )
+
+
+@pytest.mark.parametrize("room", DONE)
+def test_rewritten_room_has_no_odd_phrase(room: str) -> None:
+    paths = [path for path in SOURCES if ROOT / "asyncrl" / room in path.parents]
+    found = {name_of(path): phrases for path in paths if (phrases := odd(written(path)))}
+    assert paths
+    assert not found
+
+
+def test_help_of_settings_has_no_odd_phrase() -> None:
+    texts = dict(help_texts())
+    assert "ActorManagerConfig.step_timeout_s" in texts
+    assert not {name: phrases for name, text in texts.items() if (phrases := odd(text))}
+
+
+@pytest.mark.parametrize("phrase", ODD)
+def test_odd_phrase_is_found_across_lines(phrase: str) -> None:
+    assert odd('"one\n    # ' + phrase.replace(" ", '"\n    "').capitalize() + ', two"')
+    assert not odd(f"x{phrase}x")
