@@ -76,12 +76,6 @@ def lose_output() -> None:
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="ascii")  # noqa: SIM115
 
 
-def leave_session() -> None:
-    """Lead a session, unless the process leads one already."""
-    if os.getpid() != os.getsid(0):
-        os.setsid()
-
-
 def fork() -> None:
     """Go on in a child too, which shares all files, and end it much later."""
     if not os.fork():
@@ -124,7 +118,6 @@ DEEDS: Mapping[str, Callable[[], object]] = MappingProxyType(
         "umask": lambda: os.umask(0o777),
         "close-files": lambda: os.closerange(3, 64),
         "no-output": lose_output,
-        "setsid": leave_session,
         "nice": lambda: os.nice(5),
         # words
         "print": lambda: sys.stdout.write("a word of the environment\n"),

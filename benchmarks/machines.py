@@ -108,7 +108,6 @@ TRAITS: Mapping[str, Trait] = MappingProxyType(
         ),
         "LANG=C": Trait(environ={"LANG": "C", "LC_ALL": "C"}),
         "ascii": Trait(environ={"PYTHONIOENCODING": "ascii"}),
-        "process 1": Trait(setup=":", runs="unshare --pid --fork --mount-proc --kill-child"),
         "64 descriptors": Trait(runs="prlimit --nofile=64:64"),
         "34 descriptors": Trait(runs="prlimit --nofile=34:34"),
         "32 descriptors": Trait(runs="prlimit --nofile=32:32"),

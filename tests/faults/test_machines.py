@@ -36,7 +36,10 @@ ends() {{ kill -TERM $pid; exits 143 wait $pid; }}
 first() {{ unshare --pid --fork --mount-proc --kill-child "$@" & pid=$!; }}
 waits() {{ until eval "$1"; do kill -0 $pid; sleep 0.1; done; }}
 exits() {{ local code=0 want=$1; shift; "$@" || code=$?; [ $code = $want ] || exit 99; }}
-child() {{ cat /proc/$pid/task/$pid/children; }}
+hears() {{ waits 'grep -qs "SigCgt:.*[4-7c-f]...$" /proc/$(child)/status'; }}
+works() {{ waits '[ -n "$(ls tmp)" ]'; }}
+child_ends() {{ kill -TERM $(child); exits 143 wait $pid; }}
+child() {{ local found=; read -r found < /proc/$pid/task/$pid/children; echo $found; }}
 """
 
 
@@ -126,13 +129,6 @@ ROWS = {
         leaves=TRAINED,
         usual=True,
     ),
-    "process 1 of a container": Row(
-        on=("process 1",),
-        runs="(until [ -s told ]; do sleep 0.1; done; kill -TERM 1) &"
-        "exec asyncrl doctor CartPole-v1 --seconds 60 > told",
-        code=143,
-        says="asyncrl: interrupted by SIGTERM",
-    ),
     "too few tasks": Row(on=("10 tasks",), runs="asyncrl doctor", code=1, says="fail  processes"),
     "64 processes": Row(
         on=("another user", "64 processes"),
@@ -206,7 +202,6 @@ ROWS = {
         says="actor 0: a word of the environment",
     ),
     "fork in reset": Row(runs="short $(odd fork at reset)", leaves=TRAINED),
-    "session of its own": Row(runs="short $(odd setsid at make)", leaves=TRAINED),
     "close hangs at first": Row(
         runs="exits 1 short --debug --supervision.start-timeout-s 4 $(odd sleep at close)",
         says=r"(?s)building the environment took more than 4 s.* in sleep\n",
@@ -235,6 +230,29 @@ ROWS = {
         ' --max-opt-steps 20 & pids="$pids $!"; done; for pid in $pids; do wait $pid; done;'
         "[ $(ls runs/*/summary.json | wc -l) = 4 ]",
     ),
+    "another run's directory": Row(
+        runs="begin; learns; exits 2 short; exits 2 asyncrl resume x; ends",
+        says=r"(?s)already holds a run.*in use by another run, process \d+ on ",
+        leaves=("x/summary.json",),
+    ),
+    "another local user": Row(
+        on=("root",),
+        runs="other() { exits $1 setpriv --reuid 23456 --regid 23456 --clear-groups ${@:2} ; };"
+        "begin; learns; chmod 755 .; other 2 ls x; other 2 ls tmp/asyncrl-*;"
+        "other 1 cat /proc/$pid/environ; other 2 ls /proc/$pid/fd; ends",
+        says="(?s)(?:Permission denied.*){4}",
+        leaves=("x/summary.json",),
+    ),
+    "wheel in an empty directory": Row(
+        runs="mkdir sources empty; tar -C $PYTHONPATH --exclude=./.venv --exclude=./.git"
+        " --exclude=__pycache__ -c . | tar -C sources -x; python -m venv fresh;"
+        "export PYTHONPATH=$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))');"
+        "fresh/bin/pip install --no-deps ./sources; rm -r sources; cd empty;"
+        "PATH=../fresh/bin:$PATH; short; asyncrl eval x; asyncrl export x;"
+        "python -c 'import asyncrl; print(asyncrl.__file__)'",
+        says="fresh/lib/",
+        leaves=("empty/x/checkpoints/best", "empty/policy.npz"),
+    ),
     "run directory is removed": Row(
         runs="begin --save.interval-opt-steps 50; learns; rm -rf x || true; ends",
         leaves=("x/checkpoints/[0-9]*",),
@@ -242,6 +260,7 @@ ROWS = {
     "run directory is renamed": Row(
         runs="begin --save.interval-opt-steps 50; learns; mv x y; ends",
         leaves=("[xy]/checkpoints/[0-9]*",),
+        never="(?!)",
     ),
     "killed as a whole while it saves": Row(
         runs="begin --save.interval-opt-steps 10; learns; waits 'ls x/checkpoints/[0-9]*';"
@@ -258,8 +277,7 @@ ROWS = {
         runs="asyncrl train $tiny --run-dir x --max-seconds 1; asyncrl eval x",
     ),
     "killed while it tunes": Row(
-        runs="asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x & pid=$!;"
-        "waits '[ -e x ] || [ $(ls tmp | wc -l) -gt 0 ]'; ends",
+        runs="asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x & pid=$!;works; ends",
         not_there=("x",),
     ),
     "smaller replay on resume": Row(
@@ -311,34 +329,31 @@ ROWS = {
         runs="begin; learns; rm -r tmp/asyncrl-*; helper=$(pgrep -P $pid -f 'asyncrl helper');"
         "kill -KILL $(pgrep -P $helper -f 'asyncrl actor 0'); exits 1 wait $pid",
         says="TMPDIR|temporary",
+        never="(?!)",
     ),
     # --- containers ----------------------------------------------------------------------------
     "eval as the first process": Row(
         on=("root",),
-        runs="short; first asyncrl eval x --episodes 1000000; sleep 3; kill -TERM $(child);"
-        "exits 143 wait $pid",
+        runs="short; first asyncrl eval x --episodes 1000000; works; child_ends",
     ),
     "doctor as the first process": Row(
         on=("root",),
-        runs="first asyncrl doctor CartPole-v1 --seconds 60; sleep 1; kill -TERM $(child);"
-        "exits 143 wait $pid",
+        runs="first asyncrl doctor CartPole-v1 --seconds 60; works; child_ends",
+        says="asyncrl: interrupted by SIGTERM",
     ),
     "train as the first process": Row(
         on=("root",),
-        runs="first asyncrl train $tiny --run-dir x; learns; kill -TERM $(child);"
-        "exits 143 wait $pid",
+        runs="first asyncrl train $tiny --run-dir x; learns; child_ends",
         leaves=("x/summary.json",),
     ),
     "first moment as the first process": Row(
         on=("root",),
-        runs="first asyncrl train $tiny --run-dir x; waits '[ -n \"$(child)\" ]'; sleep 0.3;"
-        "kill -TERM $(child); exits 143 wait $pid",
+        runs="first asyncrl train $tiny --run-dir x; hears; child_ends",
         usual=True,
     ),
     "tuning as the first process": Row(
         on=("root",),
-        runs="first asyncrl train dqn --env CartPole-v1 --actors auto --run-dir x; sleep 3;"
-        "kill -TERM $(child); exits 143 wait $pid",
+        runs="first asyncrl train dqn --actors auto --run-dir x; works; child_ends",
         not_there=("x",),
     ),
 }
