@@ -81,8 +81,14 @@ def test_links_within_the_page_lead_somewhere() -> None:
     assert set(re.findall(r"\]\(#([^)]*)\)", README)) <= anchors
 
 
-def test_stations_of_a_transition_are_where_they_are_said_to_be() -> None:
-    walk = README.partition("## Follow one transition")[2].partition("\n## ")[0]
+WALKS = {
+    "README.md": README.partition("## Follow one transition")[2].partition("\n## ")[0],
+    "docs": SITE["docs/concepts/transition.md"],
+}
+
+
+@pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)
+def test_stations_of_a_transition_are_where_they_are_said_to_be(walk: str) -> None:
     stations = re.findall(r"`([\w/]+)\.py`\s+`([\w.]+)`", walk)
     assert len(stations) > 8
     for path, name in stations:
