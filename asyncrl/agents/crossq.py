@@ -189,9 +189,9 @@ class CrossQConfig(SquashedConfig):
     """Optimisation steps between two updates of policy and temperature."""
 
     renorm_warmup_opt_steps: Natural = 100_000
-    """Warm-up of batch renormalisation, in training passes of a layer. Until then a layer uses
-    plain batch statistics; afterwards its running mean and standard deviation come in. The policy
-    makes one pass per `policy_interval_opt_steps`."""
+    """Warm-up of batch renormalisation, in training passes of a layer. Until then a layer
+    normalises by the statistics of the batch; afterwards the result is corrected towards running
+    statistics. The policy makes one pass per `policy_interval_opt_steps`."""
 
     def __post_init__(self) -> None:
         SquashedConfig.__post_init__(self)

@@ -84,7 +84,8 @@ class DiscreteSACConfig(TorchConfig):
     """Number of critics; each has its own network."""
 
     believe: Belief = "mean"
-    """How the critics' values are combined. The minimum underestimates."""
+    """How the critics' values are combined: `mean`, or `least`, the minimum, which
+    underestimates."""
 
     clip_change: PositiveOrOff = 0.0
     """Distance from its target network, in units of Q values, within which a critic learns freely.

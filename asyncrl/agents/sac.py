@@ -2,7 +2,7 @@
 
     Haarnoja et al. 2018a, Soft Actor-Critic, https://arxiv.org/abs/1801.01290
     Haarnoja et al. 2018b, Soft Actor-Critic Algorithms and Applications,
-    https://arxiv.org/abs/1812.05905 (no value network, automatic temperature: what is here)
+    https://arxiv.org/abs/1812.05905 (no value network, automatic temperature; implemented here)
 
 With policy pi, action values Q_1 to Q_n, target networks Q', temperature alpha, and s', which may
 lie n steps ahead:

@@ -60,7 +60,8 @@ class AtariConfig:
     """Frame limit of a game. The default is 30 minutes of play."""
 
     num_threads: Count = 1
-    """Threads that step the games of one actor. Actors are separate processes anyway."""
+    """Threads that step the games of one actor. Each actor is a separate process, so 1 is usually
+    enough."""
 
     def __post_init__(self) -> None:
         check_declared(self)

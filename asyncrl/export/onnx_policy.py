@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import onnxscript  # noqa: F401  # what torch writes models by is missed here, not within torch
+import onnxscript  # noqa: F401  # torch needs it; if missing, the error is raised here
 import torch
 from onnx_ir.passes import common
 from onnxruntime.capi import onnxruntime_pybind11_state as refusals

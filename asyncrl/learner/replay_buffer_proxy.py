@@ -52,8 +52,9 @@ class ReplayBufferProxyConfig:
     """How experience is taken in."""
 
     overflow: Literal["block", "drop"] = "block"
-    """What happens to a message that the limiter refuses. `block` keeps it and its actor waits
-    (backpressure). `drop` discards it and counts it in `ledger/dropped`; no actor waits."""
+    """What happens to a message that the rate limiter does not accept. `block` keeps it and its
+    actor waits (backpressure). `drop` discards it and counts it in `ledger/dropped`; no actor
+    waits."""
 
     def __post_init__(self) -> None:
         check_declared(self, "proxy")

@@ -116,7 +116,7 @@ def check_columns(state: Params, schema: SegmentSchema) -> int:
         shape = (n_saved, schema.rows, *column.shape)
         if found.shape != shape or found.dtype != column.dtype:
             raise CheckpointError(
-                f"the saved replay contradicts itself: its column {column.name} is {found.dtype} "
+                f"the saved replay is inconsistent: its column {column.name} is {found.dtype} "
                 f"of shape {found.shape}, expected {column.dtype} of {shape}"
             )
     return n_saved

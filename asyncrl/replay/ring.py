@@ -192,7 +192,7 @@ class Ring:
         count = int(np.count_nonzero(self._listed(state[f"{COLUMN}flags"] < END)))
         if newest - oldest != count or not next_slot <= n_saved:
             raise CheckpointError(
-                f"the saved replay contradicts itself: its {n_saved} segments list {count} rows, "
+                f"the saved replay is inconsistent: its {n_saved} segments list {count} rows, "
                 f"and its numbers are {[next_slot, oldest, newest]}"
             )
         return count

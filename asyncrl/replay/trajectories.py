@@ -171,7 +171,7 @@ class TrajectoryQueue:
         check_columns(state, schema)
         owed = state["owed"]
         if owed.shape != (1,) or owed.dtype.kind != "i":
-            raise CheckpointError(f"the saved queue's owed must be an integer, got {owed}")
+            raise CheckpointError(f"`owed` of the saved queue must be an integer, got {owed}")
         waiting = int(np.count_nonzero(state[f"{COLUMN}flags"][:, schema.sampled] < END))
         if waiting > self.capacity:
             raise CheckpointError(

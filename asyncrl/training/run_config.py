@@ -128,8 +128,8 @@ class RunConfig(AsyncConfig):
     """Stop when an evaluation reaches this mean return. None disables."""
 
     grace_s: PositiveOrOff = 30.0
-    """Seconds between SIGTERM or SIGHUP and the SIGKILL of a scheduler. The run ends within them:
-    one second before, it aborts whatever still runs. 0 disables."""
+    """Seconds until a scheduler sends SIGKILL after SIGTERM or SIGHUP. The run ends within this
+    time: one second before, it aborts whatever still runs. 0 disables."""
 
     def env_config(self) -> EnvConfig:
         """Return the environments of one actor."""

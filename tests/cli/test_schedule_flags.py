@@ -34,7 +34,7 @@ def test_a_number_or_points(text: str, setting: float | Schedule) -> None:
         ("0:1:2", "expected a number, or points"),
         ("0:x", "expected a number, or points"),
         ("0.5:1", "must be whole numbers, got 0.5"),
-        ("5:1,3:1", "must rise in environment steps"),
+        ("5:1,3:1", "ascending order of environment steps"),
     ],
 )
 def test_what_is_neither_is_refused(text: str, words: str) -> None:

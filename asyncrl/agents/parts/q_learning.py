@@ -163,7 +163,7 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
 
         loss(obs, next_obs, reward, data)       the loss of a batch; required
         draw(rows)                              random numbers of an update
-        columns, inputs(data)                   what is read of a batch, unless it has transitions
+        columns, inputs(data)                   how to read a batch that has no transitions
 
     A hook can use `net`, its target network `target`, and `updater(network, ...)`, which passes a
     batch through one of them.

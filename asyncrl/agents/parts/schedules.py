@@ -39,7 +39,8 @@ class Schedule:
             raise ConfigError(f"environment steps of a schedule must be whole numbers, got {steps}")
         if steps[0] < 0 or any(a >= b for a, b in pairwise(steps)):
             raise ConfigError(
-                f"points of a schedule must rise in environment steps, from 0 or more, got {steps}"
+                "points of a schedule must be in ascending order of environment steps, from 0 or "
+                f"more, got {steps}"
             )
         for env_steps, value in self.points:
             if not math.isfinite(value):

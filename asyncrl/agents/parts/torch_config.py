@@ -56,9 +56,9 @@ class TorchConfig:
 
     accumulate: Count = 1
     """Gradient accumulation: the number of parts in which a batch passes the networks. More parts
-    take less memory and one more pass. Use it for large networks; with small ones each part takes
+    take less memory, but one more pass. Use it for large networks; with small ones each part takes
     as long as the whole batch. Trajectories and sequences stay whole, so there are at most as many
-    parts as those."""
+    parts as trajectories or sequences."""
 
     learns_from: ClassVar[BatchKind] = "transitions"
 

@@ -75,8 +75,11 @@ def test_a_person_writes_points_alone(tmp_path: Path) -> None:
     ("points", "words"),
     [
         ((), "at least one point"),
-        (((0, 1.0), (0, 2.0)), r"must rise in environment steps, from 0 or more, got \[0, 0\]"),
-        (((5, 1.0), (3, 2.0)), r"must rise"),
+        (
+            ((0, 1.0), (0, 2.0)),
+            r"ascending order of environment steps, from 0 or more, got \[0, 0\]",
+        ),
+        (((5, 1.0), (3, 2.0)), r"ascending order"),
         (((-1, 1.0),), r"from 0 or more, got \[-1\]"),
         (((1.5, 1.0),), r"whole numbers, got \[1\.5\]"),
         (((0, 1.0), (7, float("inf"))), r"must be finite, got inf at 7 environment steps"),
