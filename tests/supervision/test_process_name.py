@@ -15,6 +15,7 @@ from asyncrl.supervision.local import LocalLauncher, StartMethod
 from tests.contracts.test_launcher import DEADLINE_S, peer, runs
 from tests.supervision import bodies
 from tests.support.helpers import wait_until
+from tests.support.leftovers import children
 
 pytestmark = [
     pytest.mark.processes,
@@ -33,7 +34,7 @@ def shown(process: psutil.Process) -> tuple[str, str]:
 @pytest.mark.parametrize("start_method", ["forkserver", "spawn"])
 def test_processes_are_told_apart(start_method: StartMethod) -> None:
     with LocalLauncher(start_method=start_method, names={ActorId(4): "evaluator"}) as launcher:
-        (helper,) = psutil.Process().children()
+        (helper,) = children()
         peers = [peer(3), peer(4), peer(12), peer(123)]
         for each in peers:
             launcher.launch(each, bodies.tells_and_waits)

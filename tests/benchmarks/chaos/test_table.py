@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.bench.result import machine
+from asyncrl.metrics.machine import machine
 from benchmarks.chaos.finding import Finding, not_run
 from benchmarks.chaos.table import MARKS, newest, render, write_table
 from benchmarks.chaos.targets import TARGETS
