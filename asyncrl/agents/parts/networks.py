@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -256,10 +257,16 @@ class DuelingHead(nn.Module):
 
 
 class OneHot(nn.Module):
-    """One-hot encoding of discrete observations: one input per choice."""
+    """One-hot encoding of discrete observations: one input per choice.
+
+    The input of the choice taken is the square root of their number, so that the mean square of
+    the inputs is 1. With a 1 in its place, states look alike to a first layer, whose initial
+    weights shrink with the number of inputs.
+    """
 
     value: Tensor
     place: Tensor
+    size: Tensor
 
     def __init__(self, spec: BoxSpec) -> None:
         super().__init__()
@@ -268,11 +275,13 @@ class OneHot(nn.Module):
         values = torch.tensor([value for choices in ranges for value in choices]).float()
         places = torch.tensor([i for i, choices in enumerate(ranges) for _ in choices])
         self.register_buffer("value", values, persistent=False)
+        sizes = torch.tensor([math.sqrt(len(choices)) for choices in ranges for _ in choices])
         self.register_buffer("place", places, persistent=False)
+        self.register_buffer("size", sizes, persistent=False)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return (B, all choices) of observations (B, ...)."""
-        return (obs.reshape(obs.shape[0], -1)[:, self.place] == self.value).float()
+        return (obs.reshape(obs.shape[0], -1)[:, self.place] == self.value) * self.size
 
 
 class FieldsEncoder(nn.Module):

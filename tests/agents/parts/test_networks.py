@@ -195,16 +195,20 @@ def choices(low: list[int], high: list[int]) -> BoxSpec:
 def test_choices_are_told_apart_one_by_one() -> None:
     encode = OneHot(choices([0, -1], [2, 0]))
     obs = torch.tensor([[0.0, -1.0], [2.0, 0.0]])
-    assert encode(obs).tolist() == [[1, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
-    single = OneHot(BoxSpec((), "int64", np.array(5), np.array(7), categorical=True))
-    assert single(torch.tensor([7.0, 5.0])).tolist() == [[0, 0, 1], [1, 0, 0]]
+    a, b = 3**0.5, 2**0.5
+    right = torch.tensor([[a, 0, 0, b, 0], [0, 0, a, 0, b]])
+    torch.testing.assert_close(encode(obs), right)
+    single = OneHot(BoxSpec((), "int64", np.array(5), np.array(8), categorical=True))
+    assert single(torch.tensor([7.0, 5.0])).tolist() == [[0, 0, 2, 0], [2, 0, 0, 0]]
 
 
 @given(
     st.lists(st.tuples(st.integers(-9, 9), st.integers(1, 6)), min_size=1, max_size=4), st.data()
 )
 @settings(max_examples=50, deadline=None)
-def test_one_hot_is_that_of_gymnasium(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_one_hot_is_that_of_gymnasium_with_a_mean_square_of_one(
+    sizes: list[tuple[int, int]], data: st.DataObject
+) -> None:
     start, n = (list(numbers) for numbers in zip(*sizes, strict=True))
     space = MultiDiscrete(n, start=start)
     space.seed(data.draw(st.integers(0, 1000)))
@@ -213,7 +217,7 @@ def test_one_hot_is_that_of_gymnasium(sizes: list[tuple[int, int]], data: st.Dat
     encode, features = encoder_layers(spec), n_features(encoder_layers(spec), spec)
     encoded = nn.Sequential(*encode)(torch.from_numpy(obs[None]).float())
     assert features == sum(n)
-    np.testing.assert_array_equal(encoded[0], flatten(space, obs))
+    np.testing.assert_allclose(encoded[0], flatten(space, obs) * np.sqrt(np.repeat(n, n)))
 
 
 @pytest.mark.parametrize(
@@ -292,15 +296,17 @@ def byte_choices(low: list[int], high: list[int]) -> BoxSpec:
 def test_bytes_that_name_choices_are_told_apart() -> None:
     spec = byte_choices([0, 1], [2, 2])
     rows = torch.tensor([[0, 2], [1, 1], [2, 2]], dtype=torch.uint8)
-    right = [[1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1]]
+    a, b = 3**0.5, 2**0.5
+    right = torch.tensor([[a, 0, 0, 0, b], [0, a, 0, b, 0], [0, 0, a, 0, b]])
     (one_hot,) = encoder_layers(spec)
-    assert one_hot(observation_reader(spec)(rows)).tolist() == right
+    torch.testing.assert_close(one_hot(observation_reader(spec)(rows)), right)
     fields = PackedSpec((("gear", spec), ("camera", box((1,), "uint8"))))
     columns = {"gear": rows.numpy(), "camera": np.full((3, 1), 255, np.uint8)}
     (encoder,) = encoder_layers(fields)
     packed = torch.from_numpy(fields.pack(columns))
     told = encoder(observation_reader(fields)(packed))
-    assert told.tolist() == [[*row, 1] for row in right], "an image is still within [0, 1]"
+    torch.testing.assert_close(told[:, :-1], right)
+    assert told[:, -1].tolist() == [1, 1, 1], "an image is still within [0, 1]"
 
 
 def test_choices_are_counted_beyond_what_their_bounds_hold() -> None:
