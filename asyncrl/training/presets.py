@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.agents.awac import AWACConfig
 from asyncrl.agents.bc import BCConfig
 from asyncrl.agents.c51 import C51Config
@@ -193,6 +194,27 @@ def dqn_atari() -> RunConfig:
         limiter=RateLimiterConfig(samples_per_insert=8.0, min_size=10_000),
         trainer=AsyncTrainerConfig(batch_size=32),
         evaluate=EvaluationConfig(interval_opt_steps=10_000),
+    )
+
+
+def dqn_toy() -> RunConfig:
+    """DQN as a table, for toy text such as Taxi, FrozenLake, CliffWalking and Blackjack.
+
+    Without hidden layers each choice has its own values, and what is learned in one state changes
+    no other. Exploration begins at random. Returns of one step have no error from random actions.
+    Evaluations cut an episode after 200 steps, since those of CliffWalking have no limit.
+    """
+    return RunConfig(
+        agent=DQNConfig(hidden=(), exploration=EpsilonLadder(decay_env_steps=50_000)),
+        env="Taxi-v4",
+        envs_per_actor=16,
+        segment=SegmentConfig(length=4),
+        limiter=RateLimiterConfig(samples_per_insert=8.0),
+        trainer=AsyncTrainerConfig(batch_size=64, sync_interval_opt_steps=20),
+        evaluate=EvaluationConfig(
+            interval_opt_steps=1000,
+            play=EpisodeEvaluatorConfig(episodes=100, max_episode_steps=200),
+        ),
     )
 
 
@@ -406,6 +428,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         discrete_sac,
         dqn,
         dqn_atari,
+        dqn_toy,
         impala,
         iql,
         iqn,

@@ -110,8 +110,10 @@ def _duel_row(duel: Duel, peer: str, runs: Iterable[Run]) -> str:
 
 
 def _mean(scores: Sequence[float]) -> str:
-    spread = f" +- {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
-    return f"{statistics.fmean(scores):.1f}{spread} ({len(scores)})"
+    mean = statistics.fmean(scores)
+    digits = 1 if abs(mean) >= 1 else 3
+    spread = f" +- {statistics.stdev(scores):.{digits}f}" if len(scores) > 1 else ""
+    return f"{mean:.{digits}f}{spread} ({len(scores)})"
 
 
 def _seconds(seconds: float) -> str:

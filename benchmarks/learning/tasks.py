@@ -115,6 +115,41 @@ TASKS: Mapping[str, Task] = {
         max_env_steps=1_000_000,
         max_seconds=300.0,
     ),
+    "taxi": Task(
+        title="Taxi-v4",
+        env="Taxi-v4",
+        bar=7.0,
+        random=-777.5,
+        max_env_steps=300_000,
+        max_seconds=300.0,
+        episodes=100,
+    ),
+    "frozenlake": Task(
+        title="FrozenLake-v1, slippery",
+        env="FrozenLake-v1",
+        bar=0.7,
+        random=0.01,
+        max_env_steps=300_000,
+        max_seconds=300.0,
+        episodes=200,
+    ),
+    "cliffwalking": Task(
+        title="CliffWalking-v1",
+        env="CliffWalking-v1",
+        bar=-13.0,
+        random=-9656.0,  # episodes cut after 1000 steps
+        max_env_steps=300_000,
+        max_seconds=300.0,
+    ),
+    "blackjack": Task(
+        title="Blackjack-v1",
+        env="Blackjack-v1",
+        bar=-0.06,
+        random=-0.4,
+        max_env_steps=300_000,
+        max_seconds=300.0,
+        episodes=4000,
+    ),
     "mountaincar": Task(
         title="MountainCarContinuous-v0",
         env="MountainCarContinuous-v0",
@@ -173,6 +208,10 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="ppo", task="pendulum"),
     Case(algorithm="dqn", task="acrobot"),
     Case(algorithm="ppo", task="acrobot"),
+    Case(algorithm="dqn", task="taxi", preset="dqn-toy"),
+    Case(algorithm="dqn", task="frozenlake", preset="dqn-toy"),
+    Case(algorithm="dqn", task="cliffwalking", preset="dqn-toy"),
+    Case(algorithm="dqn", task="blackjack", preset="dqn-toy"),
     Case(algorithm="r2d2", task="cartpole-hidden"),
     Case(
         algorithm="ppo-gru", task="cartpole-hidden", preset="ppo", settings={**_SHARED, **_MEMORY}

@@ -21,6 +21,7 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import load_over, preset, preset_like, preset_lines, with_replay
 from asyncrl.training.run_config import RunConfig
+from asyncrl.training.synchronous import train_sync
 from tests.support.fakes import ConstantConfig
 
 
@@ -150,3 +151,19 @@ def test_every_preset_is_most_like_itself() -> None:
     changed = RunConfig(agent=PPOConfig(correction="vtrace", epochs=3))
     assert preset_like(changed) == "appo"
     assert preset_like(RunConfig(agent=ConstantConfig())) == "tests.support.fakes:ConstantConfig"
+
+
+@pytest.mark.parametrize(
+    ("env", "env_steps", "bar"), [("FrozenLake-v1", 16_000, 0.65), ("CliffWalking-v1", 24_000, -13)]
+)
+def test_toy_text_is_learned(env: str, env_steps: int, bar: float) -> None:
+    config = replace(preset("dqn-toy"), seed=1, env=env, max_env_steps=env_steps)
+    config = replace(config, evaluate=replace(config.evaluate, interval_opt_steps=500))
+    result = train_sync(
+        config.agent,
+        config.sync_env_config().build,
+        config.sync_config(),
+        stop=config.stop_condition(),
+    )
+    assert result.best_score is not None
+    assert result.best_score >= bar
