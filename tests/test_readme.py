@@ -60,10 +60,13 @@ def test_table_of_metrics_is_the_list() -> None:
 
 
 def named_files() -> set[str]:
-    """Return links into this repository, and what looks like a path or a file of the package."""
-    text = re.sub(r"```.*?```", "", README, flags=re.DOTALL)
+    """Return links into this repository, and what looks like a path or a file of the package.
+
+    Links of the site are checked when it is built.
+    """
+    text, site = (re.sub(r"```.*?```", "", t, flags=re.DOTALL) for t in (README, SHOWN))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    quoted = re.findall(r"`([\w./-]+\.(?:py|md|toml))`", text)
+    quoted = re.findall(r"`([\w./-]+\.(?:py|md|toml))`", site)
     return {*links, *quoted}
 
 
