@@ -47,7 +47,7 @@ from asyncrl.supervision.actor_manager import ActorManagerConfig
 from asyncrl.supervision.restart_policy import RestartPolicyConfig
 from asyncrl.training.common_config import EvaluationConfig
 from asyncrl.training.offline import OfflineConfig
-from asyncrl.training.presets import PRESETS, preset_lines
+from asyncrl.training.presets import PRESETS
 from asyncrl.training.run_config import RunConfig
 from asyncrl.training.synchronous import TrainerConfig
 from asyncrl.transport.zeromq_socket import ZmqTransportConfig
@@ -289,10 +289,10 @@ def presets_page() -> str:
         "that differ from the [defaults](settings.md), as they would stand in a YAML file.",
     ]
     plain = to_plain(RunConfig())
-    for name, line in preset_lines().items():
-        changed = _difference(to_plain(PRESETS[name]()), plain)
+    for name, make in PRESETS.items():
+        changed = _difference(to_plain(make()), plain)
         text = yaml.safe_dump(changed, sort_keys=False, default_flow_style=None, width=88)
-        parts += [f"## {name}", line, f"```yaml\n{text}```"]
+        parts += [f"## {name}", inspect.getdoc(make) or "", f"```yaml\n{text}```"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -327,9 +327,9 @@ def cli_page() -> str:
 
 
 def help_of(words: list[str]) -> str:
-    """Return what the command line prints for these words, 88 columns wide, without colours."""
+    """Return what the command line prints for these words, 80 columns wide, without colours."""
     before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR")}
-    os.environ |= {"COLUMNS": "88", "NO_COLOR": "1"}
+    os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}
     try:
         with redirect_stdout(io.StringIO()) as printed:
             code = command_line(words)
@@ -341,7 +341,14 @@ def help_of(words: list[str]) -> str:
                 os.environ[name] = value
     if code:
         raise RuntimeError(f"asyncrl {' '.join(words)} ended with exit code {code}")
-    return re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).strip()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", printed.getvalue()).strip()
+    return "\n".join(_wrapped(line) for line in text.splitlines())
+
+
+def _wrapped(line: str) -> str:
+    """Break a line of help that is wider than the page."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(line, 80, subsequent_indent=indent) if len(line) > 80 else line
 
 
 def metrics_page() -> str:
