@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
 
 import asyncrl
+from asyncrl.cli import train
 from asyncrl.cli.main import _COMMANDS
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.training.presets import PRESETS
@@ -71,3 +73,15 @@ def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, s
     assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
     shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
     assert set(asyncrl.__all__) <= shown
+
+
+PAGES = "\n".join(p.read_text(encoding="utf-8") for p in (generate.ROOT / "docs").rglob("*.md"))
+LINES = re.findall(r"^\s*\$ asyncrl train (.+)$", PAGES, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "line", sorted({n for n in LINES if "my_" not in n and "/mine/c" not in n})
+)
+def test_command_lines_of_pages_are_understood(line: str) -> None:
+    """Those that name files or modules of a reader's own are left out."""
+    assert train.parse(shlex.split(line, comments=True)).config
