@@ -166,6 +166,7 @@ class R2D2Policy(QPolicy):
 
     def forget(self, where: BoolArray) -> None:
         """Reset the memory of environments in which an episode begins."""
+        super().forget(where)
         self.memories.forget(where, training=self.training)
 
     def answers(self, obs: Array) -> Array:

@@ -197,6 +197,20 @@ def dqn_atari() -> RunConfig:
     )
 
 
+def dqn_mountaincar() -> RunConfig:
+    """DQN for MountainCar, and others where only long runs of one action explore."""
+    start = dqn()
+    exploration = EpsilonLadder(decay_env_steps=50_000, duration_env_steps=16)
+    return replace(
+        start,
+        agent=DQNConfig(normalize_obs=True, exploration=exploration),
+        env="MountainCar-v0",
+        limiter=RateLimiterConfig(samples_per_insert=16.0),
+        trainer=replace(start.trainer, batch_size=128),
+        evaluate=replace(start.evaluate, interval_opt_steps=500),
+    )
+
+
 def dqn_toy() -> RunConfig:
     """DQN as a table, for toy text such as Taxi, FrozenLake, CliffWalking and Blackjack.
 
@@ -428,6 +442,7 @@ PRESETS: Mapping[str, Callable[[], RunConfig]] = {
         discrete_sac,
         dqn,
         dqn_atari,
+        dqn_mountaincar,
         dqn_toy,
         impala,
         iql,

@@ -9,9 +9,9 @@ import numpy as np
 
 from asyncrl.agents.parts.schedules import Schedule, ShareOverTime, value_at
 from asyncrl.core.agent import PolicyContext
-from asyncrl.core.declared import Natural, NotNegative, Within, check_declared
+from asyncrl.core.declared import Count, Natural, NotNegative, Within, check_declared
 from asyncrl.core.recorder import Record
-from asyncrl.core.types import Array
+from asyncrl.core.types import Array, BoolArray, IntArray
 
 _FALLING = Schedule.linear(1.0, 0.05, 10_000)
 
@@ -45,6 +45,11 @@ class EpsilonLadder:
     """Environment steps of the whole run over which all epsilons fall linearly from 1 to their
     place on the ladder. 0 disables the decay."""
 
+    duration_env_steps: Count = 1
+    """Mean number of steps of one environment for which it takes the same random action, or acts
+    greedily. 1 decides anew in each step. Where one step changes little, as in MountainCar, only
+    longer ones explore."""
+
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")
 
@@ -75,6 +80,13 @@ class Explorer:
         n = context.n_actors * context.n_envs
         i = context.actor_id * context.n_envs + np.arange(context.n_envs)
         self._rungs = i / max(1, n - 1)
+        self._duration = 1
+        if isinstance(exploration, EpsilonLadder):
+            self._duration = exploration.duration_env_steps
+        # What each environment does until it decides anew.
+        self._explores: BoolArray = np.zeros(context.n_envs, np.bool_)
+        self._anything: IntArray = np.zeros(context.n_envs, np.int64)
+        self._decides: BoolArray = np.ones(context.n_envs, np.bool_)
 
     def choose(self, q: Array, env_steps: int) -> Array:
         """Return an action for each row of values (environments, actions)."""
@@ -86,7 +98,16 @@ class Explorer:
             return drawn
         explores = self._random.random(len(q)) < self.epsilons(env_steps)
         anything = self._random.integers(q.shape[1], size=len(q))
+        if self._duration > 1:
+            anew = self._decides | (self._random.random(len(q)) * self._duration < 1.0)
+            explores = self._explores = np.where(anew, explores, self._explores)
+            anything = self._anything = np.where(anew, anything, self._anything)
+            self._decides = np.zeros(len(q), np.bool_)
         return np.where(explores, anything, q.argmax(axis=1))
+
+    def forget(self, where: BoolArray) -> None:
+        """Let these environments decide anew: an episode begins there."""
+        self._decides = self._decides | where
 
     def epsilons(self, env_steps: int) -> Array:
         """Return each environment's probability of a random action after that many steps."""

@@ -38,7 +38,7 @@ from asyncrl.core.env import EnvSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.recorder import Record
-from asyncrl.core.types import Array, Columns
+from asyncrl.core.types import Array, BoolArray, Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +130,11 @@ class QPolicy(TorchPolicy):
         self.env_steps += len(obs)
         action = self.explorer.choose(q, self.env_steps) if self.explorer else q.argmax(axis=1)
         return Act(action, self.extras(q, action))
+
+    def forget(self, where: BoolArray) -> None:
+        """End lasting exploration where an episode begins; evaluations do not explore."""
+        if self.training and self.explorer:
+            self.explorer.forget(where)
 
     def record(self) -> Record:
         """Return the current amount of exploration."""

@@ -94,3 +94,18 @@ def test_softmax_draws_actions_in_proportion_to_their_exponentials() -> None:
     expected = np.exp([0.0, 0.5, 1.5]) / np.exp([0.0, 0.5, 1.5]).sum()
     assert np.bincount(drawn, minlength=3) / 5000 == pytest.approx(expected, abs=0.02)
     assert warm.record(0) == {"exploration_temperature": 2.0}
+
+
+def test_random_actions_last_until_an_episode_ends() -> None:
+    one = explorer(EpsilonLadder(base=0.4, alpha=0.0, duration_env_steps=16), n_envs=64)
+    q = np.tile(np.arange(9.0), (64, 1))
+    chosen = np.array([one.choose(q, 0) for _ in range(2000)])
+    changed = (chosen[1:] != chosen[:-1]).mean()
+    # One step in 16 decides, and decides otherwise unless greedy or the same again.
+    same = (0.6 + 0.4 / 9) ** 2 + 8 * (0.4 / 9) ** 2
+    assert changed == pytest.approx((1 - same) / 16, rel=0.1)
+    assert (chosen != 8).mean() == pytest.approx(0.4 * 8 / 9, rel=0.1)
+    where = np.arange(64) < 32
+    one.forget(where)
+    after = one.choose(q, 0)
+    assert (after != chosen[-1])[where].sum() > 3 + (after != chosen[-1])[~where].sum()
