@@ -5,8 +5,9 @@ learner that is the slower side stops actors from acting, not from sending: what
 with the newest model, and stored as it comes.
 
 Messages are wanted as far as the limiter has room for them. A learner that waits for experience
-wants more, since what is on its way must cover the round trip: up to the window, one more for
-each message that could be stored at once, half as many when one had to wait.
+wants at least one from each actor, whatever others owe: a slow actor keeps nobody waiting. It wants
+more as they come, since what is on its way must cover the round trip: up to the window, one more
+for each message that could be stored at once, half as many when one had to wait.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Demand:
         self._message = message
         self._window = window
         self._lives: dict[Peer, _Life] = {}
-        self._surplus = min(2.0, window)
+        self._surplus = 1.0
 
     @property
     def outstanding(self) -> int:
@@ -51,6 +52,11 @@ class Demand:
     def idle(self) -> bool:
         """Whether there are actors, and none of them may act."""
         return bool(self._lives) and not self.outstanding
+
+    @property
+    def somebody_waits(self) -> bool:
+        """Whether there is an actor that may not act."""
+        return any(not life.ahead for life in self._lives.values())
 
     @property
     def next_needs(self) -> float:
@@ -70,10 +76,15 @@ class Demand:
         """Note that an actor is gone, with what it was asked for."""
         self._lives.pop(peer, None)
 
-    def on_received(self, peer: Peer, seq: int, *, at_once: bool) -> None:
-        """Note that a message has come, and whether it can be stored at once."""
+    def on_received(self, peer: Peer, seq: int, *, at_once: bool | None) -> None:
+        """Note that a message has come, and whether it can be stored at once.
+
+        None while that says nothing of the learner's speed, as during warm-up.
+        """
         if life := self._lives.get(peer):
             life.received = max(life.received, seq)
+        if at_once is None:
+            return
         if at_once:
             self._surplus = min(self._window, self._surplus + 1 / max(1, len(self._lives)))
         else:

@@ -117,7 +117,11 @@ class RateLimiter:
     def is_hungry(self) -> bool:
         """Whether inserts are behind, so that samples wait for them, or soon will."""
         behind = self._difference() < (self._lowest + self._highest) / 2
-        return self._ratio == 0 or (behind and self.inserted >= self._min_size)
+        return self._ratio == 0 or self.is_warming_up() or behind
+
+    def is_warming_up(self) -> bool:
+        """Whether there is too little for a first sample."""
+        return self.inserted < self._min_size
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` more transitions may be sampled now."""

@@ -92,6 +92,7 @@ class ReplayBufferProxy:
         self.ended: deque[Peer] = deque()
         """Actors that are gone, for anybody to add to: others then act in their place."""
         self._next_needs = float("inf")
+        self._somebody_waits = False
         self.blocked = False
         """Whether the limiter has no room for more, so that all actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
@@ -131,7 +132,9 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            wake = self._next_needs <= self._limiter.room() < float("inf")
+            wake = self._next_needs <= self._limiter.room() < float("inf") or (
+                self._somebody_waits and self._limiter.is_hungry()
+            )
         if wake:
             self.on_room()
             self._link.wake()
@@ -285,7 +288,8 @@ class ReplayBufferProxy:
         )
         self.on_experience(message)
         with self._changed:
-            at_once = not self._held and self._limiter.may_insert(message.transitions)
+            fits = not self._held and self._limiter.may_insert(message.transitions)
+            at_once = None if self._limiter.is_warming_up() else fits
         self._demand.on_received(message.peer, message.seq, at_once=at_once)
         self._held.append(message)
 
@@ -316,6 +320,7 @@ class ReplayBufferProxy:
             wanted = list(self._demand.new(room, hungry=self._limiter.is_hungry()))
             first = self._held[0].transitions if self._held else None
             self._next_needs = first or self._demand.next_needs
+            self._somebody_waits = self._demand.somebody_waits
             self.blocked = bool(held) or self._demand.idle
         for peer, seq in wanted:
             self._link.acknowledge(peer, 0, seq)

@@ -46,12 +46,23 @@ def test_the_window_bounds_what_room_allows() -> None:
 
 def test_a_hungry_learner_asks_beyond_the_room_more_each_time_nothing_waited() -> None:
     asked = demand(A, window=4)
-    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [1, 2]
-    for seq in (1, 2):
+    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [1]
+    asked.on_received(A, 1, at_once=None)
+    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [2], "as many as before"
+    for seq in range(2, 8):
         asked.on_received(A, seq, at_once=True)
-    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [3, 4, 5, 6], "up to the window"
-    asked.on_received(A, 6, at_once=False)
-    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [7, 8], "half as many after a wait"
+    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [8, 9, 10, 11], "up to the window"
+    asked.on_received(A, 11, at_once=False)
+    assert [seq for _, seq in asked.new(0.0, hungry=True)] == [12, 13], "half as many after a wait"
+
+
+def test_a_slow_actor_keeps_nobody_waiting() -> None:
+    asked = demand(A, B)
+    list(asked.new(math.inf, hungry=False))
+    for seq in range(1, 5):
+        asked.on_received(B, seq, at_once=None)
+    assert list(asked.new(0.0, hungry=False)) == []
+    assert list(asked.new(0.0, hungry=True)) == [(B, 5)]
 
 
 def test_what_an_actor_owed_when_it_ended_others_may_make() -> None:
