@@ -20,7 +20,7 @@ def test_one_line_for_each_measurement_and_columns_aligned() -> None:
         "medians of 1..2 rounds of value and limit in turns, 1 s each; ratio is value / limit",
         "",
         "stage    on            value    limit  unit           ratio  min..max  limit is",
-        "───────  ───────────  ──────  ───────  ─────────────  ─────  ────────  ─────────",
+        "-------  -----------  ------  -------  -------------  -----  --------  ---------",
         "env      CartPole-v1  92,500  100,000  agent steps/s  92.5%  90%..95%  bare loop",
         "learner  CartPole-v1   1,250    2,000  opt steps/s    62.5%  63%..63%  a batch",
     ]
