@@ -127,20 +127,22 @@ def settings_page() -> str:
         "dataclass under the same name. `replay.n_step` is the flag `--replay.n-step`, the key "
         "`n_step` of the section `replay:`, and the field `RunConfig.replay.n_step`.",
         "A setting marked *common* is shown by `--help`; `--help-all` shows all of them. Settings "
-        "of agents have [a page of their own](agents.md). [Presets](presets.md) change defaults.",
+        "of agents have [a page of their own](agents.md). [Presets](presets.md) change defaults. "
+        "Where a group has several classes, a class repeats nothing of the first one.",
         "## train",
         "Options of `asyncrl train` that are not part of the configuration.",
         *fields_of(Output, ""),
     ]
     for group, classes in GROUPS.items():
         parts.append(f"## {group or 'run'}")
-        shown: set[str] = set()
         for cls in classes:
             if len(classes) > 1:
                 parts.append(f"### {cls.__name__}")
             parts.append(f"`{cls.__module__}.{cls.__name__}`: {summary(cls)}")
-            parts += fields_of(cls, group, leave_out=shown)
-            shown |= {field.name for field in dataclasses.fields(cls)}
+            first = cls is classes[0]
+            parts += fields_of(
+                cls, group, "" if first else cls.__name__, None if first else classes[0]
+            )
     parts.append("## In Python only")
     for cls in IN_PYTHON:
         parts += [f"### {cls.__name__}", summary(cls), *fields_of(cls, "", cls.__name__)]
@@ -157,12 +159,11 @@ def agents_page() -> str:
         "## Shared by all agents",
         *fields_of(TorchConfig, "agent", anchor="agent"),
     ]
-    shared = {field.name for field in dataclasses.fields(TorchConfig)}
     for name, cls in agent_classes().items():
         parts += [
             f"## {cls.__name__}",
             f"{summary(cls)} Module: `{cls.__module__}`. Preset: `{name}`.",
-            *fields_of(cls, "agent", anchor=name, leave_out=shared),
+            *fields_of(cls, "agent", anchor=name, beside=TorchConfig),
         ]
     parts += ["## Exploration", "What `agent.exploration` of agents on discrete actions can be."]
     for cls in (EpsilonGreedy, EpsilonLadder, Softmax):
@@ -179,14 +180,16 @@ def agent_classes() -> dict[str, type]:
     return {name: cls for cls, name in sorted(found.items(), key=lambda item: item[1])}
 
 
-def fields_of(
-    cls: type, group: str, anchor: str = "", leave_out: set[str] | None = None
-) -> Iterator[str]:
-    """Yield an entry for each setting of a dataclass; nested dataclasses are groups instead."""
+def fields_of(cls: type, group: str, anchor: str = "", beside: type | None = None) -> Iterator[str]:
+    """Yield an entry for each setting of a dataclass; nested dataclasses are groups instead.
+
+    Those that the class `beside` has with the same default are left out.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
+    others = {f.name: default_of(f) for f in dataclasses.fields(beside)} if beside else {}
     for field in dataclasses.fields(cls):
         name = f"{group}.{field.name}".removeprefix(".")
-        if name in GROUPS or name == "agent" or field.name in (leave_out or ()):
+        if name in GROUPS or name == "agent" or others.get(field.name) == default_of(field):
             continue
         text = docstrings(cls).get(field.name, "")
         marks = ", common" if field.name in common(cls) else ""
