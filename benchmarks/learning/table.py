@@ -88,7 +88,8 @@ def _sync_cells(runs: Sequence[Run], reason: str) -> list[str]:
         return ["" if reason else "not run", "", ""]
     (run,) = runs
     short = "" if run.reached else ", not at the bar"
-    return [f"{run.score:.1f}{short}", f"{run.env_steps:,}", f"{run.wall_s:,.1f}"]
+    score = f"{run.score:.{_digits(run.score)}f}"
+    return [f"{score}{short}", f"{run.env_steps:,}", f"{run.wall_s:,.1f}"]
 
 
 def _duel_row(duel: Duel, peer: str, runs: Iterable[Run]) -> str:
@@ -109,9 +110,14 @@ def _duel_row(duel: Duel, peer: str, runs: Iterable[Run]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _digits(score: float) -> int:
+    """Return how many decimals a score is shown with."""
+    return 1 if abs(score) >= 1 else 3
+
+
 def _mean(scores: Sequence[float]) -> str:
     mean = statistics.fmean(scores)
-    digits = 1 if abs(mean) >= 1 else 3
+    digits = _digits(mean)
     spread = f" +- {statistics.stdev(scores):.{digits}f}" if len(scores) > 1 else ""
     return f"{mean:.{digits}f}{spread} ({len(scores)})"
 

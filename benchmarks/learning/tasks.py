@@ -150,6 +150,14 @@ TASKS: Mapping[str, Task] = {
         max_seconds=300.0,
         episodes=4000,
     ),
+    "mountaincar-discrete": Task(
+        title="MountainCar-v0",
+        env="MountainCar-v0",
+        bar=-110.0,
+        random=-200.0,
+        max_env_steps=500_000,
+        max_seconds=300.0,
+    ),
     "mountaincar": Task(
         title="MountainCarContinuous-v0",
         env="MountainCarContinuous-v0",
@@ -208,6 +216,7 @@ CASES: tuple[Case, ...] = (
     Case(algorithm="ppo", task="pendulum"),
     Case(algorithm="dqn", task="acrobot"),
     Case(algorithm="ppo", task="acrobot"),
+    Case(algorithm="dqn", task="mountaincar-discrete", preset="dqn-mountaincar"),
     Case(algorithm="dqn", task="taxi", preset="dqn-toy"),
     Case(algorithm="dqn", task="frozenlake", preset="dqn-toy"),
     Case(algorithm="dqn", task="cliffwalking", preset="dqn-toy"),
