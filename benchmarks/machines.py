@@ -211,7 +211,9 @@ def _environ(needs: Sequence[Trait], place: str, mark: str) -> dict[str, str]:
     commands = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
     own = {"PATH": commands, "PYTHONPATH": str(ROOT), MARK: mark}
     changes = [item for need in needs for item in need.environ.items()]
-    wanted: dict[str, str | None] = {**os.environ, **own, **dict(changes)}
+    # torch sets it where it has compiled something, to a directory of this process's.
+    own_caches = {"TORCHINDUCTOR_CACHE_DIR": None}
+    wanted: dict[str, str | None] = {**os.environ, **own_caches, **own, **dict(changes)}
     return {
         name: value.replace("{place}", place) for name, value in wanted.items() if value is not None
     }

@@ -119,7 +119,7 @@ def make_broken():
         ("train dqn --env envs_of_ours:__name__", "str, not a function"),
         ("train dqn --env envs_of_ours:make_nothing", "int"),
         ("train dqn --env envs_of_ours:make_broken", "OSError: no such robot"),
-        ("train sac --env CartPole-v1", "SAC chooses continuous actions"),
+        ("train sac --env CartPole-v1", "SAC needs continuous actions"),
         ("train dqn --env Pendulum-v1", "use SAC"),
         ("train dqn --env-kwargs no_such_word 1", "no_such_word"),
         ("train dqn --replay.capacity 10", "make the replay larger"),

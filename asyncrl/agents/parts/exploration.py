@@ -47,8 +47,8 @@ class EpsilonLadder:
 
     duration_env_steps: Count = 1
     """Mean number of steps of one environment for which it takes the same random action, or acts
-    greedily. 1 decides anew in each step. Where one step changes little, as in MountainCar, only
-    longer ones explore."""
+    greedily. 1 draws a new decision in each step. Where one step changes little, as in MountainCar,
+    only longer ones explore."""
 
     def __post_init__(self) -> None:
         check_declared(self, "agent.exploration")
@@ -83,7 +83,7 @@ class Explorer:
         self._duration = 1
         if isinstance(exploration, EpsilonLadder):
             self._duration = exploration.duration_env_steps
-        # What each environment does until it decides anew.
+        # What each environment does until its next decision.
         self._explores: BoolArray = np.zeros(context.n_envs, np.bool_)
         self._anything: IntArray = np.zeros(context.n_envs, np.int64)
         self._decides: BoolArray = np.ones(context.n_envs, np.bool_)
@@ -99,14 +99,14 @@ class Explorer:
         explores = self._random.random(len(q)) < self.epsilons(env_steps)
         anything = self._random.integers(q.shape[1], size=len(q))
         if self._duration > 1:
-            anew = self._decides | (self._random.random(len(q)) * self._duration < 1.0)
-            explores = self._explores = np.where(anew, explores, self._explores)
-            anything = self._anything = np.where(anew, anything, self._anything)
+            renewed = self._decides | (self._random.random(len(q)) * self._duration < 1.0)
+            explores = self._explores = np.where(renewed, explores, self._explores)
+            anything = self._anything = np.where(renewed, anything, self._anything)
             self._decides = np.zeros(len(q), np.bool_)
         return np.where(explores, anything, q.argmax(axis=1))
 
     def forget(self, where: BoolArray) -> None:
-        """Let these environments decide anew: an episode begins there."""
+        """Draw a new decision for these environments: an episode begins there."""
         self._decides = self._decides | where
 
     def epsilons(self, env_steps: int) -> Array:
