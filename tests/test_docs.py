@@ -69,7 +69,9 @@ def test_names_on_a_page_are_distinct(pages: dict[str, str]) -> None:
 def test_every_command_metric_preset_and_public_name_is_there(pages: dict[str, str]) -> None:
     assert set(generate.COMMANDS) == set(_COMMANDS)
     assert all(f"## asyncrl {name}\n" in pages["cli.md"] for name in _COMMANDS)
-    assert all(f"| `{name}` |" in pages["metrics.md"] for name in METRICS)
+    rows = [f"| `{name}` | {m.unit} | {m.meaning} |" for name, m in METRICS.items()]
+    shown_rows = re.findall(r"^\| `.*$", pages["metrics.md"], re.MULTILINE)
+    assert sorted(shown_rows) == sorted(rows)
     assert all(f"## {name}\n" in pages["presets.md"] for name in PRESETS)
     shown = set(re.findall(r"^::: [\w.]+\.(\w+)$", pages["api.md"], re.MULTILINE))
     assert set(asyncrl.__all__) <= shown

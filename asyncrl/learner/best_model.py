@@ -192,4 +192,7 @@ def _near(metric: str) -> str:
     near += difflib.get_close_matches(metric, METRICS, n=3)
     if near := list(dict.fromkeys(near)):
         return f"did you mean {' or '.join(near)}?"
-    return "README.md lists them; what an agent tells is called agent/<name>, as agent/loss"
+    return (
+        "asyncrl.metrics.metrics.METRICS lists them; what an agent returns is called agent/<name>, "
+        "as agent/loss"
+    )

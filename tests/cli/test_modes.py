@@ -17,7 +17,7 @@ from asyncrl.metrics.verdict import Facts, judge
 from asyncrl.training.presets import preset
 from asyncrl.training.run_config import RunConfig, load_yaml, save_yaml
 from tests.support.fakes import ConstantConfig
-from tests.test_readme import README
+from tests.test_readme import SITE
 
 FLAGS = """
     --quiet --segment.length 4 --limiter.min-size 64 --replay.capacity 5000
@@ -206,8 +206,8 @@ def test_setting_with_another_name_in_a_file_is_answered_with_its_own(
         parse(["dqn", "--config", str(tmp_path / "config.yaml")])
 
 
-def test_file_that_the_readme_shows_is_taken(tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+def test_file_that_the_guide_shows_is_taken(tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(.*?)```", SITE["docs/guides/command-line.md"], re.DOTALL)
     (tmp_path / "config.yaml").write_text(shown)
     config = parse(["--config", str(tmp_path / "config.yaml")]).config
     assert (config.env, config.envs_per_actor, config.max_env_steps) == ("Pendulum-v1", 4, 50_000)

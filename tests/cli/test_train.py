@@ -42,7 +42,7 @@ from examples.own_torch_agent import QRDQNConfig
 from tests.cli.conftest import Trained
 from tests.cli.console import TINY, odd_env, run
 from tests.support.fakes import ConstantConfig
-from tests.test_readme import README
+from tests.test_readme import SITE
 
 SUMMARY = """
     starts stop_reason wall_s env_steps opt_steps env_steps_per_s opt_steps_per_s best_by best_score
@@ -82,9 +82,9 @@ def test_help_of_ones_own_agent_shows_its_settings(capsys: pytest.CaptureFixture
     assert own - {"--agent.exploration"} <= common
 
 
-def readme_memories() -> list[str]:
-    """Return the flags for memories that the README names in the row of `ppo`."""
-    (row,) = re.findall(r"^\| `ppo` \|.*$", README, re.MULTILINE)
+def memories_of_guide() -> list[str]:
+    """Return the flags for memories that the guide names in the row of PPO."""
+    (row,) = re.findall(r"^\| \[PPO\].*$", SITE["docs/guides/recurrent.md"], re.MULTILINE)
     found = re.search(r"`(--agent\.memory) (\w+)` or `(\w+)`", row)
     assert found, row
     flag, *kinds = found.groups()
@@ -93,7 +93,7 @@ def readme_memories() -> list[str]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("name", ["ppo", "impala"])
-@pytest.mark.parametrize("flags", readme_memories())
+@pytest.mark.parametrize("flags", memories_of_guide())
 def test_memory_is_one_flag(name: str, flags: str, tmp_path: Path) -> None:
     done = run("train", name, *flags.split(), *TINY, "--max-opt-steps", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -116,7 +116,7 @@ def test_million_stacks_take_little_more_than_a_million_frames(
     config, frames = make(capacity=1_000_000, n_step=3), 1_000_000 * 84 * 84
     assert 1.0 < config.nbytes(atari()) / frames <= 1.15
     short = replace(atari(), length=32)
-    assert config.nbytes(short) / frames > 1.15, "64 rows are what README.md asks for"
+    assert config.nbytes(short) / frames > 1.15, "64 rows are what the page on the replay asks for"
 
 
 @pytest.mark.parametrize(
