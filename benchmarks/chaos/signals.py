@@ -43,6 +43,9 @@ class Terminal:
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
         self.pid, self._end = pty.fork()
         if not self.pid:
+            # What a script starts with `&` has these ignored; what a terminal starts has not.
+            for number in (signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
             os.chdir(directory)
             os.execve(ASYNCRL[0], [*ASYNCRL, *arguments], environment)  # noqa: S606  # our own module
         self._reader = threading.Thread(target=self._read, daemon=True)
