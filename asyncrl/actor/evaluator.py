@@ -16,7 +16,7 @@ from asyncrl.core.evaluator import Evaluation
 logger = logging.getLogger(__name__)
 
 _LONG = 10_000
-"""After so many steps without the end of an episode, it is said that there may never be one."""
+"""Steps without the end of an episode after which an evaluation warns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.background import BackgroundRecorder
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.recorders.terminal import ProgressConsole, TerminalRecorder, render_summary
-from asyncrl.training.look import look_in_child
+from asyncrl.training.look import look_at_run
 from asyncrl.training.presets import (
     REPLAYS,
     ReplayKind,
@@ -391,8 +391,7 @@ def _build(arguments: TrainArguments, run_dir: Path, interrupter: Interrupter) -
     output, config = arguments.output, arguments.config
     if config.mode != "async":
         # Environments are built in this process; one that ends it or hangs is found before that.
-        make_env, timeout_s = config.env_config().build, config.supervision.start_timeout_s
-        look_in_child(make_env, timeout_s=timeout_s)
+        look_at_run(config)
     recorder = recorder_of(config, run_dir, output)
     if not arguments.resume:
         recorder.go_on(env_steps=0, opt_steps=0)  # without records of a run that began here before

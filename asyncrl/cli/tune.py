@@ -23,7 +23,7 @@ from asyncrl.core.errors import AsyncRLError
 from asyncrl.metrics import limits
 from asyncrl.metrics.system import Cores
 from asyncrl.replay.sequences import SequenceReplayConfig
-from asyncrl.training.look import look_in_child
+from asyncrl.training.look import look_at_run
 from asyncrl.training.presets import load_over, preset, preset_like
 from asyncrl.training.run_config import RunConfig, load_yaml
 
@@ -207,9 +207,7 @@ def _fitting_agent(options: TuneOptions) -> str:
     if options.env is None:
         return "dqn"
     config = replace(_in_environment(preset("dqn"), options), envs_per_actor=1)
-    start_s = config.supervision.start_timeout_s
-    spec = look_in_child(config.env_config().build, timeout_s=start_s).spec
-    return "dqn" if isinstance(spec.action, DiscreteSpec) else "sac"
+    return "dqn" if isinstance(look_at_run(config).spec.action, DiscreteSpec) else "sac"
 
 
 def _allowed(config: RunConfig, freedom: Freedom) -> Freedom:

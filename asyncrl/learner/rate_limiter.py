@@ -104,7 +104,7 @@ class RateLimiter:
 
     def may_insert(self, count: int) -> bool:
         """Whether `count` more transitions may be inserted now."""
-        if self._ratio == 0 or self.inserted < self._min_size:
+        if self._ratio == 0 or self.is_warming_up():
             return True
         return self._difference(inserts=count) <= self._highest
 
@@ -125,7 +125,7 @@ class RateLimiter:
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` more transitions may be sampled now."""
-        if self.inserted < self._min_size:
+        if self.is_warming_up():
             return False
         if self._ratio == 0:
             return True

@@ -10,7 +10,7 @@ import base64
 import importlib
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from asyncrl.core.env import (
 from asyncrl.core.types import Array
 from asyncrl.supervision.in_child import run_in_child
 from asyncrl.supervision.local import LocalLauncher
+
+if TYPE_CHECKING:  # it loads torch, which the child does without
+    from asyncrl.training.run_config import RunConfig
 
 Plain = dict[str, Any]
 
@@ -54,6 +57,12 @@ def look_in_child(
         preload=PRELOAD,
     )
     return Seen(**{**seen, "spec": _spec_of(seen["spec"])})
+
+
+def look_at_run(config: RunConfig) -> Seen:
+    """Return what the environments of a run's actors are like, learnt in a child process."""
+    timeout_s = config.supervision.start_timeout_s
+    return look_in_child(config.env_config().build, timeout_s=timeout_s)
 
 
 def _look(make_env: MakeBatchEnv) -> Plain:
