@@ -1,4 +1,6 @@
-"""An actor's turn: be wanted, newest model, act, step, process, push. Does not know its process.
+"""One step of an actor: wait for a grant, load the newest model, act, step, process, push.
+
+Does not know the process that it runs in.
 
 This is where experience begins. `step_processor.py` turns a step into rows, `outbox.py` rows into
 messages; the link carries them to `replay_buffer_proxy.py`.
@@ -108,7 +110,7 @@ class Actor:
         self.start(seed)
         while not self._is_to_finish():
             if not self._link.may_begin(self._outbox.next_seq):
-                self._wait_until_wanted()
+                self._wait_for_grant()
                 continue
             self.run_step()
             self._progress.turn(self._outbox.produced)
@@ -246,10 +248,10 @@ class Actor:
         self._progress.waiting(False)
         self._watch.lap("wait")
 
-    def _wait_until_wanted(self) -> None:
-        """Hold still until the learner wants what the next steps make, or all are to finish.
+    def _wait_for_grant(self) -> None:
+        """Wait until the learner grants the next message, or until the actor must finish.
 
-        Waiting is the normal state of an actor whose learner is the slower one.
+        Waiting is the normal state of an actor whose learner is the slower side.
         """
         self._progress.waiting(True)
         while not self._is_to_finish():

@@ -27,11 +27,11 @@ class ActorLink(Protocol):
         ...
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
-        """Whether the learner wants message `seq` of experience; False if not yet in time.
+        """Wait until message `seq` of experience is granted; False after `timeout_s`.
 
-        May return early when a model has come, so that the newest is there when it is wanted.
-        An actor asks before it acts for that message: what it makes is then made with the newest
-        model, and stored at once. Nothing is refused that was made without asking.
+        An actor calls it before it acts for that message, so that it acts with the newest model and
+        its message is stored at once. May return False early when a model has arrived, so that the
+        caller can load it first. A message without a grant is accepted, too.
         """
         ...
 
@@ -87,10 +87,10 @@ class LearnerLink(Protocol):
         """
         ...
 
-    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
-        """Give back the credit of all this peer's messages up to `seq`.
+    def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
+        """Return the credit of this peer's messages up to `seq`, and grant those up to `granted`.
 
-        And let it act for those up to `wanted`. A number below an earlier one changes nothing.
+        A number below an earlier one has no effect.
         """
         ...
 

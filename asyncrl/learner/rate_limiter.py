@@ -114,7 +114,7 @@ class RateLimiter:
             return float("inf")
         return (self._highest - self._difference()) / self._ratio
 
-    def is_hungry(self) -> bool:
+    def is_starved(self) -> bool:
         """Whether inserts are behind, so that samples wait for them, or soon will."""
         behind = self._difference() < (self._lowest + self._highest) / 2
         return self._ratio == 0 or self.is_warming_up() or behind

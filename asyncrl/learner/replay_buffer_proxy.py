@@ -25,7 +25,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_gro
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
-from asyncrl.learner.demand import Demand
+from asyncrl.learner.grants import Grants
 from asyncrl.learner.ledger import Balance, Ledger
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
@@ -63,7 +63,7 @@ class ReplayBufferProxyConfig:
 class ReplayBufferProxy:
     """Takes experience in as fast as the limiter allows; credit goes back once it is stored.
 
-    Actors act for messages that the limiter has room for, see `demand.py`. One that may not be
+    Actors act for messages that the limiter has room for, see `grants.py`. One that may not be
     inserted yet all the same is held, unacknowledged: its actor runs out of credit and waits,
     unless it is to be dropped. Nothing else bounds memory, and nothing else needs to.
     """
@@ -88,11 +88,11 @@ class ReplayBufferProxy:
         self._changed = threading.Condition()
         self._turnstile = threading.Lock()  # who stores a long message stays out while it is taken
         self._held: deque[Experience] = deque()
-        self._demand = Demand(limiter.max_insert, window)
+        self._grants = Grants(limiter.max_insert, window)
         self.ended: deque[Peer] = deque()
         """Actors that are gone, for anybody to add to: others then act in their place."""
-        self._next_needs = float("inf")
-        self._somebody_waits = False
+        self._room_for_next = float("inf")
+        self._any_blocked = False
         self.blocked = False
         """Whether the limiter has no room for more, so that all actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
@@ -132,8 +132,8 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            wake = self._next_needs <= self._limiter.room() < float("inf") or (
-                self._somebody_waits and self._limiter.is_hungry()
+            wake = self._room_for_next <= self._limiter.room() < float("inf") or (
+                self._any_blocked and self._limiter.is_starved()
             )
         if wake:
             self.on_room()
@@ -253,7 +253,7 @@ class ReplayBufferProxy:
                 self._take(message)
             self._watch.lap("recv" if messages else "idle")
             self._store_held()
-            self._ask_for_more()
+            self._grant_more()
             if closing and not messages:
                 return
 
@@ -273,7 +273,7 @@ class ReplayBufferProxy:
                 self._evaluations.append(message)
             case Hello():
                 if message.schema_hash:
-                    self._demand.on_arrival(message.peer)
+                    self._grants.on_arrival(message.peer)
                 logger.debug("actor %s has arrived", message.peer)
 
     def _take_experience(self, message: Experience) -> None:
@@ -290,7 +290,7 @@ class ReplayBufferProxy:
         with self._changed:
             fits = not self._held and self._limiter.may_insert(message.transitions)
             at_once = None if self._limiter.is_warming_up() else fits
-        self._demand.on_received(message.peer, message.seq, at_once=at_once)
+        self._grants.on_received(message.peer, message.seq, at_once=at_once)
         self._held.append(message)
 
     def _store_held(self) -> None:
@@ -309,20 +309,20 @@ class ReplayBufferProxy:
             self._link.acknowledge(message.peer, message.seq)
             self._watch.lap("push")
 
-    def _ask_for_more(self) -> None:
+    def _grant_more(self) -> None:
         """Let actors act whose experience there is room for."""
         while self.ended:
-            self._demand.on_end(self.ended.popleft())
+            self._grants.on_end(self.ended.popleft())
         held = sum(message.transitions for message in self._held)
         with self._changed:
             anyway = self._drops or self._draining
             room = float("inf") if anyway else self._limiter.room() - held
-            wanted = list(self._demand.new(room, hungry=self._limiter.is_hungry()))
+            granted = list(self._grants.issue(room, starved=self._limiter.is_starved()))
             first = self._held[0].transitions if self._held else None
-            self._next_needs = first or self._demand.next_needs
-            self._somebody_waits = self._demand.somebody_waits
-            self.blocked = bool(held) or self._demand.idle
-        for peer, seq in wanted:
+            self._room_for_next = first or self._grants.room_for_next
+            self._any_blocked = self._grants.any_blocked
+            self.blocked = bool(held) or self._grants.all_blocked
+        for peer, seq in granted:
             self._link.acknowledge(peer, 0, seq)
 
     def _store(self, message: Experience) -> None:

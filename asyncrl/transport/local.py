@@ -27,7 +27,7 @@ class _Mailbox:
     welcomed: bool = False
     refusal: str | None = None
     acknowledged: int = 0
-    wanted: int = 0
+    granted: int = 0
     reports: int = 0
 
 
@@ -109,13 +109,13 @@ class LocalLearnerLink:
             shared.changed.notify_all()
             return messages
 
-    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
-        """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
+    def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
+        """Return the credit of messages up to `seq`, and grant those up to `granted`."""
         with self._shared.changed:
             self._check_usable()
-            if self._table.acknowledges(peer, seq, wanted):
+            if self._table.acknowledges(peer, seq, granted):
                 mailbox, ack = self._mailbox(peer), self._table.ack(peer)
-                mailbox.acknowledged, mailbox.wanted = ack.seq, ack.wanted
+                mailbox.acknowledged, mailbox.granted = ack.seq, ack.granted
                 self._shared.changed.notify_all()
 
     def refuse(self, peer: Peer, reason: str) -> None:
@@ -202,8 +202,8 @@ class LocalActorLink:
         return self._wait(lambda: self._mailbox.welcomed, timeout_s)
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
-        """Whether the learner wants message `seq` of experience; False if not yet in time."""
-        return self._wait(lambda: seq <= self._mailbox.wanted, timeout_s)
+        """Wait until message `seq` of experience is granted; False after `timeout_s`."""
+        return self._wait(lambda: seq <= self._mailbox.granted, timeout_s)
 
     def send(self, message: Experience | Report, timeout_s: float) -> bool:
         """Send, or return False if there was no credit in time (reports need none)."""

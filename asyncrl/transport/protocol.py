@@ -39,7 +39,7 @@ class Ack:
     models: int = 0
     """Models that were sent to this actor before: what has not come by now is lost."""
 
-    wanted: int = 0
+    granted: int = 0
     """The last message of experience that the actor may act for."""
 
 
@@ -102,7 +102,7 @@ class _Life:
     sends_experience: bool
     received: int = 0
     acknowledged: int = 0
-    wanted: int = 0
+    granted: int = 0
     reports: int = 0
     models: int = 0
     newest_model: dict[Topic, int] = field(default_factory=dict)
@@ -171,24 +171,24 @@ class PeerTable:
             return False
         return self._admits_report(life, message)
 
-    def acknowledges(self, peer: Peer, seq: int, wanted: int = 0) -> bool:
-        """Note that messages up to `seq` are dealt with, and those up to `wanted` may be begun.
+    def acknowledges(self, peer: Peer, seq: int, granted: int = 0) -> bool:
+        """Note that messages up to `seq` are dealt with, and those up to `granted` may be begun.
 
         False if that is no news, or there is nobody to tell.
         """
         life = self._lives.get(peer.actor_id)
         if life is None or life.peer != peer:
             return False
-        before = life.acknowledged, life.wanted
+        before = life.acknowledged, life.granted
         if seq <= life.received:
             life.acknowledged = max(life.acknowledged, seq)
-        life.wanted = max(life.wanted, wanted)
-        return (life.acknowledged, life.wanted) != before
+        life.granted = max(life.granted, granted)
+        return (life.acknowledged, life.granted) != before
 
     def ack(self, peer: Peer) -> Ack:
         """Return how far the messages of a peer that is heard have got."""
         life = self._lives[peer.actor_id]
-        return Ack(life.acknowledged, life.reports, life.models, life.wanted)
+        return Ack(life.acknowledged, life.reports, life.models, life.granted)
 
     def may_be_sent(self, request: ModelRequest) -> bool:
         """Whether a peer that is heard may be sent the model that it asks for.

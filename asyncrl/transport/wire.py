@@ -248,7 +248,7 @@ def put(m: WireMessage) -> list[Any]:
         case Sync():
             fields = [*put_peer(m.peer), int(m.sent), int(m.reports)]
         case Ack():
-            fields = [int(m.seq), int(m.reports), int(m.models), int(m.wanted)]
+            fields = [int(m.seq), int(m.reports), int(m.models), int(m.granted)]
         case Resend():
             fields = [int(m.seq), int(m.reports)]
         case Refusal():
@@ -278,7 +278,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
     "Sync": lambda f: Sync(f.peer(), f.integer("sent"), f.integer("reports")),
     "Welcome": lambda _: Welcome(),
     "Ack": lambda f: Ack(
-        f.integer("seq"), f.integer("reports"), f.integer("models"), f.integer("wanted")
+        f.integer("seq"), f.integer("reports"), f.integer("models"), f.integer("granted")
     ),
     "Resend": lambda f: Resend(f.integer("seq"), f.integer("reports")),
     "Finish": lambda _: Finish(),

@@ -83,7 +83,7 @@ class ZmqActorLink:
         self._hello: Hello | None = None
         self._sent = 0
         self._acknowledged = 0
-        self._wanted = 0
+        self._granted = 0
         self._waits_to_begin = False
         self._unacknowledged: deque[tuple[int, list[zmq.Frame]]] = deque()
         self._reports = 0
@@ -111,19 +111,19 @@ class ZmqActorLink:
         return True
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
-        """Whether the learner wants message `seq`; False if not in time, or a model came first."""
-        if seq <= self._wanted:  # at each step: without a look at the socket
+        """Wait until message `seq` is granted; False after `timeout_s` or if a model came first."""
+        if seq <= self._granted:  # at each step: without a look at the socket
             return True
         self._take_in()
         if not self._waits_to_begin and not self._unacknowledged and not self._unread:
             self._asked_at = self._clock()
         deadline = self._clock() + timeout_s
         self._waits_to_begin = True
-        while seq > self._wanted:
+        while seq > self._granted:
             if not self._wait(deadline, zmq.POLLIN):
                 return False
             self._take_in()
-            if seq > self._wanted and "act" in self._models:
+            if seq > self._granted and "act" in self._models:
                 return False
         self._waits_to_begin = False
         return True
@@ -252,7 +252,7 @@ class ZmqActorLink:
                 self._asked_at = self._clock()
         if isinstance(message, Ack):
             self._acknowledged = max(self._acknowledged, message.seq)
-            self._wanted = max(self._wanted, message.wanted)
+            self._granted = max(self._granted, message.granted)
             if message.models > self._models_known:
                 # One was sent before this was, and has not come: ask again.
                 self._models_known = message.models

@@ -142,10 +142,10 @@ class ZmqLearnerLink:
             rung = self._wait(left)
             waited()
 
-    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
-        """Give back the credit of messages up to `seq`, and want those up to `wanted`."""
+    def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
+        """Return the credit of messages up to `seq`, and grant those up to `granted`."""
         self._check_usable()
-        if self._table.acknowledges(peer, seq, wanted):
+        if self._table.acknowledges(peer, seq, granted):
             self._send(peer, self._table.ack(peer))
 
     def refuse(self, peer: Peer, reason: str) -> None:

@@ -47,7 +47,7 @@ class FakeLink:
         ]
         self.open = True
         self.credit = 10**9
-        self.wanted = 10**9
+        self.granted = 10**9
         self.stop = False
         self.calls: list[str] = []
         self.experience: list[Experience] = []
@@ -66,9 +66,9 @@ class FakeLink:
         return self.open
 
     def may_begin(self, seq: int, timeout_s: float = 0.0) -> bool:
-        if seq > self.wanted:
+        if seq > self.granted:
             self._wait(timeout_s)
-        return seq <= self.wanted
+        return seq <= self.granted
 
     def send(self, message: Experience | ActorReport | EvaluationReport, timeout_s: float) -> bool:
         if isinstance(message, ActorReport):
@@ -322,11 +322,11 @@ def test_messages_count_what_is_behind_them() -> None:
     assert life.actor.env_steps == 8
 
 
-def test_actor_acts_for_what_is_wanted_with_the_newest_model() -> None:
+def test_actor_acts_for_what_is_granted_with_the_newest_model() -> None:
     """It holds still beforehand, so that nothing it makes is old when it is stored."""
     life = Life(0, length=100)
     life.stop_after(5)
-    life.link.wanted = 1
+    life.link.granted = 1
     waits = 0
 
     def want_more_on_the_third_wait() -> None:
@@ -336,7 +336,7 @@ def test_actor_acts_for_what_is_wanted_with_the_newest_model() -> None:
         assert life.env.actions == [[0, 0]] * 3, "all of the first message, and its look-ahead"
         life.link.models += FakeLink(waits).models
         if waits == 3:
-            life.link.wanted = 2
+            life.link.granted = 2
 
     life.link.on_wait = want_more_on_the_third_wait
     life.actor.run(HELLO, seed=1)
@@ -348,7 +348,7 @@ def test_actor_acts_for_what_is_wanted_with_the_newest_model() -> None:
 
 def test_actor_that_nobody_wants_finishes_when_it_is_to() -> None:
     life = Life(0)
-    life.link.wanted = 0
+    life.link.granted = 0
     life.link.on_wait = lambda: setattr(life.link, "stop", True)
     life.actor.run(HELLO, seed=1)
     assert life.env.actions == []

@@ -155,7 +155,7 @@ def test_a_window_of_messages_and_not_one_more_is_accepted(net: Net) -> None:
     assert not actor.send(make_experience(4), 0.0)
 
 
-def test_an_actor_may_begin_what_is_wanted_and_not_more(net: Net) -> None:
+def test_an_actor_may_begin_what_is_granted_and_not_more(net: Net) -> None:
     actor = net.join()
     assert not actor.may_begin(1, SOON_S)
     net.learner.acknowledge(PEER, 0, 2)
@@ -164,7 +164,7 @@ def test_an_actor_may_begin_what_is_wanted_and_not_more(net: Net) -> None:
     net.send(actor, make_experience(1))
     net.until(lambda: net.seqs() == [1])
     net.learner.acknowledge(PEER, 1, 1)
-    assert actor.may_begin(2, DEADLINE_S), "what was wanted stays so"
+    assert actor.may_begin(2, DEADLINE_S), "a grant is not taken back"
     assert not actor.may_begin(3, SOON_S)
 
 

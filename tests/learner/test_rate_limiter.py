@@ -106,17 +106,17 @@ def test_room_is_what_may_be_inserted_and_hunger_what_is_missing() -> None:
     limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=100).build(
         max_insert=20, batch_size=10
     )
-    full, hungry = limiter.room(), []
+    full, starved = limiter.room(), []
     while limiter.may_insert(1):
         assert limiter.is_warming_up() is (limiter.inserted < 100)
-        hungry.append(limiter.is_hungry())
+        starved.append(limiter.is_starved())
         limiter.on_insert(1)
     assert limiter.inserted == full
     assert limiter.room() == 0
-    assert hungry == [True] * 100 + [False] * (limiter.inserted - 100)
+    assert starved == [True] * 100 + [False] * (limiter.inserted - 100)
     while limiter.may_sample(10):
         limiter.on_sample(10)
-    assert limiter.is_hungry()
+    assert limiter.is_starved()
     assert limiter.may_insert(int(limiter.room()))
     assert not limiter.may_insert(int(limiter.room()) + 1)
 
@@ -125,7 +125,7 @@ def test_without_a_ratio_there_is_always_room() -> None:
     limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=4, batch_size=1)
     limiter.on_insert(10**9)
     assert limiter.room() == float("inf")
-    assert limiter.is_hungry()
+    assert limiter.is_starved()
 
 
 def test_nothing_is_sampled_before_the_warm_up() -> None:

@@ -46,7 +46,7 @@ class FakeLink:
         self.acknowledged: list[tuple[Peer, int]] = []
         self.woken = 0
         self.counters = {"malformed": 0}
-        self.wanted: dict[Peer, int] = {}
+        self.granted: dict[Peer, int] = {}
 
     def put(self, *messages: Message) -> None:
         self.inbox.put(list(messages))
@@ -61,9 +61,9 @@ class FakeLink:
         self.woken += 1
         self.inbox.put([])
 
-    def acknowledge(self, peer: Peer, seq: int, wanted: int = 0) -> None:
-        if wanted:
-            self.wanted[peer] = wanted
+    def acknowledge(self, peer: Peer, seq: int, granted: int = 0) -> None:
+        if granted:
+            self.granted[peer] = granted
         else:
             self.acknowledged.append((peer, seq))
 
@@ -365,40 +365,40 @@ def test_it_says_what_the_limiter_keeps_out(slow_station: Station) -> None:
     assert slow_station.proxy.blocked
 
 
-def test_actors_are_asked_for_what_there_is_room_for(slow_station: Station) -> None:
+def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> None:
     station, peers = slow_station, [make_peer(0), make_peer(1)]
     room: list[int] = []
     station.proxy.on_room = lambda: room.append(station.link.woken)
     station.link.put(*(make_hello(peer) for peer in peers))
     station.handled()
-    asked = dict(station.link.wanted)
-    assert sum(asked.values()) == 2, "as many messages as the limiter lets in"
+    granted = dict(station.link.granted)
+    assert sum(granted.values()) == 2, "as many messages as the limiter lets in"
     station.link.put(*(make_experience(1, peer) for peer in peers))
     station.handled()
-    assert station.link.wanted == asked, "there is no room"
+    assert station.link.granted == granted, "there is no room"
     assert station.proxy.blocked
     station.proxy.sample(8 * PER_MESSAGE)
-    wait_until(lambda: sum(station.link.wanted.values()) == 3, SOON_S, "the next to be asked")
+    wait_until(lambda: sum(station.link.granted.values()) == 3, SOON_S, "the next grant")
     assert room == [0], "called before the thread was woken that asks"
     assert not station.proxy.blocked
 
 
-def test_what_an_actor_owed_that_ended_is_asked_of_others(slow_station: Station) -> None:
+def test_grants_of_an_actor_that_ended_go_to_others(slow_station: Station) -> None:
     station, peers = slow_station, [make_peer(0), make_peer(1)]
     station.link.put(make_hello(peers[0]))
     station.handled()
     station.link.put(make_hello(peers[1]))
     station.handled()
-    assert station.link.wanted == {peers[0]: 2, peers[1]: 1}, "each at least one in warm-up"
+    assert station.link.granted == {peers[0]: 2, peers[1]: 1}, "each at least one in warm-up"
     station.proxy.ended.append(peers[0])
     station.link.wake()
-    wait_until(lambda: station.link.wanted.get(peers[1]) == 2, SOON_S, "the other to be asked")
+    wait_until(lambda: station.link.granted.get(peers[1]) == 2, SOON_S, "a grant to the other")
 
 
-def test_evaluating_processes_are_asked_for_nothing(slow_station: Station) -> None:
+def test_evaluating_processes_are_granted_nothing(slow_station: Station) -> None:
     slow_station.link.put(replace(make_hello(), schema_hash=""))
     slow_station.handled()
-    assert slow_station.link.wanted == {}
+    assert slow_station.link.granted == {}
 
 
 def test_learner_cannot_run_ahead_of_the_actors(slow_station: Station) -> None:

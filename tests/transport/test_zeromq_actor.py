@@ -259,7 +259,7 @@ def test_a_model_sent_into_a_dead_connection_is_sent_again(line: Line) -> None:
 
 
 @pytest.mark.fault("F28")
-def test_what_is_wanted_is_asked_for_again_when_word_of_it_was_lost(line: Line) -> None:
+def test_a_grant_that_was_lost_is_requested_again(line: Line) -> None:
     wait_until(lambda: line.take() or line.actor.hello(make_hello()), DEADLINE_S, "entry")
     for seq in (1, 2):
         line.proxy.swallowing.set()
