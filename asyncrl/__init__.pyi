@@ -25,9 +25,9 @@ from asyncrl.envs.gym import EnvConfig as EnvConfig
 from asyncrl.envs.gym import make_batch as make_batch
 from asyncrl.learner.async_trainer import AsyncTrainer as AsyncTrainer
 from asyncrl.learner.async_trainer import AsyncTrainerConfig as AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig as RecordConfig
-from asyncrl.learner.bookkeeper import SaveConfig as SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig as RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig as RecordConfig
+from asyncrl.learner.run_services import SaveConfig as SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps as MaxEnvSteps
 from asyncrl.learner.stop_conditions import MaxOptSteps as MaxOptSteps
 from asyncrl.learner.stop_conditions import MaxSeconds as MaxSeconds

@@ -35,9 +35,9 @@ from asyncrl.core.declared import Member, common, declared
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxyConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.metrics.metrics import METRICS
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig, SequenceReplayConfig

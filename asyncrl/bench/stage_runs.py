@@ -180,7 +180,7 @@ class _Loop:
         counter.join()
 
     def _count(self, trainer: AsyncTrainer) -> None:
-        counts = trainer.books.counts
+        counts = trainer.services.counts
 
         def count() -> tuple[int, int]:
             stored, actors = stored_by(trainer)

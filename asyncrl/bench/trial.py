@@ -12,8 +12,8 @@ from asyncrl.core.agent import AgentConfig
 from asyncrl.core.env import MakeBatchEnv
 from asyncrl.core.errors import AsyncRLError
 from asyncrl.learner.async_trainer import AsyncTrainer
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.metrics.verdict import Verdict
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.common_config import EvaluationConfig
@@ -52,7 +52,7 @@ def run_trial(
     Args:
         agent: Who learns and acts.
         make_env: Builds the environments of one actor.
-        config: The rest; of the books, nothing is kept.
+        config: The rest. Evaluation, records and checkpoints are off.
         seconds: How long to measure, once actors and learner are going.
         limited: Whether the rate limiter does its work. Without it nobody waits, which shows
             what each side costs. A replay that hands out each transition once needs it always.
@@ -118,10 +118,10 @@ class _Measuring:
     def _going(self, trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows().values()
         reported = sum(row.steps_per_s > 0 for row in rows)
-        return trainer.books.counts.opt_steps > 0 and reported >= self._n_actors
+        return trainer.services.counts.opt_steps > 0 and reported >= self._n_actors
 
     def _opt_steps(self, trainer: AsyncTrainer) -> int:
-        return trainer.books.counts.opt_steps - self.first.opt_steps
+        return trainer.services.counts.opt_steps - self.first.opt_steps
 
 
 def _read(trainer: AsyncTrainer) -> _Reading:
@@ -130,8 +130,8 @@ def _read(trainer: AsyncTrainer) -> _Reading:
         clock_s=time.monotonic(),
         cpu_s=time.process_time(),
         env_steps=trainer.proxy.ledger.env_steps,
-        opt_steps=trainer.books.counts.opt_steps,
-        learner_s=trainer.books.watch.totals(),
+        opt_steps=trainer.services.counts.opt_steps,
+        learner_s=trainer.services.watch.totals(),
         actor_s=seconds,
         actor_env_steps=env_steps,
     )

@@ -23,9 +23,9 @@ from asyncrl.core.recorder import Record
 from asyncrl.core.replay_buffer import check_priorities, drawn_singly, in_batches
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import take_snapshot
 from asyncrl.learner.evaluation import EvaluationSite
 from asyncrl.learner.replay_buffer_proxy import ReplayBufferProxy
+from asyncrl.learner.run_services import take_snapshot
 from asyncrl.learner.staleness import Lag, Staleness
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, TrainerParts
@@ -133,28 +133,29 @@ class AsyncTrainer(BaseTrainer):
 
     def publish(self) -> None:
         """Hand the agent's model to all actors; refuse one that is not finite."""
-        counts = self.books.counts
+        counts = self.services.counts
         info = take_snapshot(self.agent, opt_steps=counts.opt_steps, env_steps=counts.env_steps)
         self._link.publish(info, "act")
         self._staleness.on_publish(info.version)
-        self.books.watch.lap("publish")
+        self.services.watch.lap("publish")
 
     def _publish_newest(self) -> None:
         """Publish for actors that are about to act, unless that takes more than a little time."""
-        self.books.watch.lap("sample")
+        self.services.watch.lap("sample")
         now = time.monotonic()
-        if now < self._publish_after or not self._staleness.is_behind(self.books.counts.opt_steps):
+        opt_steps = self.services.counts.opt_steps
+        if now < self._publish_after or not self._staleness.is_behind(opt_steps):
             return
         self.publish()
         took_s = time.monotonic() - now
         self._publish_after = now + took_s / _PUBLISH_SHARE
 
     def _note_lag(self, message: Experience) -> None:
-        self._staleness.on_stored(message, self.books.counts.opt_steps)
+        self._staleness.on_stored(message, self.services.counts.opt_steps)
 
     def newest_record(self) -> dict[str, SupportsFloat]:
         """Return the agent's numbers of the newest optimisation step, and its batch's age."""
-        age = self._staleness.of(self._batch, self.books.counts.opt_steps)
+        age = self._staleness.of(self._batch, self.services.counts.opt_steps)
         return super().newest_record() | dict(age)
 
     def result(self) -> TrainResult:
@@ -192,11 +193,11 @@ class AsyncTrainer(BaseTrainer):
         while count > 1 and not self.proxy.wait_may_sample(count * size, 0.0):
             count //= 2
         allowed = count > 1 or self.proxy.wait_may_sample(size, _WAIT_S)
-        self.books.watch.lap("wait")
+        self.services.watch.lap("wait")
         if not allowed:
             return iter(())
         together = self.proxy.sample(count * size)
-        self.books.watch.lap("sample")
+        self.services.watch.lap("sample")
         if count > 1:
             return iter(in_batches(together, size))
         if not self._singly:
@@ -205,7 +206,7 @@ class AsyncTrainer(BaseTrainer):
 
     def _learned(self) -> None:
         """Publish the model when that is due."""
-        if self.books.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
+        if self.services.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
             self.publish()
 
     def _told(self) -> Record:
@@ -236,7 +237,7 @@ class AsyncTrainer(BaseTrainer):
 
         After a failure or a signal the checkpoint comes first, since there may be no time for more.
         """
-        save = [self._save_last] if self.books.counts.opt_steps else []
+        save = [self._save_last] if self.services.counts.opt_steps else []
         urgent = self.interrupter.urgent
         yield self._manager.expect_ends
         yield self.proxy.drain
@@ -286,10 +287,10 @@ class CollectThenTrain:
         while not proxy.blocked and proxy.ledger.env_steps < enough:
             if trainer.interrupter.wait(_ROUND_WAIT_S):
                 break
-            trainer.books.watch.lap("wait")
-            trainer.keep_books()
+            trainer.services.watch.lap("wait")
+            trainer.run_services()
         trainer.interrupter.raise_if_failed()
-        trainer.books.watch.lap("wait")
+        trainer.services.watch.lap("wait")
 
     def train(self, trainer: AsyncTrainer) -> None:
         """Learn as often as a round says, and hand out the model that comes of it."""

@@ -1,7 +1,7 @@
 """Where evaluations take place: in the learner's own turn, or in a process beside it.
 
 What an evaluation is, `evaluator.py` says; when one is due, and what follows from its score, is
-the bookkeeper's business.
+the business of `run_services.py`.
 """
 
 from __future__ import annotations

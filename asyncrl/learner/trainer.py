@@ -1,4 +1,4 @@
-"""The loop that all trainers share: take a batch, learn from it, keep books. Knows no source.
+"""The loop that all trainers share: take a batch, learn, run the services. Knows no source.
 
     with trainer:                          # begins the run, and ends it however the loop ends
         for batch in trainer.batches():    # until the run is to end
@@ -28,9 +28,9 @@ from asyncrl.core.recorder import Record, Recorder
 from asyncrl.core.replay_buffer import TakesPriorities, pass_priorities_on
 from asyncrl.core.settings import did_you_mean, has_methods
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import Bookkeeper, BookkeepingConfig
 from asyncrl.learner.callbacks import Callbacks
 from asyncrl.learner.evaluation import EvaluationSite
+from asyncrl.learner.run_services import RunServices, RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.verdict import Setup
@@ -52,7 +52,7 @@ class CommonParts(TypedDict, total=False):
 class TrainerParts(CommonParts, total=False):
     """What every trainer takes beside its own."""
 
-    books: BookkeepingConfig
+    services: RunServicesConfig
     """When to evaluate, record and save."""
 
     checkpointer: Checkpointer | None
@@ -98,7 +98,7 @@ def check_parts(parts: CommonParts, taken: Iterable[str]) -> None:
 
 
 class BaseTrainer(ABC):
-    """Optimises an agent on batches from somewhere, and keeps books, until the run is to end."""
+    """Optimises an agent on batches from somewhere, and runs the services, until the run ends."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class BaseTrainer(ABC):
         """Make a trainer, last of all in a constructor: with a checkpoint it goes on from there."""
         check_parts(parts, ())  # again, for trainers that no builder has made
         self.agent = agent
-        books = parts.get("books") or BookkeepingConfig()
+        services = parts.get("services") or RunServicesConfig()
         self.interrupter = interrupter or Interrupter()
         self._run_config = parts.get("run_config") or {}
         self._scheduled = agent if isinstance(agent, CountsEnvSteps) else None
@@ -120,21 +120,21 @@ class BaseTrainer(ABC):
         self._batch: Columns = {}
         self._has_begun = self._runs = False
         self._closing = parts.get("closing") or ExitStack()
-        self.books = Bookkeeper(
+        self.services = RunServices(
             agent,
-            books,
+            services,
             self.interrupter,
             evaluation=evaluation,
             recorder=parts.get("recorder"),
             checkpointer=parts.get("checkpointer"),
             stop=parts.get("stop"),
             setup=setup,
-            state=lambda: self._whole_state(save_replay=books.save.replay),
+            state=lambda: self._whole_state(save_replay=services.save.replay),
         )
         self._callbacks = Callbacks(parts.get("callbacks", ()), self)
         if checkpoint := parts.get("checkpoint"):
             with going_on_from(checkpoint):
-                self.books.restore(checkpoint)
+                self.services.restore(checkpoint)
                 self._restore(checkpoint)
             self._callbacks.restore(checkpoint.meta["run"])
 
@@ -167,7 +167,7 @@ class BaseTrainer(ABC):
         """Go on from what `_state` returned."""
 
     def _begin(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
-        """Let experience come; the books are open."""
+        """Let experience arrive; the services have started."""
 
     def _learned(self) -> None:  # noqa: B027  # nothing, where a source needs nothing
         """Do what follows an optimisation step."""
@@ -189,7 +189,7 @@ class BaseTrainer(ABC):
     @property
     def opt_steps(self) -> int:
         """Optimisation steps of the run so far."""
-        return self.books.counts.opt_steps
+        return self.services.counts.opt_steps
 
     @property
     def should_stop(self) -> bool:
@@ -212,7 +212,7 @@ class BaseTrainer(ABC):
             return self
         self._has_begun = self._runs = True
         try:
-            self.books.start(self._run_config, [self._told])
+            self.services.start(self._run_config, [self._told])
             self._callbacks.begin()
             self._begin()
         except BaseException as error:
@@ -231,19 +231,19 @@ class BaseTrainer(ABC):
             self._end(error)
 
     def batches(self) -> Iterator[Columns]:
-        """Yield batches until the run is to end, and keep the books after each of them."""
+        """Yield batches until the run ends, and run the services after each of them."""
         while not self.should_stop:
             batch = self.sample()
             if batch is not None:
                 yield batch
-            self.keep_books()
+            self.run_services()
 
     def run_step(self, turns_left: int | None = None) -> bool:
-        """Take one turn: sample, learn, keep books; return whether there was a batch."""
+        """Run one step: sample, learn, run the services; return whether there was a batch."""
         batch = self.sample(turns_left)
         if batch is not None:
             self.learn(batch)
-        self.keep_books()
+        self.run_services()
         return batch is not None
 
     def sample(self, turns_left: int | None = None) -> Columns | None:
@@ -263,18 +263,18 @@ class BaseTrainer(ABC):
             self._scheduled.env_steps = max(self._scheduled.env_steps, self.env_steps)
         self._agent_record = optimised(self.agent, batch)
         pass_priorities_on(self.agent, batch, self._priorities)
-        self.books.counts.opt_steps += 1
-        self.books.watch.lap("opt")
+        self.services.counts.opt_steps += 1
+        self.services.watch.lap("opt")
         self._learned()
 
-    def keep_books(self) -> None:
+    def run_services(self) -> None:
         """Call callbacks; evaluate, record, save and stop, whatever of it is due."""
-        self.books.counts.env_steps = self.env_steps
+        self.services.counts.env_steps = self.env_steps
         if self._callbacks:
             self._callbacks.step()
-            self.books.watch.lap("callback")
-        self.books.turn(self._numbers)
-        self.books.watch.lap("other")
+            self.services.watch.lap("callback")
+        self.services.turn(self._numbers)
+        self.services.watch.lap("other")
 
     def evaluate(self, timeout_s: float = 0.0) -> float | None:
         """Evaluate the model as it is now; return its score, which may make it the best one.
@@ -284,7 +284,7 @@ class BaseTrainer(ABC):
         make the model the best one, all the same.
         """
         self._check_runs()
-        return self.books.evaluate(timeout_s)
+        return self.services.evaluate(timeout_s)
 
     def save(self) -> None:
         """Save a checkpoint of the run as it is now, beside those that are due at intervals.
@@ -297,9 +297,9 @@ class BaseTrainer(ABC):
         Raises `ConfigError` if the run has no directory for checkpoints, and `NonFiniteModel`.
         """
         self._check_runs()
-        self.books.watch.lap("other")
-        self.books.counts.env_steps = self.env_steps
-        if not self.books.save():
+        self.services.watch.lap("other")
+        self.services.counts.env_steps = self.env_steps
+        if not self.services.save():
             raise ConfigError(
                 "this run saves no checkpoints; build the trainer with checkpoint_dir"
             )
@@ -310,18 +310,18 @@ class BaseTrainer(ABC):
 
     def has_ended(self) -> bool:
         """Tell, before it begins, whether a run that is resumed has reached its end; say why."""
-        return self.books.has_ended(self._told())
+        return self.services.has_ended(self._told())
 
     def result(self) -> TrainResult:
         """Sum the run up."""
-        return self.books.result()
+        return self.services.result()
 
     def close(self) -> None:
         """Release what a trainer holds that is not to train; one that has trained holds nothing."""
         if not self._has_begun:
             self._has_begun = True
             self.interrupter.take_steps(
-                *self._release(), self.books.close_saver, self._closing.close
+                *self._release(), self.services.close_saver, self._closing.close
             )
             self.interrupter.raise_if_failed()
 
@@ -352,7 +352,7 @@ class BaseTrainer(ABC):
         self._runs = False
         self.interrupter.take_steps(
             *self._ends(),
-            self._close_books,
+            self._close_services,
             *self._callbacks.closing(),
             self._close_saver,
             self._closing.close,
@@ -365,23 +365,23 @@ class BaseTrainer(ABC):
 
     def _finish(self) -> None:
         self._end_learning()
-        self.books.counts.env_steps = self.env_steps
-        self.books.finish()
+        self.services.counts.env_steps = self.env_steps
+        self.services.finish()
         if not self.interrupter.urgent:
             self._callbacks.end()
         self.interrupter.stop("the loop ended")
 
     def _save_last(self) -> None:
         """Save what was learned; never a model that is not finite."""
-        self.books.watch.lap("other")  # what came before is the end's, not the checkpoint's
-        self.books.counts.env_steps = self.env_steps
+        self.services.watch.lap("other")  # what came before is the end's, not the checkpoint's
+        self.services.counts.env_steps = self.env_steps
         if not isinstance(self.interrupter.error, NonFiniteModel):
-            self.books.save()
+            self.services.save()
 
-    def _close_books(self) -> None:
-        self.books.counts.env_steps = self.env_steps
-        self.books.close(self._numbers)
+    def _close_services(self) -> None:
+        self.services.counts.env_steps = self.env_steps
+        self.services.close(self._numbers)
 
     def _close_saver(self) -> None:
         """Wait for the last checkpoint to be on disk; half of one is never seen by anybody."""
-        self.books.close_saver(wait=not self.interrupter.hurry)
+        self.services.close_saver(wait=not self.interrupter.hurry)

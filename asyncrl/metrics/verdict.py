@@ -142,7 +142,7 @@ Kind = Literal[
     "throttled",
     "contended",
     "alone",
-    "bookkeeping-bound",
+    "overhead-bound",
     "overcommitted",
     "limiter-bound",
     "receiver-bound",
@@ -161,8 +161,8 @@ _WAITS = 0.25
 """Who waits for less than this part of the time is not held up."""
 
 _MOST_WAIT = 0.75
-_BOOKS = 0.2
-_BOOKS_GOAL = 0.05
+_OVERHEAD = 0.2
+_OVERHEAD_GOAL = 0.05
 _POLICY_GOAL = 0.25
 _FULL_PERCENT = 95.0
 _THROTTLED_PERCENT = 25.0
@@ -206,7 +206,7 @@ def judge(facts: Facts) -> Verdict:
         _throttled,
         _contended,
         _alone,
-        _bookkeeping_bound,
+        _overhead_bound,
         _overcommitted,
         _limiter_bound,
         _learner_bound,
@@ -286,19 +286,19 @@ def _contended(facts: Facts) -> Verdict | None:
     )
 
 
-def _bookkeeping_bound(facts: Facts) -> Verdict | None:
+def _overhead_bound(facts: Facts) -> Verdict | None:
     shares = {name: facts.learner.get(name, 0.0) for name in _BOOK_INTERVALS}
     total = sum(shares.values())
-    if total < _BOOKS:
+    if total < _OVERHEAD:
         return None
     largest = max(shares, key=lambda name: shares[name])
     doing, advice = _BOOK_INTERVALS[largest]
     share = shares[largest]
-    times = share * (1 - _BOOKS_GOAL) / (_BOOKS_GOAL * max(1 - share, 1e-9))
+    times = share * (1 - _OVERHEAD_GOAL) / (_OVERHEAD_GOAL * max(1 - share, 1e-9))
     return Verdict(
-        "bookkeeping-bound",
-        f"bookkeeping-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, "
-        f"to {math.ceil(min(times, _MOST_TIMES))} times what it is for {_pc(_BOOKS_GOAL)}",
+        "overhead-bound",
+        f"overhead-bound: {doing} takes {_pc(share)} of the learner's time; {advice}, "
+        f"to {math.ceil(min(times, _MOST_TIMES))} times what it is for {_pc(_OVERHEAD_GOAL)}",
     )
 
 

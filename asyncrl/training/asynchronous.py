@@ -151,7 +151,7 @@ def build_async_trainer(
             stop=stop,
             strategy=strategy,
             setup=plan.setup,
-            books=config,
+            services=config,
             checkpoint=checkpoint,
             closing=closing,
             **parts,

@@ -11,7 +11,7 @@ from asyncrl.core.agent import PolicyContext
 from asyncrl.core.declared import COMMON, Natural, check_declared
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.seeding import Role, derive_seed
-from asyncrl.learner.bookkeeper import BookkeepingConfig, EvaluationTimingConfig, RecordConfig
+from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, RunServicesConfig
 
 BY_STEPS = RecordConfig(interval_s=0.0, interval_opt_steps=500)
 """Records that do not depend on the clock, so that two runs record the same."""
@@ -34,7 +34,7 @@ class EvaluationConfig(EvaluationTimingConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommonConfig(BookkeepingConfig):
+class CommonConfig(RunServicesConfig):
     """Settings that do not depend on the source of experience."""
 
     seed: Annotated[Natural, COMMON] = 0
@@ -57,7 +57,7 @@ class CommonConfig(BookkeepingConfig):
         return PolicyContext(seed=derive_seed(self.seed, Role.LEARNER), n_envs=n_envs)
 
     def __post_init__(self) -> None:
-        BookkeepingConfig.__post_init__(self)
+        RunServicesConfig.__post_init__(self)
         check_declared(self)
 
 

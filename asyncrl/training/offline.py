@@ -46,8 +46,8 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.types import Columns
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
@@ -97,7 +97,7 @@ class OfflineTrainer(BaseTrainer):
 
     def _take(self, turns_left: int | None) -> Columns:
         batch = self.buffer.sample(self.batch_size)
-        self.books.watch.lap("sample")
+        self.services.watch.lap("sample")
         return batch
 
     def _told(self) -> Record:
@@ -194,7 +194,7 @@ def build_offline_trainer(
             build_agent(agent, env.spec, config.context(env.n_envs)),
             buffer,
             batch_size=config.batch_size,
-            books=config,
+            services=config,
             evaluator=_make_evaluator(config, env),
             checkpointer=checkpointer,
             stop=stop,

@@ -30,8 +30,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.settings import from_plain, load_object, to_plain
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import SaveConfig
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.sequences import PrioritizedSequenceReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig

@@ -32,8 +32,8 @@ from asyncrl.core.replay_buffer import (
 from asyncrl.core.seeding import Role, derive_seed
 from asyncrl.core.segment import SegmentConfig, SegmentSchema
 from asyncrl.core.types import Columns, ModelVersion
-from asyncrl.learner.bookkeeper import BookkeepingConfig, RecordConfig
 from asyncrl.learner.evaluation import InlineEvaluation
+from asyncrl.learner.run_services import RecordConfig, RunServicesConfig
 from asyncrl.learner.stop_conditions import StopCondition, check_can_hold
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.learner.trainer import BaseTrainer, CommonParts, TrainerParts, check_parts
@@ -111,7 +111,7 @@ class Trainer(BaseTrainer):
             agent,
             interrupter=interrupter,
             evaluation=InlineEvaluation(evaluator, agent) if evaluator else None,
-            parts={"books": BookkeepingConfig(record=BY_STEPS), **parts},
+            parts={"services": RunServicesConfig(record=BY_STEPS), **parts},
         )
 
     @property
@@ -134,17 +134,17 @@ class Trainer(BaseTrainer):
         if not self._opts_owed and self._env_steps == self._actor.env_steps:
             self._actor.run_step()
             self._opts_owed = self._opts_due()
-            self.books.watch.lap("act")
+            self.services.watch.lap("act")
         if not self._opts_owed:
             self._count_whole_rounds()
             return None
         self._opts_owed -= 1
         batch = self.buffer.sample(self.config.batch_size)
-        self.books.watch.lap("sample")
+        self.services.watch.lap("sample")
         return batch
 
     def _learned(self) -> None:
-        self._actor.model_version = ModelVersion(self.books.counts.opt_steps)
+        self._actor.model_version = ModelVersion(self.services.counts.opt_steps)
 
     def _opts_due(self) -> int:
         """Return how many optimisation steps this turn owes; none before the warm-up is over."""
@@ -282,7 +282,7 @@ def build_sync_trainer(
             checkpointer=checkpointer,
             stop=stop,
             interrupter=interrupter,
-            books=config,
+            services=config,
             checkpoint=checkpoint,
             closing=closing,
             **parts,

@@ -25,7 +25,7 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.evaluator import Evaluation
 from asyncrl.core.recorder import Record
 from asyncrl.core.settings import to_plain
-from asyncrl.learner.bookkeeper import RecordConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import AnyOf, StopCondition
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder

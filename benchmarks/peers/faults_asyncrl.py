@@ -41,7 +41,7 @@ class Notes:
                 self._bad_rows += _bad_rows(batch)
                 trainer.learn(batch)
                 self._learned += 1
-            trainer.keep_books()
+            trainer.run_services()
             if time.monotonic() > self._noted_at + _NOTE_S:
                 self._note(trainer)
 

@@ -113,7 +113,7 @@ class Counting:
             turn = partial(_learn, trainer, _fixed_batch())
             while len(trainer.proxy.actors.rows()) < _ACTORS and not trainer.should_stop:
                 time.sleep(0.05)
-        while not trainer.books.counts.opt_steps and not trainer.should_stop:
+        while not trainer.services.counts.opt_steps and not trainer.should_stop:
             turn()
         _place(self._load.placed)
         self._turns(trainer, turn)
@@ -121,7 +121,7 @@ class Counting:
         trainer.interrupter.stop("measured")
 
     def _turns(self, trainer: AsyncTrainer, turn: Callable[[], object]) -> Measured:
-        counts, ledger = trainer.books.counts, trainer.proxy.ledger
+        counts, ledger = trainer.services.counts, trainer.proxy.ledger
         opt_steps, stored, began = counts.opt_steps, ledger.balance().stored, time.perf_counter()
         while time.perf_counter() - began < self._load.seconds and not trainer.should_stop:
             turn()
@@ -173,7 +173,7 @@ def _opt(agent: Agent, batch: Columns) -> int:
 
 def _learn(trainer: AsyncTrainer, batch: Columns) -> None:
     trainer.learn(batch)
-    trainer.keep_books()
+    trainer.run_services()
 
 
 def _place(placed: Placed) -> None:

@@ -372,7 +372,7 @@ def test_collect_then_train_with_returns_in_the_batches() -> None:
 
     def watched_opt(batch: Columns) -> Any:
         seen.append(batch)
-        turns.append((agent.env_steps, trainer.books.counts.opt_steps))
+        turns.append((agent.env_steps, trainer.services.counts.opt_steps))
         return opt(batch)
 
     agent.opt = watched_opt  # type: ignore[method-assign]

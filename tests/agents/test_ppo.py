@@ -35,7 +35,7 @@ from asyncrl.core.env import BoxSpec, DiscreteSpec, EnvSpec
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import RecordConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import (
     AnyOf,
     MaxEnvSteps,

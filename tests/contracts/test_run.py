@@ -33,14 +33,18 @@ from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from tests.learner.test_async_trainer import Stage
-from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent
 from tests.support.helpers import wait_until
+from tests.support.services import services_config
 from tests.support.streams import make_outbox, play
 from tests.training.test_trainer import build
 
 BATCH_SIZE = 8
-BOOKS = {"record_interval_s": 0.0, "record_interval_opt_steps": 2, "evaluate_interval_opt_steps": 0}
+SERVICES = {
+    "record_interval_s": 0.0,
+    "record_interval_opt_steps": 2,
+    "evaluate_interval_opt_steps": 0,
+}
 
 
 class Scores:
@@ -57,16 +61,16 @@ class Scores:
 
 
 def with_actors(**parts: Any) -> BaseTrainer:
-    stage = Stage(**{"books": BOOKS} | parts)
+    stage = Stage(**{"services": SERVICES} | parts)
     stage.manager.at_start = lambda: (stage.say_hello(), stage.feed())
     return stage.trainer
 
 
 def with_environments(**parts: Any) -> BaseTrainer:
-    books = bookkeeping(**parts.pop("books", BOOKS))
+    services = services_config(**parts.pop("services", SERVICES))
     return build(
         settings={"batch_size": BATCH_SIZE},
-        books=books,
+        services=services,
         **{"stop": None, "evaluator": Scores()} | parts,
     )
 
@@ -75,10 +79,10 @@ def with_data(**parts: Any) -> BaseTrainer:
     buffer = UniformReplayConfig(capacity=100).build(make_outbox(1, 4, 1)._schema, seed=0)
     for message in play([[""] * 30], make_outbox(1, 4, 1))[1]:
         buffer.push(message.columns, message.rows)
-    books = bookkeeping(**parts.pop("books", BOOKS))
+    services = services_config(**parts.pop("services", SERVICES))
     agent = parts.pop("agent", None) or ConstantAgent()
     parts = {"evaluator": Scores()} | parts
-    return OfflineTrainer(agent, buffer, batch_size=BATCH_SIZE, books=books, **parts)
+    return OfflineTrainer(agent, buffer, batch_size=BATCH_SIZE, services=services, **parts)
 
 
 Make = Callable[..., BaseTrainer]
@@ -253,8 +257,8 @@ def test_checkpoint_that_is_being_written_is_waited_for_also_after_a_failure(
 ) -> None:
     disk = SlowDisk(tmp_path)
     disk.lock()
-    books = BOOKS | {"save_interval_opt_steps": 2}
-    trainer = make(agent=Failing(), books=books, checkpointer=disk)
+    services = SERVICES | {"save_interval_opt_steps": 2}
+    trainer = make(agent=Failing(), services=services, checkpointer=disk)
     disk.interrupter = trainer.interrupter
     with pytest.raises(ArithmeticError, match="no"):
         trainer.train()
@@ -282,10 +286,10 @@ def test_run_that_is_resumed_at_its_end_has_nothing_to_do(make: Make, tmp_path: 
 def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run_has_ended(
     make: Make, tmp_path: Path
 ) -> None:
-    books = BOOKS | {"save_best_by": "opt_steps", "record_interval_opt_steps": 1000}
+    services = SERVICES | {"save_best_by": "opt_steps", "record_interval_opt_steps": 1000}
     checkpointer = Checkpointer(tmp_path)
     checkpointer.lock()
-    result = make(books=books, checkpointer=checkpointer, stop=MaxOptSteps(5)).train()
+    result = make(services=services, checkpointer=checkpointer, stop=MaxOptSteps(5)).train()
     assert (result.best_score, result.best_opt_steps) == (5.0, 5)
     assert Checkpointer(tmp_path).load("best").count("opt_steps") == 5
     nobody_writes_in(tmp_path)
@@ -293,8 +297,8 @@ def test_model_that_the_last_record_tells_to_be_the_best_is_on_disk_when_the_run
 
 def test_models_are_evaluated_at_intervals_and_the_last_one_too(make: Make) -> None:
     recorder = MemoryRecorder()
-    books = BOOKS | {"evaluate_interval_opt_steps": 4}
-    result = make(books=books, recorder=recorder, stop=MaxOptSteps(9)).train()
+    services = SERVICES | {"evaluate_interval_opt_steps": 4}
+    result = make(services=services, recorder=recorder, stop=MaxOptSteps(9)).train()
     seen = [r["eval/model_version"] for r in recorder.records if "eval_reward" in r]
     assert seen == [4, 8, 9]
     assert (result.last_score, result.best_opt_steps) == (9.0, 9)
@@ -309,7 +313,7 @@ class Diverging(ConstantAgent):
 
 @pytest.mark.fault("F9")
 @pytest.mark.parametrize(
-    ("books", "last"),
+    ("services", "last"),
     [
         ({"evaluate_interval_opt_steps": 5}, 9),
         ({"save_interval_opt_steps": 5}, 9),
@@ -317,12 +321,12 @@ class Diverging(ConstantAgent):
     ],
 )
 def test_model_that_is_not_finite_is_neither_evaluated_nor_saved(
-    make: Make, books: dict[str, Any], last: int, tmp_path: Path
+    make: Make, services: dict[str, Any], last: int, tmp_path: Path
 ) -> None:
     checkpointer, recorder = Checkpointer(tmp_path), MemoryRecorder()
     trainer = make(
         agent=Diverging(),
-        books=BOOKS | {"save_interval_opt_steps": 0} | books,
+        services=SERVICES | {"save_interval_opt_steps": 0} | services,
         stop=MaxOptSteps(last),
         checkpointer=checkpointer,
         recorder=recorder,
@@ -405,7 +409,7 @@ def test_numbers_of_a_callback_are_recorded_and_may_end_the_run_and_tell_the_bes
 ) -> None:
     recorder = MemoryRecorder()
     trainer = make(
-        books=BOOKS | {"save_best_by": "mine/steps"},
+        services=SERVICES | {"save_best_by": "mine/steps"},
         recorder=recorder,
         callbacks=[Noting([], "mine")],
         stop=ReachesUpperBound("mine/steps", 5),
@@ -580,12 +584,12 @@ def test_checkpoint_on_demand_is_one_to_go_on_from(make: Make, tmp_path: Path) -
 
 @pytest.mark.fault("F21")
 def test_replay_may_be_left_out_of_checkpoints(make: Make, tmp_path: Path) -> None:
-    books = BOOKS | {"save_replay": False}
+    services = SERVICES | {"save_replay": False}
     disk = Checkpointer(tmp_path)
-    make(books=books, checkpointer=disk, stop=MaxOptSteps(3)).train()
+    make(services=services, checkpointer=disk, stop=MaxOptSteps(3)).train()
     checkpoint = disk.load("3")
     assert set(checkpoint.groups) == {"agent", "model"}
-    resumed = make(books=books, checkpoint=checkpoint, stop=MaxOptSteps(5))
+    resumed = make(services=services, checkpoint=checkpoint, stop=MaxOptSteps(5))
     assert resumed.train().opt_steps == 5
 
 

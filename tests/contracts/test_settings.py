@@ -26,8 +26,8 @@ from asyncrl.core.errors import ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainerConfig, CollectThenTrain
-from asyncrl.learner.bookkeeper import EvaluationTimingConfig, RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import EvaluationTimingConfig, RecordConfig, SaveConfig
 from asyncrl.replay.ring_config import RingConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.supervision.actor_manager import ActorManagerConfig

@@ -135,7 +135,7 @@ def test_environments_are_made_anew_in_actors_that_live_on(
     def went_on(trainer: AsyncTrainer) -> bool:
         rows = trainer.proxy.actors.rows().values()
         renewed = sum(row.policy.get("env_restarts", 0) for row in rows)
-        return renewed == len(ways) and trainer.books.counts.opt_steps > 50
+        return renewed == len(ways) and trainer.services.counts.opt_steps > 50
 
     result, trainer = run(
         with_restarts(2, on_exception="restart_env"),
@@ -315,8 +315,8 @@ def test_actor_that_is_slow_keeps_nobody_waiting(tmp_path: Path) -> None:
             return False
         rows = trainer.proxy.actors.rows()
         steps = max((row.env_steps for row in rows.values()), default=0)
-        seen[:] = seen or [steps, trainer.books.counts.opt_steps]
-        went_on = steps > seen[0] + 2000 and trainer.books.counts.opt_steps > seen[1] + 100
+        seen[:] = seen or [steps, trainer.services.counts.opt_steps]
+        went_on = steps > seen[0] + 2000 and trainer.services.counts.opt_steps > seen[1] + 100
         if went_on:
             (tmp_path / "release").touch()
         return went_on

@@ -13,7 +13,7 @@ from asyncrl.agents.sac import SACConfig
 from asyncrl.core.agent import AgentConfig
 from asyncrl.core.types import Params
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import RecordConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.uniform import UniformReplayConfig

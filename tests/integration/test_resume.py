@@ -17,7 +17,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps, MaxSamples, StopCondition
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.training.asynchronous import build_async_trainer, train_async
@@ -109,7 +109,7 @@ def test_asynchronous_run_goes_on_counting(tmp_path: Path) -> None:
         checkpoint_dir=tmp_path,
         resume=True,
     )
-    assert trainer.books.counts.opt_steps == 300
+    assert trainer.services.counts.opt_steps == 300
     assert (
         len(trainer.proxy.buffer)
         == saved.groups["replay"]["numbers"][2] - (saved.groups["replay"]["numbers"][1])
@@ -138,7 +138,7 @@ def test_notebook_goes_on_after_ctrl_c(tmp_path: Path) -> None:
     learn = trainer.agent.opt
 
     def opt(batch: Columns) -> Mapping[str, float]:
-        if trainer.books.counts.opt_steps == 100:
+        if trainer.services.counts.opt_steps == 100:
             signal.raise_signal(signal.SIGINT)
         return learn(batch)
 

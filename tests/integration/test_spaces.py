@@ -30,8 +30,8 @@ from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import make_batch
 from asyncrl.envs.spaces import Parts
 from asyncrl.learner.async_trainer import AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplay, UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer

@@ -27,8 +27,8 @@ from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.metrics.metrics import describe
@@ -211,7 +211,7 @@ def test_killed_actor_comes_back_and_what_it_had_not_sent_is_counted_as_lost() -
     killed: list[int] = []
 
     def kill_one(trainer: AsyncTrainer) -> None:
-        if trainer.books.counts.opt_steps == 50 and not killed:
+        if trainer.services.counts.opt_steps == 50 and not killed:
             killed.append(actor_pids()[0])
             os.kill(killed[0], signal.SIGKILL)
         if killed and any(row.restarts for row in trainer.proxy.actors.rows().values()):
@@ -318,7 +318,7 @@ def test_interrupter_stops_a_run_from_another_thread_with_its_reason() -> None:
 @pytest.mark.fault("F10")
 def test_error_of_the_learner_ends_the_run_and_leaves_nothing() -> None:
     def fail(trainer: AsyncTrainer) -> None:
-        if trainer.books.counts.opt_steps == 20:
+        if trainer.services.counts.opt_steps == 20:
             raise ValueError("of my own")
 
     with pytest.raises(ValueError, match="of my own"):
@@ -329,7 +329,7 @@ def test_learner_goes_on_while_an_evaluation_runs(tmp_path: Path) -> None:
     started_at: list[int] = []
 
     def watch(trainer: AsyncTrainer) -> None:
-        opt_steps = trainer.books.counts.opt_steps
+        opt_steps = trainer.services.counts.opt_steps
         if not started_at and (tmp_path / "started").exists():
             started_at.append(opt_steps)
         if started_at and opt_steps >= started_at[0] + 100:
@@ -372,7 +372,7 @@ def test_killed_evaluator_comes_back_while_actors_work() -> None:
     killed: list[int] = []
 
     def kill_evaluator(trainer: AsyncTrainer) -> None:
-        if trainer.books.counts.opt_steps == 20 and not killed:
+        if trainer.services.counts.opt_steps == 20 and not killed:
             killed.append(actor_pids()[-1])
             os.kill(killed[0], signal.SIGKILL)
 

@@ -19,8 +19,8 @@ from zmq.utils import z85
 from asyncrl.actor.evaluator import EpisodeEvaluatorConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.recorders.jsonl import JsonlRecorder
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -69,7 +69,7 @@ class Watching:
     def run(self, trainer: AsyncTrainer) -> None:
         looked = False
         while not trainer.should_stop:
-            if trainer.books.counts.opt_steps == 100 and not looked:
+            if trainer.services.counts.opt_steps == 100 and not looked:
                 looked = True
                 self.look()
             trainer.run_step()

@@ -36,10 +36,10 @@ from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.transport.local import LocalLearnerLink, LocalTransport
-from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent, DirectSaver
 from tests.support.helpers import wait_until
 from tests.support.sample_messages import make_report
+from tests.support.services import services_config
 from tests.support.streams import PEER, make_outbox, play, schema
 
 BATCH_SIZE = 8
@@ -207,10 +207,10 @@ class Stage:
         )
         self.proxy.log = self.log
         self.proxy.drawn = []
-        books = {
+        services = {
             "record_interval_s": 0.0,
             "evaluate_interval_opt_steps": 0,
-            **parts.pop("books", {}),
+            **parts.pop("services", {}),
         }
         config = AsyncTrainerConfig(
             batch_size=BATCH_SIZE,
@@ -228,13 +228,13 @@ class Stage:
             manager=self.manager,  # type: ignore[arg-type]
             interrupter=self.interrupter,
             evaluation=self.site,
-            books=bookkeeping(**books),
+            services=services_config(**services),
             closing=closing,
             **{"recorder": self.recorder, "checkpointer": Saves(self.log)} | parts,
         )
         self.saves = Saves(self.log)
         if "checkpointer" not in parts:
-            self.trainer.books._saver = DirectSaver(self.saves, self.interrupter)
+            self.trainer.services._saver = DirectSaver(self.saves, self.interrupter)
 
     def say_hello(self) -> None:
         self.actor_link.hello(Hello(peer=PEER, schema_hash=SCHEMA.hash()))
@@ -280,7 +280,7 @@ def test_trainer_that_is_not_to_train_releases_all_of_it_whatever_fails() -> Non
         raise ArithmeticError("no")
 
     stage = Stage()
-    saver = stage.trainer.books._saver
+    saver = stage.trainer.services._saver
     stage.manager.at_stop, saver.close = hang, fail  # type: ignore[union-attr, method-assign]
     with pytest.raises(ActorFailed, match="its launcher hangs") as caught:
         stage.trainer.close()
@@ -307,7 +307,7 @@ def test_replay_is_told_how_wrong_the_agent_was() -> None:
     def note(index: IntArray, td_error: Array) -> None:
         assert td_error.tolist() == list(range(BATCH_SIZE))
         np.testing.assert_array_equal(index, agent.batches[-1]["index"])
-        told.append((agent.opt_steps, stage.trainer.books.counts.opt_steps))
+        told.append((agent.opt_steps, stage.trainer.services.counts.opt_steps))
 
     stage.proxy.buffer.update_priorities = note  # type: ignore[attr-defined]
     stage.train()
@@ -407,7 +407,7 @@ class TimedSteps(Steps):
     """Notes, around its turns, what the phases add up to and what the clock says."""
 
     def run(self, trainer: AsyncTrainer) -> None:
-        watch, clock = trainer.books.watch, time.perf_counter
+        watch, clock = trainer.services.watch, time.perf_counter
         outer = clock()
         watch.lap("other")
         inner, before = clock(), sum(watch.totals().values())
@@ -425,7 +425,7 @@ def test_phases_of_the_learner_add_up_to_the_time_of_its_loop() -> None:
         "record_interval_opt_steps",
         "save_interval_opt_steps",
     )
-    stage = Stage(strategy=loop, books=dict.fromkeys(intervals, 2))
+    stage = Stage(strategy=loop, services=dict.fromkeys(intervals, 2))
     result = stage.train()
     assert loop.least_s <= loop.phases_s <= loop.most_s
     phases = {"wait", "sample", "opt", "publish", "eval", "record", "save", "other"}
@@ -438,7 +438,7 @@ def test_phases_of_the_learner_add_up_to_the_time_of_its_loop() -> None:
 
 
 def test_phase_that_did_not_take_place_has_no_mean_time() -> None:
-    stage = Stage(strategy=Steps(4), books={"record_interval_opt_steps": 2})
+    stage = Stage(strategy=Steps(4), services={"record_interval_opt_steps": 2})
     stage.train()
     assert all("ms/eval" not in record for record in stage.recorder.records)
     assert any("ms/opt" in record for record in stage.recorder.records)
@@ -450,7 +450,7 @@ def test_time_until_data_is_there_is_waiting() -> None:
     stage.manager.at_start = lambda: (stage.say_hello(), late.start())
     stage.trainer.train()
     late.join()
-    seconds = stage.trainer.books.watch.totals()
+    seconds = stage.trainer.services.watch.totals()
     assert seconds["wait"] > seconds["sample"] + seconds["opt"]
 
 
@@ -458,14 +458,14 @@ def test_time_until_data_is_there_is_waiting() -> None:
 def test_checkpoint_is_what_a_resumed_run_goes_on_from(tmp_path: Path) -> None:
     stage = Stage(strategy=Steps(4))
     stage.manager.next_incarnation = 7
-    stage.trainer.books._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
+    stage.trainer.services._saver = DirectSaver(Checkpointer(tmp_path), stage.interrupter)
     stage.manager.at_stop = lambda: stage.feed(64)  # what comes at the end counts, too
     before = stage.train()
     assert before.env_steps == 64
     saved = Checkpointer(tmp_path).load("4")
     assert first_incarnation(saved) == 7, "lives that nobody has lived"
     resumed = Stage(strategy=Steps(3), checkpoint=saved)
-    assert resumed.trainer.books.counts == Counts(env_steps=before.env_steps, opt_steps=4)
+    assert resumed.trainer.services.counts == Counts(env_steps=before.env_steps, opt_steps=4)
     assert resumed.agent.opt_steps == 4
     assert len(resumed.proxy.buffer) == len(stage.proxy.buffer) > 0
     after = resumed.train()
@@ -558,7 +558,7 @@ def test_what_actors_send_at_their_very_end_is_stored() -> None:
 
 
 def test_last_model_is_evaluated_before_actors_are_let_go() -> None:
-    stage = Stage(strategy=Steps(3), books={"evaluate_interval_opt_steps": 100})
+    stage = Stage(strategy=Steps(3), services={"evaluate_interval_opt_steps": 100})
     result = stage.train()
     assert (result.last_score, result.best_opt_steps) == (3.0, 3)
     assert stage.log.index("evaluate 3") < stage.log.index("expect ends")
@@ -585,10 +585,10 @@ class Tripwire(Log):
 
 def trip(stage: Stage, word: str) -> None:
     wire = Tripwire(word)
-    books = stage.trainer.books
+    services = stage.trainer.services
     for part in (stage, stage.link, stage.proxy, stage.manager, stage.recorder):
         part.log = wire  # type: ignore[attr-defined]
-    for part in (stage.saves, books._evaluation):
+    for part in (stage.saves, services._evaluation):
         part.log = wire  # type: ignore[union-attr]
 
 
@@ -652,7 +652,7 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
                 raise ArithmeticError("no")
             return super().opt(batch)
 
-    stage = Stage(agent=Failing(), books={"evaluate_interval_opt_steps": 100})
+    stage = Stage(agent=Failing(), services={"evaluate_interval_opt_steps": 100})
     with pytest.raises(ArithmeticError):
         stage.train()
     assert "save 4" in stage.log
@@ -664,7 +664,7 @@ def test_error_of_the_learner_is_raised_after_a_last_checkpoint() -> None:
 def test_run_that_is_interrupted_ends_well_and_in_a_hurry() -> None:
     stage = Stage(
         strategy=Steps(3, after=lambda: stage.interrupter.stop("a signal", urgent=True)),
-        books={"evaluate_interval_opt_steps": 100},
+        services={"evaluate_interval_opt_steps": 100},
     )
     result = stage.train()
     assert result.stop_reason == "a signal"
@@ -707,12 +707,12 @@ def test_model_that_is_not_finite_is_neither_published_nor_saved(value: float) -
 def test_own_loop_may_use_the_parts_by_hand() -> None:
     class ByHand:
         def run(self, trainer: AsyncTrainer) -> None:
-            while trainer.books.counts.opt_steps < 3:
+            while trainer.services.counts.opt_steps < 3:
                 batch = trainer.sample()
                 if batch is not None:
                     trainer.learn(batch)
                     trainer.publish()
-                trainer.keep_books()
+                trainer.run_services()
 
     stage = Stage(strategy=ByHand())
     result = stage.train()
@@ -741,7 +741,7 @@ class Disk(DirectSaver):
 @pytest.mark.fault("F12")
 def test_first_ctrl_c_where_nobody_handles_it_ends_the_run_as_well() -> None:
     stage = Stage(strategy=Steps(3, after=interrupt))
-    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
+    stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
     with pytest.raises(KeyboardInterrupt):
         stage.train()
     assert "save 3" in stage.log
@@ -752,7 +752,7 @@ def test_first_ctrl_c_where_nobody_handles_it_ends_the_run_as_well() -> None:
 @pytest.mark.fault("F13")
 def test_second_interruption_waits_neither_for_actors_nor_for_the_disk() -> None:
     stage = Stage(strategy=Steps(1))
-    stage.trainer.books._saver = disk = Disk(stage.saves, stage.interrupter)
+    stage.trainer.services._saver = disk = Disk(stage.saves, stage.interrupter)
     stage.link.at_stop_actors = interrupt
     with pytest.raises(KeyboardInterrupt):
         stage.train()

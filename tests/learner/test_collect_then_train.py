@@ -10,8 +10,8 @@ from asyncrl.actor.trajectory_processor import ReturnToGo, Trajectories, Traject
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Columns
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig, CollectThenTrain
-from asyncrl.learner.bookkeeper import RecordConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, MaxSeconds
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.asynchronous import build_async_trainer
@@ -54,12 +54,12 @@ class Watched:
         trainer.proxy.sample = watched_sample  # type: ignore[method-assign]
         while not trainer.should_stop:
             self.drawn.append(0)
-            begin = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
+            begin = trainer.proxy.ledger.env_steps, trainer.services.counts.opt_steps
             self.inner.collect(trainer)
-            middle = trainer.proxy.ledger.env_steps, trainer.books.counts.opt_steps
+            middle = trainer.proxy.ledger.env_steps, trainer.services.counts.opt_steps
             self.inner.train(trainer)
             self.collected.append((middle[0] - begin[0], middle[1] - begin[1]))
-            self.trained.append((middle[1], trainer.books.counts.opt_steps))
+            self.trained.append((middle[1], trainer.services.counts.opt_steps))
 
 
 @pytest.mark.processes
@@ -76,7 +76,7 @@ def test_rounds_alternate_and_models_are_handed_out_after_each() -> None:
     publish = trainer.publish
 
     def watched_publish() -> None:
-        published.append(trainer.books.counts.opt_steps)
+        published.append(trainer.services.counts.opt_steps)
         publish()
 
     trainer.publish = watched_publish  # type: ignore[method-assign]

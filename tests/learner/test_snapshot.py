@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from asyncrl.core.errors import NonFiniteModel
-from asyncrl.learner.bookkeeper import take_snapshot
+from asyncrl.learner.run_services import take_snapshot
 from tests.support.fakes import ConstantAgent
 
 

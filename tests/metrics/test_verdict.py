@@ -135,27 +135,27 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
     ),
     "inline evaluation": (
         facts(0.5, learner={"eval": 0.5, "opt": 0.5}),
-        "bookkeeping-bound",
+        "overhead-bound",
         ("evaluating takes 50 %", "evaluate.interval_opt_steps, to 19 times"),
     ),
     "many records": (
         facts(learner={"record": 0.2, "save": 0.1, "opt": 0.7}),
-        "bookkeeping-bound",
+        "overhead-bound",
         ("making records takes 20 %", "record.interval_s", "to 5 times"),
     ),
     "many checkpoints": (
         facts(learner={"save": 0.5, "opt": 0.5}),
-        "bookkeeping-bound",
+        "overhead-bound",
         ("saving checkpoints takes 50 %", "save.interval_opt_steps"),
     ),
     "slow callbacks": (
         facts(learner={"callback": 0.5, "opt": 0.5}),
-        "bookkeeping-bound",
+        "overhead-bound",
         ("calling callbacks takes 50 %", "have them act at larger intervals, to 19 times"),
     ),
     "many models": (
         facts(learner={"publish": 0.3, "opt": 0.7}),
-        "bookkeeping-bound",
+        "overhead-bound",
         ("publishing models takes 30 %", "sync_interval_opt_steps"),
     ),
     "more actors than cores": (

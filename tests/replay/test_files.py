@@ -15,7 +15,7 @@ from asyncrl.checkpoint.checkpoint import Checkpointer
 from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.replay_buffer import KeepsState, ReplayBuffer, ReplayBufferConfig
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import SaveConfig
+from asyncrl.learner.run_services import SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps
 from asyncrl.replay.files import load_replay, save_replay
 from asyncrl.replay.prioritized import PrioritizedReplayConfig

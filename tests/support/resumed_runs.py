@@ -32,8 +32,8 @@ from asyncrl.core.replay_buffer import ReplayBufferConfig
 from asyncrl.core.segment import SegmentConfig
 from asyncrl.envs.gym import EnvConfig
 from asyncrl.learner.async_trainer import AsyncTrainer, AsyncTrainerConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
 from asyncrl.learner.rate_limiter import RateLimiterConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxOptSteps, StopCondition
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
 from asyncrl.replay.uniform import UniformReplayConfig
@@ -183,12 +183,13 @@ class _Life:
     def run(self, trainer: AsyncTrainer) -> None:
         agent = trainer.agent
         assert isinstance(agent, DQNAgent)
-        begin = trainer.books.counts.opt_steps
-        while trainer.books.counts.opt_steps == begin and not trainer.should_stop:
+        begin = trainer.services.counts.opt_steps
+        while trainer.services.counts.opt_steps == begin and not trainer.should_stop:
             trainer.run_step()
         _tell("first_step", **_schedules(agent))
         dies_at = begin + self._steps
-        while not (trainer.should_stop or self._may_die(trainer.books.counts.opt_steps, dies_at)):
+        counts = trainer.services.counts
+        while not (trainer.should_stop or self._may_die(counts.opt_steps, dies_at)):
             trainer.run_step()
         if self._dies and not trainer.should_stop:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -300,7 +301,7 @@ def _live(directory: Path, kill_after: int) -> None:
     )
     agent = trainer.agent
     assert isinstance(agent, DQNAgent)
-    counts, balance = trainer.books.counts, trainer.proxy.ledger.balance()
+    counts, balance = trainer.services.counts, trainer.proxy.ledger.balance()
     epsilon = float(agent.record()["exploration_rate"])
     _tell(
         "begins",

@@ -23,7 +23,7 @@ from asyncrl.core.segment import SegmentConfig
 from asyncrl.core.types import Array, Params
 from asyncrl.envs.batch import PlainBatch
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import RecordConfig, SaveConfig
+from asyncrl.learner.run_services import RecordConfig, SaveConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.recorders.memory import MemoryRecorder
 from asyncrl.replay.files import load_replay

@@ -22,7 +22,7 @@ from asyncrl.core.errors import CheckpointError, ConfigError
 from asyncrl.core.segment import DISCOUNTED_RETURN
 from asyncrl.core.types import Array
 from asyncrl.envs.gym import EnvConfig
-from asyncrl.learner.bookkeeper import RecordConfig
+from asyncrl.learner.run_services import RecordConfig
 from asyncrl.learner.stop_conditions import MaxEnvSteps, MaxOptSteps
 from asyncrl.learner.train_result import TrainResult
 from asyncrl.recorders.memory import MemoryRecorder

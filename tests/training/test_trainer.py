@@ -18,8 +18,8 @@ from asyncrl.replay.trajectories import TrajectoryQueueConfig
 from asyncrl.replay.uniform import UniformReplayConfig
 from asyncrl.training.offline import OfflineTrainer
 from asyncrl.training.synchronous import Trainer, TrainerConfig
-from tests.support.books import bookkeeping
 from tests.support.fakes import COUNTING_SPEC, ConstantAgent, CountingBatch
+from tests.support.services import services_config
 from tests.support.streams import make_outbox
 
 
@@ -69,7 +69,7 @@ def test_nothing_happens_before_the_warm_up_is_over() -> None:
     evaluator = ScriptedEvaluator([1.0] * 100)
     trainer = build(
         settings={"warmup_env_steps": 100},
-        books=bookkeeping(evaluate_interval_opt_steps=1),
+        services=services_config(evaluate_interval_opt_steps=1),
         evaluator=evaluator,
         stop=MaxEnvSteps(100),
     )

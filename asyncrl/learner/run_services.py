@@ -113,7 +113,7 @@ class SaveConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BookkeepingConfig:
+class RunServicesConfig:
     """When to evaluate, record and save. An interval of 0 is off."""
 
     evaluate: EvaluationTimingConfig = field(default_factory=EvaluationTimingConfig)
@@ -134,13 +134,13 @@ class BookkeepingConfig:
             )
 
 
-class Bookkeeper:
+class RunServices:
     """Evaluates, records, saves and stops a run, each when it is due."""
 
     def __init__(
         self,
         agent: Agent,
-        config: BookkeepingConfig,
+        config: RunServicesConfig,
         interrupter: Interrupter,
         *,
         evaluation: EvaluationSite | None = None,

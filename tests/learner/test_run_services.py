@@ -1,4 +1,4 @@
-"""What is due is done, once, and no later than it can be; the books say how a run ended."""
+"""What is due is done, once, and no later than it can be; the result says how a run ended."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.interrupter import Interrupter
 from asyncrl.core.messages import ModelInfo
-from asyncrl.learner.bookkeeper import Bookkeeper
 from asyncrl.learner.evaluation import Scored
 from asyncrl.learner.progress import Counts
+from asyncrl.learner.run_services import RunServices
 from asyncrl.learner.stop_conditions import (
     AllOf,
     AnyOf,
@@ -32,9 +32,9 @@ from asyncrl.metrics.metrics import describe
 from asyncrl.metrics.stopwatch import Stopwatch
 from asyncrl.metrics.verdict import Setup
 from asyncrl.recorders.memory import MemoryRecorder
-from tests.support.books import bookkeeping
 from tests.support.fakes import ConstantAgent, DirectSaver, ThriftyAgent
 from tests.support.scale import examples
+from tests.support.services import services_config
 
 
 class FakeSite:
@@ -88,7 +88,7 @@ class FakeCheckpointer(Checkpointer):
 
 
 class Run:
-    """A bookkeeper, a hand clock and all that it talks to."""
+    """Services, a manual clock and all that they talk to."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class Run:
         self.checkpointer = FakeCheckpointer()
         self.interrupter = Interrupter()
         self.asked = 0
-        self.books = Bookkeeper(
+        self.services = RunServices(
             self.agent,
-            bookkeeping(**(off | config)),
+            services_config(**(off | config)),
             self.interrupter,
             evaluation=self.site,
             recorder=self.recorder,
@@ -121,33 +121,33 @@ class Run:
             setup=setup,
             clock=lambda: self.now_s,
         )
-        self.books._saver = DirectSaver(self.checkpointer, self.interrupter, self.agent)
-        self.books.start({"seed": 1}, [self.stored])
+        self.services._saver = DirectSaver(self.checkpointer, self.interrupter, self.agent)
+        self.services.start({"seed": 1}, [self.stored])
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, with settings of its own."""
-        self.books.restore(checkpoint)
-        self.books.start({"seed": 2}, [self.stored])
+        self.services.restore(checkpoint)
+        self.services.start({"seed": 2}, [self.stored])
 
     def stored(self) -> dict[str, float]:
-        return {"samples_total": 2.0 * self.books.counts.env_steps}
+        return {"samples_total": 2.0 * self.services.counts.env_steps}
 
     def agent_record(self) -> dict[str, float]:
         self.asked += 1
         return {"agent/loss": 0.5}
 
     def turn(self, opt_steps: int = 1, seconds: float = 0.0) -> None:
-        """Optimise so often, let time pass, and keep the books."""
+        """Optimise so often, let time pass, and keep the services."""
         self.agent.opt_steps += opt_steps
-        self.books.counts.opt_steps += opt_steps
-        self.books.counts.env_steps += 10 * opt_steps
+        self.services.counts.opt_steps += opt_steps
+        self.services.counts.env_steps += 10 * opt_steps
         self.now_s += seconds
-        self.books.turn(self.agent_record)
+        self.services.turn(self.agent_record)
 
     def finish(self) -> TrainResult:
-        self.books.finish()
-        self.books.close(self.agent_record)
-        return self.books.result()
+        self.services.finish()
+        self.services.close(self.agent_record)
+        return self.services.result()
 
     def recorded(self, name: str) -> list[float]:
         return [record[name] for record in self.recorder.records if name in record]
@@ -187,7 +187,7 @@ def test_every_due_time_is_followed_by_an_evaluation(
     run = Run(slow=True, evaluate_interval_opt_steps=interval)
     due: list[int] = []
     for opt_steps, answered in turns:
-        before = run.books.counts.opt_steps
+        before = run.services.counts.opt_steps
         if answered and run.site.busy:
             run.site.answer()
         run.turn(opt_steps)
@@ -214,16 +214,16 @@ def test_intervals_of_0_are_off() -> None:
     assert len(run.recorder.records) == 1, "the last record is always written"
 
 
-def test_books_without_anybody_to_talk_to() -> None:
+def test_services_without_a_recorder_or_evaluation() -> None:
     agent = ConstantAgent()
-    books = Bookkeeper(agent, bookkeeping(record_interval_s=0.0), Interrupter())
-    books.start({}, [])
-    books.counts.opt_steps = 10_000
-    books.turn(dict)
-    books.finish()
-    books.save()
-    books.close(dict)
-    assert books.result().stop_reason == "the loop ended"
+    services = RunServices(agent, services_config(record_interval_s=0.0), Interrupter())
+    services.start({}, [])
+    services.counts.opt_steps = 10_000
+    services.turn(dict)
+    services.finish()
+    services.save()
+    services.close(dict)
+    assert services.result().stop_reason == "the loop ended"
 
 
 def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
@@ -246,14 +246,14 @@ def test_best_is_saved_on_a_strictly_better_finite_score_only() -> None:
 def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> None:
     run = Run(99.0, save_best_by="min:samples_total", record_interval_opt_steps=2)
     told = iter([0.0, math.nan, 8.0, 8.0, 3.0, 5.0])  # at the start, and then at each record
-    run.books.start({}, [lambda: {"samples_total": next(told)}])
+    run.services.start({}, [lambda: {"samples_total": next(told)}])
     for n in range(10):
         run.agent.params["action"][()] = n
         run.turn()
     saved = [(groups["model"]["action"], meta) for _, groups, meta in run.checkpointer.saved]
     assert [meta["score"] for _, meta in saved] == [8.0, 3.0]
     assert [(int(action), meta["opt_steps"]) for action, meta in saved] == [(3, 4), (7, 8)]
-    result = run.books.result()
+    result = run.services.result()
     assert (result.best_by, result.best_score) == ("min:samples_total", 3.0)
     assert result.best_opt_steps == 8
 
@@ -261,7 +261,7 @@ def test_best_by_what_records_tell_is_the_learners_model_of_that_moment() -> Non
 def test_last_record_tells_of_the_best_model_too() -> None:
     run = Run(save_best_by="samples_total", record_interval_opt_steps=4)
     told = iter([0.0, 3.0, 5.0])  # at the start, at a record, and when the run has ended
-    run.books.start({}, [lambda: {"samples_total": next(told)}])
+    run.services.start({}, [lambda: {"samples_total": next(told)}])
     for n in range(7):
         run.agent.params["action"][()] = n
         run.turn()
@@ -277,10 +277,10 @@ def test_lucky_episode_does_not_tell_the_best_model() -> None:
     names = ("episode/return_mean", "episodes")
     # At the start, before learning, in two records, and when the run has ended.
     told = iter([(0.0, 0.0), (5.0, 400.0), (9.0, 401.0), (3.0, 430.0), (9.0, 431.0)])
-    run.books.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    run.services.start({}, [lambda: dict(zip(names, next(told), strict=True))])
     run.turn(0, seconds=1.0)
     run.turn(seconds=1.0)
-    assert run.books.result().best_score is None
+    assert run.services.result().best_score is None
     run.turn(seconds=1.0)
     assert run.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
 
@@ -289,12 +289,12 @@ def test_lucky_episode_does_not_tell_the_best_model() -> None:
 def test_episodes_of_before_it_was_resumed_are_in_no_mean() -> None:
     config = {"save_best_by": "episode/return_mean", "record_interval_opt_steps": 1}
     resumed = Run(**config)
-    resumed.books.restore(saved_after(3, **config))
+    resumed.services.restore(saved_after(3, **config))
     told = iter([(0.0, 500.0), (9.0, 501.0), (3.0, 530.0), (3.0, 530.0)])
     names = ("episode/return_mean", "episodes")
-    resumed.books.start({}, [lambda: dict(zip(names, next(told), strict=True))])
+    resumed.services.start({}, [lambda: dict(zip(names, next(told), strict=True))])
     resumed.turn()
-    assert resumed.books.result().best_score is None, "one lucky episode"
+    assert resumed.services.result().best_score is None, "one lucky episode"
     resumed.turn()
     assert resumed.finish().best_score == pytest.approx((9 + 29 * 3) / 30)
 
@@ -312,9 +312,9 @@ def test_record_of_a_run_that_failed_makes_no_model_the_best() -> None:
     run = Run(save_best_by="samples_total", record_interval_opt_steps=4)
     run.turn(7)
     run.interrupter.fail(ValueError("x"))
-    run.books.close(run.agent_record)
+    run.services.close(run.agent_record)
     assert len(run.checkpointer.saved) == 1
-    assert run.books.result().best_opt_steps == 7
+    assert run.services.result().best_opt_steps == 7
 
 
 def test_best_by_another_number_of_evaluations_keeps_the_model_that_was_evaluated() -> None:
@@ -323,7 +323,7 @@ def test_best_by_another_number_of_evaluations_keeps_the_model_that_was_evaluate
     run.turn()
     assert [meta["score"] for _, _, meta in run.checkpointer.saved] == [9.0, 1.0]
     assert run.recorded("eval/best") == [], "which is of the most reward"
-    assert run.books.result().best_score == 1.0
+    assert run.services.result().best_score == 1.0
 
 
 def test_evaluation_without_the_number_that_is_asked_for_ends_the_run() -> None:
@@ -364,7 +364,7 @@ def test_best_by_another_metric_goes_on_when_resumed() -> None:
 )
 def test_metric_of_the_best_model_is_checked(config: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        bookkeeping(**config)
+        services_config(**config)
 
 
 def test_best_is_the_model_that_was_evaluated_not_the_newest() -> None:
@@ -401,7 +401,7 @@ def test_evaluation_is_recorded_with_where_the_run_was() -> None:
 def test_run_without_a_finite_score_has_no_best() -> None:
     run = Run(math.nan, evaluate_interval_opt_steps=1)
     run.turn()
-    run.books.save()
+    run.services.save()
     ((_, _, meta),) = run.checkpointer.saved
     assert meta["best_score"] is None
     result = run.finish()
@@ -447,7 +447,7 @@ def saved_after(turns: int, *scores: float, **config: Any) -> Checkpoint:
     run = Run(*scores, **config)
     for _ in range(turns):
         run.turn(seconds=5.0)
-    run.books.save()
+    run.services.save()
     _, groups, meta = run.checkpointer.saved[-1]
     return Checkpoint(groups, meta)
 
@@ -464,8 +464,8 @@ def test_recorder_that_wants_to_know_is_told_where_a_run_goes_on() -> None:
             self.told.append((env_steps, opt_steps))
 
     run = Run()
-    run.books._recorder = recorder = Told()
-    run.books.start({}, [run.stored])
+    run.services._recorder = recorder = Told()
+    run.services.start({}, [run.stored])
     assert recorder.told == []
     run.resume(saved_after(6))
     assert recorder.told == [(60, 6)]
@@ -475,12 +475,12 @@ def test_recorder_that_wants_to_know_is_told_where_a_run_goes_on() -> None:
 def test_resumed_run_goes_on_counting_where_the_other_was() -> None:
     resumed = Run(save_interval_opt_steps=4, record_interval_opt_steps=1)
     resumed.resume(saved_after(6))
-    assert resumed.books.counts == Counts(env_steps=60, opt_steps=6)
+    assert resumed.services.counts == Counts(env_steps=60, opt_steps=6)
     assert resumed.agent.opt_steps == 6, "the agent goes on, too"
     assert resumed.agent.params["action"] == saved_after(6).groups["agent"]["action"]
-    assert resumed.books._pace.wall_s == 30.0
+    assert resumed.services._pace.wall_s == 30.0
     resumed.turn(seconds=2.0)
-    assert resumed.books._pace.wall_s == 32.0
+    assert resumed.services._pace.wall_s == 32.0
     assert resumed.checkpointer.names() == [], "4 steps are long over, and 8 not yet reached"
     resumed.turn(seconds=2.0)
     assert resumed.checkpointer.names() == ["8"]
@@ -525,7 +525,7 @@ def test_best_model_that_was_saved_after_the_checkpoint_stays_until_a_better_one
 def test_run_that_had_no_best_model_has_none_when_resumed() -> None:
     resumed = Run(-100.0, evaluate_interval_opt_steps=4)
     resumed.resume(saved_after(3))
-    assert resumed.books.result().best_score is None
+    assert resumed.services.result().best_score is None
     resumed.turn()
     assert resumed.finish().best_score == -100.0
 
@@ -546,15 +546,15 @@ def test_run_that_is_resumed_at_its_end_has_ended(
     stop: StopCondition | None, ended: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     resumed = Run(stop=stop)
-    resumed.books.restore(saved_after(3))
-    assert resumed.books.has_ended({"samples_total": 60.0}) == ended
+    resumed.services.restore(saved_after(3))
+    assert resumed.services.has_ended({"samples_total": 60.0}) == ended
     assert resumed.interrupter.is_set == ended
     assert ("nothing is left to train: " in caplog.text) == ended
 
 
 def test_run_that_begins_has_not_ended() -> None:
     run = Run(stop=ReachesUpperBound("samples_total", 0.0))
-    assert not run.books.has_ended({"samples_total": 0.0})
+    assert not run.services.has_ended({"samples_total": 0.0})
 
 
 @pytest.mark.fault("F15")
@@ -574,8 +574,8 @@ def test_end_waits_for_the_disk_as_long_as_it_may() -> None:
             waited.append(timeout_s)
 
     run = Run(save_timeout_s=7.0)
-    run.books._saver = Waits(run.checkpointer, run.interrupter)
-    run.books.close_saver()
+    run.services._saver = Waits(run.checkpointer, run.interrupter)
+    run.services.close_saver()
     assert waited == [7.0]
 
 
@@ -588,7 +588,7 @@ def test_settings_are_made_plain_once_for_all_checkpoints() -> None:
             return "shown"
 
     run = Run(save_interval_opt_steps=1)
-    run.books.start({"env": Shown(), "hidden": (64, 32)}, [])
+    run.services.start({"env": Shown(), "hidden": (64, 32)}, [])
     for _ in range(3):
         run.turn()
     saved = [meta["config"] for _, _, meta in run.checkpointer.saved]
@@ -650,8 +650,8 @@ def test_rates_of_the_only_record_are_told() -> None:
 
 def test_shares_of_the_learners_time_add_up() -> None:
     run = Run(record_interval_opt_steps=1)
-    run.books.watch.lap("opt")
-    run.books.watch.lap("wait")
+    run.services.watch.lap("opt")
+    run.services.watch.lap("wait")
     run.turn()
     (record,) = run.recorder.records
     shares = {name: value for name, value in record.items() if name.startswith("share/")}
@@ -663,7 +663,7 @@ def test_shares_of_the_learners_time_add_up() -> None:
 
 def test_metrics_are_known_and_plain_numbers() -> None:
     run = Run(1.0, record_interval_opt_steps=1, evaluate_interval_opt_steps=1)
-    run.books.watch.lap("opt")
+    run.services.watch.lap("opt")
     run.turn()
     for record in run.recorder.records:
         for name, value in record.items():
@@ -755,11 +755,11 @@ def test_start_up_ends_with_the_first_optimisation_step() -> None:
 
 def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
     run = Run()
-    run.books.watch = run.books._pace._watch = Stopwatch(lambda: run.now_s)
+    run.services.watch = run.services._pace._watch = Stopwatch(lambda: run.now_s)
 
     def lap(phase: str, seconds: float) -> None:
         run.now_s += seconds
-        run.books.watch.lap(phase)
+        run.services.watch.lap(phase)
 
     lap("wait", 20.0)
     lap("opt", 0.5)
@@ -767,10 +767,10 @@ def test_shares_are_of_the_time_from_the_first_step_to_the_last_one() -> None:
     lap("wait", 1.0)
     lap("opt", 3.0)
     run.turn(1)
-    run.books.finish()
+    run.services.finish()
     lap("eval", 7.0)
     lap("save", 9.0)
-    result = run.books.result()
+    result = run.services.result()
     assert result.learner_shares == {"wait": 0.25, "opt": 0.75, "other": 0.0}
     assert (result.start_up_s, result.end_s, result.wall_s) == (20.5, 16.0, 40.5)
 
@@ -797,7 +797,7 @@ def test_result_knows_how_the_run_was_set_up_and_how_busy_the_machine_was() -> N
 def test_samples_per_insert_are_those_of_the_last_record() -> None:
     run = Run(record_interval_opt_steps=1)
     ratios = iter([0.0, 3.0, 3.5, 3.75])  # at the start, and then at each record
-    run.books.start({}, [lambda: {"samples_per_insert": next(ratios)}])
+    run.services.start({}, [lambda: {"samples_per_insert": next(ratios)}])
     run.turn()
     run.turn()
     assert run.finish().samples_per_insert == 3.75
@@ -841,9 +841,9 @@ def test_evaluation_that_is_under_way_at_the_end_is_awaited() -> None:
 
     run = Run()
     site = Answering(3.0, 4.0, slow=True)
-    run.books._evaluation = site
-    run.books._config = bookkeeping(evaluate_interval_opt_steps=2)
-    run.books._eval_due = True
+    run.services._evaluation = site
+    run.services._config = services_config(evaluate_interval_opt_steps=2)
+    run.services._eval_due = True
     run.turn(2)
     run.turn(1)
     result = run.finish()
@@ -883,16 +883,16 @@ def test_evaluation_on_demand_waits_for_the_one_before_and_for_its_own_score() -
         return original()
 
     run.site.take = take  # type: ignore[method-assign]
-    assert run.books.evaluate(30.0) == 2.0
+    assert run.services.evaluate(30.0) == 2.0
     assert run.site.requested == [2, 3]
-    assert run.books.evaluate(30.0) == 2.0, "of the same model"
+    assert run.services.evaluate(30.0) == 2.0, "of the same model"
     assert run.site.requested == [2, 3]
 
 
 def test_evaluation_on_demand_that_takes_too_long_is_recorded_all_the_same() -> None:
     run = Run(5.0, slow=True)
     run.turn(2)
-    assert run.books.evaluate(0.0) is None
+    assert run.services.evaluate(0.0) is None
     run.site.answer()
     run.turn(1)
     assert run.recorded("eval_reward") == [5.0]
@@ -907,7 +907,7 @@ def test_urgent_end_evaluates_nothing(how: str) -> None:
         run.interrupter.stop("Ctrl-C", urgent=True)
     else:
         run.interrupter.fail(ValueError("x"))
-    run.books.finish()
+    run.services.finish()
     assert run.site.requested == []
 
 
@@ -916,7 +916,7 @@ def test_failed_run_closes_its_recorder_as_failed_and_asks_no_agent() -> None:
     run = Run()
     run.recorder.close = lambda *, failed: closed.append(failed)  # type: ignore[method-assign]
     run.interrupter.fail(ValueError("x"))
-    run.books.close(run.agent_record)
+    run.services.close(run.agent_record)
     assert closed == [True]
     assert run.asked == 0
     assert len(run.recorder.records) == 1
@@ -931,13 +931,13 @@ def test_recorder_is_closed_even_if_the_last_record_fails() -> None:
         raise RuntimeError("the device is gone")
 
     with pytest.raises(RuntimeError, match="device"):
-        run.books.close(agent_record)
+        run.services.close(agent_record)
     assert closed == [False]
 
 
 def test_result_sums_the_run_up() -> None:
     run = Run(stop=MaxOptSteps(4))
-    run.books.watch.lap("opt")
+    run.services.watch.lap("opt")
     run.turn(4, seconds=8.0)
     result = run.finish()
     assert (result.env_steps, result.opt_steps, result.wall_s) == (40, 4, 8.0)
