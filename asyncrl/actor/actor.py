@@ -191,6 +191,7 @@ class Actor:
     def report(self, *, final: bool = False) -> ActorReport:
         """Tell what happened since the last report."""
         returns, lengths = self._meter.take()
+        info = self._meter.take_info()
         policy = {**recorded(self._policy), **self._processor.record()}
         if self._renewal is not None:
             policy["env_restarts"] = self._renewed
@@ -202,6 +203,8 @@ class Actor:
             shares={phase: seconds for phase, (seconds, _) in self._watch.take().items()},
             episode_returns=returns,
             episode_lengths=lengths,
+            info_sums={name: total for name, (total, _) in info.items()},
+            info_counts={name: count for name, (_, count) in info.items()},
             policy={name: number_told(name, value) for name, value in policy.items()},
             final=final,
         )
@@ -300,6 +303,7 @@ class EpisodeMeter:
         self._return = np.zeros(n_envs, np.float64)
         self._length = np.zeros(n_envs, np.int64)
         self._ended: list[tuple[Array, IntArray]] = []
+        self._info: dict[str, tuple[float, int]] = {}
         self.env_steps = 0
         self.episodes = 0
 
@@ -319,11 +323,19 @@ class EpisodeMeter:
             self._ended.append((self._return[ended], self._length[ended]))
             self._return[ended] = 0.0
             self._length[ended] = 0
+        for name, row in (outcome.info or {}).items():
+            total, count = self._info.get(name, (0.0, 0))
+            self._info[name] = total + np.nansum(row).item(), count + np.sum(~np.isnan(row)).item()
 
     def begin_anew(self) -> None:
         """Forget the episodes that have not ended: they will not."""
         self._return[:] = 0.0
         self._length[:] = 0
+
+    def take_info(self) -> dict[str, tuple[float, int]]:
+        """Return sums and counts of numbers of infos since the last call, by name."""
+        info, self._info = self._info, {}
+        return info
 
     def take(self) -> tuple[Array, IntArray]:
         """Return returns and lengths of the episodes that ended since the last call."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from asyncrl.core.agent import Policy, acted, evaluation_mode, forget
 from asyncrl.core.declared import Count, check_declared
-from asyncrl.core.env import BatchEnv
+from asyncrl.core.env import SUCCESS, BatchEnv
 from asyncrl.core.env_checks import checked
 from asyncrl.core.evaluator import Evaluation
 
@@ -61,7 +61,7 @@ class EpisodeEvaluator:
         """Play the episodes, with exploration off unless it is asked for."""
         with evaluation_mode(policy):
             policy.train(self.stochastic)
-            returns, lengths, successes = self._play(policy)
+            returns, lengths, infos = self._play(policy)
         score = float(np.mean(returns))
         record = {
             "eval_reward": score,
@@ -70,23 +70,24 @@ class EpisodeEvaluator:
             "eval/return_std": float(np.std(returns)),
             "eval/length_mean": float(np.mean(lengths)),
         }
-        if not np.isnan(successes).all():
-            record["eval/success_rate"] = float(np.nanmean(successes))
+        for name in {name for info in infos for name in info}:
+            metric = "eval/success_rate" if name == SUCCESS else f"eval/info/{name}"
+            record[metric] = float(np.mean([info[name] for info in infos if name in info]))
         return Evaluation(score, record)
 
     def close(self) -> None:
         """Close the environments."""
         self._env.close()
 
-    def _play(self, policy: Policy) -> tuple[list[float], list[int], list[float]]:
-        """Return the return, length and success of each episode; NaN where none is reported."""
+    def _play(self, policy: Policy) -> tuple[list[float], list[int], list[dict[str, float]]]:
+        """Return the return and length of each episode, and the numbers that its infos had."""
         env, wanted = self._env, self._config.episodes
         quota = np.full(env.n_envs, wanted // env.n_envs)
         quota[: wanted % env.n_envs] += 1
         total, steps = np.zeros(env.n_envs), np.zeros(env.n_envs, np.int64)
         returns: list[float] = []
         lengths: list[int] = []
-        successes: list[float] = []
+        infos: list[dict[str, float]] = []
         obs = env.reset(self._seed)
         forget(policy, np.ones(env.n_envs, np.bool_))
         while quota.any():
@@ -103,7 +104,8 @@ class EpisodeEvaluator:
                     quota[i] -= 1
                     returns.append(float(total[i]))
                     lengths.append(int(steps[i]))
-                    successes.append(np.nan if out.success is None else float(out.success[i]))
+                    info = {name: float(row[i]) for name, row in (out.info or {}).items()}
+                    infos.append({name: x for name, x in info.items() if not np.isnan(x)})
             total[ended] = 0.0
             steps[ended] = 0
             if not (self._warned or returns) and steps.max() >= _LONG:
@@ -114,4 +116,4 @@ class EpisodeEvaluator:
                     _LONG,
                     self._config.max_episode_steps,
                 )
-        return returns, lengths, successes
+        return returns, lengths, infos

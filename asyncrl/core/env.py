@@ -139,6 +139,10 @@ def _round_up(number: int, factor: int) -> int:
     return -(-number // factor) * factor
 
 
+SUCCESS = "success"
+"""The number in `EnvStep.info` that says whether an episode was a success: 1, or 0."""
+
+
 class EnvStep(NamedTuple):
     """What B environments answered to one batch of actions; arrays are the caller's to keep."""
 
@@ -169,10 +173,10 @@ class EnvStep(NamedTuple):
     """(B,) where an episode ended as people count them: not where only the learner is told of an
     end, as when a life of several is lost. None if that is wherever a flag is set."""
 
-    success: Array | None = None
-    """(B,) float32, of episodes that ended: 1 where the environment reports success, 0 where it
-    reports failure, NaN where it reports neither and where no episode ended. None if all are NaN.
-    Evaluations record it; learning does not use it."""
+    info: Mapping[str, Array] | None = None
+    """Numbers of the episodes that ended, by name, each (B,) float32 with NaN where no episode
+    ended or its info has no such number. `success` is among them where the environment reports it.
+    None if there are none. They are recorded; learning does not use them."""
 
     @property
     def begins(self) -> BoolArray:

@@ -6,6 +6,7 @@ user's own is checked here. Either way what does not fit ends the step, and is n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class CheckedBatch:
             None if out.stepped is None else self._flags("stepped", out.stepped),
             None if out.score is None else self._numbers("scores", out.score, action),
             None if out.over is None else self._flags("over", out.over),
-            None if out.success is None else self._fitting_numbers("success", out.success),
+            None if out.info is None else self._info(out.info),
         )
 
     def close(self) -> None:
@@ -98,6 +99,16 @@ class CheckedBatch:
 
     def _fitting_numbers(self, what: str, value: Any, action: Array | None = None) -> Array:  # noqa: ANN401
         return self._fitting(what, value, (self._n_envs,), np.dtype(np.float32), action)
+
+    def _info(self, info: Any) -> dict[str, Array]:  # noqa: ANN401  # from foreign code
+        if not isinstance(info, Mapping):
+            raise EnvironmentFault(
+                f"{self._name} gave info of type {type(info).__name__}; `EnvStep` promises a "
+                "mapping of names to arrays. Return that, or None."
+            )
+        return {
+            str(name): self._fitting_numbers(f"info {name!r}", row) for name, row in info.items()
+        }
 
     def _flags(self, what: str, value: Any) -> BoolArray:  # noqa: ANN401
         return self._fitting(f"flags `{what}`", value, (self._n_envs,), np.dtype(bool), None)

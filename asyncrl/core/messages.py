@@ -101,6 +101,11 @@ class ActorReport:
     thousand in a second."""
 
     episode_lengths: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    info_sums: Mapping[str, float] = field(default_factory=dict)
+    info_counts: Mapping[str, float] = field(default_factory=dict)
+    """Of the numbers that infos had of these episodes, see `EnvStep.info`: their sums, and of how
+    many episodes, by name."""
+
     policy: Mapping[str, float] = field(default_factory=dict)
     """What the policy says of itself, for instance its exploration rate, and what the step
     processor does."""

@@ -125,8 +125,8 @@ class AtariBatch:
             ended, terminated = over | lost, terminated | lost
         obs = self._mended(out, ended)
         reward = np.clip(out.reward, -1, 1) if self._config.clip_rewards else out.reward
-        return EnvStep(
-            obs, reward, terminated, out.truncated, out.final_obs, score=out.reward, over=over
+        return out._replace(
+            obs=obs, reward=reward, terminated=terminated, score=out.reward, over=over
         )
 
     def close(self) -> None:

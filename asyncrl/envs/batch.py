@@ -18,7 +18,8 @@ from asyncrl.core.env import DiscreteSpec, EnvSpec, EnvStep
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks, success_in, successes
+from asyncrl.envs.checks import Checks
+from asyncrl.envs.infos import EpisodeInfo
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
 _NEVER = 2**62
@@ -97,8 +98,13 @@ class PlainBatch:
 
     checks_itself = True
 
-    def __init__(self, make: MakeEnv | Sequence[MakeEnv], n_envs: int) -> None:
-        """Make the environments; a sequence holds one factory for each of them."""
+    def __init__(
+        self, make: MakeEnv | Sequence[MakeEnv], n_envs: int, info: Sequence[str] = ()
+    ) -> None:
+        """Make the environments; a sequence holds one factory for each of them.
+
+        `info` are keys as in `EnvConfig.info`.
+        """
         makers = [make] * n_envs if callable(make) else list(make)
         if n_envs < 1 or len(makers) != n_envs:
             raise ConfigError(
@@ -121,6 +127,7 @@ class PlainBatch:
         self._discrete = isinstance(self._spec.action, DiscreteSpec)
         parts = Parts(first.observation_space)
         self._checks = Checks(_name(first), n_envs, self._spec.observation, parts)
+        self._info = EpisodeInfo(info, n_envs, _name(first))
         self._everyone = range(n_envs)
         self._n_envs = n_envs
 
@@ -137,6 +144,7 @@ class PlainBatch:
     def reset(self, seed: int) -> Array:
         """Reset all environments; environment i is seeded with `seed + i`, as in Gymnasium."""
         obs = self._reset(self._everyone, seed)
+        self._info.begin()
         self._steps = self._limits.steps
         return obs
 
@@ -153,14 +161,17 @@ class PlainBatch:
         self._checks.finite_reward(rewards, reward, action)
         terminated = self._flags(terminations)
         truncated = self._limits.cut(self._flags(truncations))
-        ended = (terminated | truncated).nonzero()[0]
+        over = terminated | truncated
+        if self._info.every_step:
+            self._info.add(infos, infos, over)
+        ended = over.nonzero()[0]
         if not len(ended):
             return EnvStep(final_obs, reward, terminated, truncated, final_obs)
-        success = successes(ended, [success_in(infos[i]) for i in ended], self._n_envs)
+        info = self._info.take(infos, ended)
         # `final_obs` is already a copy, so an environment that reuses its arrays cannot change it.
         obs = final_obs.copy()
         obs[ended] = self._reset(ended.tolist(), None)
-        return EnvStep(obs, reward, terminated, truncated, final_obs, success=success)
+        return EnvStep(obs, reward, terminated, truncated, final_obs, info=info)
 
     def close(self) -> None:
         """Close all environments, even if closing one of them fails."""

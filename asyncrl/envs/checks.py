@@ -1,11 +1,8 @@
-"""Checks of every step of every batch, and their error messages. Repairs nothing.
-
-Also reads from infos whether an episode was a success.
-"""
+"""Checks of every step of every batch, and their error messages. Repairs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,7 @@ import numpy as np
 from asyncrl.core.env import BoxSpec, PackedSpec
 from asyncrl.core.env_checks import ValueChecks, after, as_array, shown
 from asyncrl.core.errors import EnvironmentFault
-from asyncrl.core.types import Array, BoolArray, IntArray
+from asyncrl.core.types import Array, BoolArray
 from asyncrl.envs.spaces import Parts
 
 
@@ -114,38 +111,6 @@ class Checks(ValueChecks):
                     f"{part.dtype}. {advice}"
                 )
         return None
-
-
-_SUCCESS = ("is_success", "success")
-"""Keys under which infos report success: Gymnasium-Robotics has both, Meta-World the latter."""
-
-
-def success_in(info: object, env_id: int | None = None) -> float:
-    """Return the success that the last info of an episode reports, usually 1 or 0; NaN if none.
-
-    With `env_id` it is the info of a vector environment, with a row for each environment.
-    """
-    if not isinstance(info, Mapping):
-        return np.nan
-    for name in _SUCCESS:
-        found = as_array(info.get(name))
-        if env_id is not None:
-            said = as_array(info.get(f"_{name}", True))
-            if found.ndim == 0 or not (said if said.ndim == 0 else said[env_id]):
-                continue
-            found = as_array(found[env_id])
-        if found.size == 1 and found.dtype.kind in "biuf":
-            return float(found.item())
-    return np.nan
-
-
-def successes(ended: IntArray, said: Sequence[float], n_envs: int) -> Array | None:
-    """Return success of ended episodes as one row per environment, as in `EnvStep`."""
-    if np.isnan(said).all():
-        return None
-    success = np.full(n_envs, np.nan, np.float32)
-    success[ended] = said
-    return success
 
 
 class _Part:

@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +23,7 @@ from asyncrl.core.env import BatchEnv, MakeBatchEnv, Seen, look_at
 from asyncrl.core.errors import ConfigError
 from asyncrl.core.settings import load_object
 from asyncrl.envs.batch import PlainBatch
+from asyncrl.envs.infos import parse_keys
 from asyncrl.envs.vector import VectorBatch
 
 logger = logging.getLogger(__name__)
@@ -81,11 +82,21 @@ class EnvConfig:
     vector form, and passes `num_envs` to a factory. Atari games and EnvPool's environments are
     always `native`."""
 
+    info: tuple[str, ...] = ()
+    """Numbers of the environment's info to record for each episode, by key: its last value, as
+    `distance`, or a `sum:`, `mean:`, `min:` or `max:` over the episode, as `sum:energy`."""
+
     def __post_init__(self) -> None:
         check_declared(self, "env")
+        parse_keys(self.info)
         if not self.id:
             raise ConfigError("env.id is empty; give a Gymnasium id or module:factory")
         if self._home() is not None:
+            if self.info:
+                raise ConfigError(
+                    f"env.info is {list(self.info)}, and {self.id!r} reports no numbers in its "
+                    "infos; leave it empty"
+                )
             object.__setattr__(self, "vectorization", "native")
 
     def build(self) -> BatchEnv:
@@ -94,8 +105,8 @@ class EnvConfig:
             batch: BatchEnv = _make_known(self, home, "build")
             return batch
         if self.vectorization == "native":
-            return as_batch_env(self.make_vector(), self.n_envs)
-        return _build_batch(self._make, self.n_envs)
+            return as_batch_env(self.make_vector(), self.n_envs, self.info)
+        return _build_batch(self._make, self.n_envs, self.info)
 
     def build_for(self, episodes: int) -> BatchEnv:
         """Make environments for this number of episodes: one each, if the number can be chosen.
@@ -106,8 +117,8 @@ class EnvConfig:
             return replace(self, n_envs=episodes).build()
         first = self._make()
         if not _is_plain(first):
-            return as_batch_env(first)
-        return _plain_batch(first, self._make, episodes)
+            return as_batch_env(first, info=self.info)
+        return _plain_batch(first, self._make, episodes, self.info)
 
     def make(self) -> PlainOrVectorEnv:
         """Make one single environment, or a vector environment if the id or a setting says so."""
@@ -159,8 +170,12 @@ class EnvConfig:
         return env
 
 
-def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
+def as_batch_env(
+    env: PlainOrVectorEnv, n_envs: int | None = None, info: Sequence[str] = ()
+) -> BatchEnv:
     """Return a batch of a single environment, or of a vector environment's.
+
+    `info` are keys as in `EnvConfig.info`.
 
     Raises `ConfigError`, and closes the environment, if it does not hold `n_envs`.
     """
@@ -174,16 +189,22 @@ def as_batch_env(env: PlainOrVectorEnv, n_envs: int | None = None) -> BatchEnv:
         if n_envs not in {None, count}:
             raise ConfigError(f"{env} holds {count} environments, but n_envs is {n_envs}")
         batch: BatchEnv
-        batch = VectorBatch(env) if isinstance(env, VectorEnv) else PlainBatch([lambda: env], 1)
+        if isinstance(env, VectorEnv):
+            batch = VectorBatch(env, info)
+        else:
+            batch = PlainBatch([lambda: env], 1, info)
         undo.pop_all()
     return batch
 
 
-def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEnv:
+def make_batch(
+    make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str] = ()
+) -> MakeBatchEnv:
     """Return a function that builds a batch from a user's factory, in the process that calls it.
 
     A factory of single environments is called `n_envs` times. A factory of a vector environment is
-    called once; `n_envs` is then 1, or the number of environments that it holds.
+    called once; `n_envs` is then 1, or the number of environments that it holds. `info` are keys as
+    in `EnvConfig.info`.
     """
     if not callable(make):
         raise ConfigError(
@@ -192,15 +213,18 @@ def make_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> MakeBatchEn
         )
     if n_envs < 1:
         raise ConfigError(f"n_envs must be at least 1, got {n_envs}")
-    return partial(_build_batch, make, n_envs)
+    parse_keys(info)
+    return partial(_build_batch, make, n_envs, tuple(info))
 
 
-def _build_batch(make: Callable[[], PlainOrVectorEnv], n_envs: int) -> BatchEnv:
+def _build_batch(
+    make: Callable[[], PlainOrVectorEnv], n_envs: int, info: Sequence[str]
+) -> BatchEnv:
     first = make()
     hear_warnings()
     if n_envs == 1 or not _is_plain(first):
-        return as_batch_env(first, None if n_envs == 1 else n_envs)
-    return _plain_batch(first, make, n_envs)
+        return as_batch_env(first, None if n_envs == 1 else n_envs, info)
+    return _plain_batch(first, make, n_envs, info)
 
 
 def look(make_env: MakeBatchEnv) -> Seen:
@@ -221,7 +245,7 @@ def look(make_env: MakeBatchEnv) -> Seen:
 def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEnv] | None, int]:
     """Return the factory of one environment of a batch, if known, and their number."""
     if isinstance(make_env, partial) and make_env.func is _build_batch:
-        make, n_envs = make_env.args
+        make, n_envs, _ = make_env.args
         return make, n_envs
     config = getattr(make_env, "__self__", None)
     if isinstance(config, EnvConfig) and make_env == config.build:
@@ -230,11 +254,14 @@ def _plain_factory(make_env: MakeBatchEnv) -> tuple[Callable[[], PlainOrVectorEn
 
 
 def _plain_batch(
-    first: gymnasium.Env[Any, Any], make: Callable[[], PlainOrVectorEnv], n_envs: int
+    first: gymnasium.Env[Any, Any],
+    make: Callable[[], PlainOrVectorEnv],
+    n_envs: int,
+    info: Sequence[str],
 ) -> PlainBatch:
     """Return a batch whose first environment exists already."""
     others: list[Any] = [make] * (n_envs - 1)
-    return PlainBatch([lambda: first, *others], n_envs)
+    return PlainBatch([lambda: first, *others], n_envs, info)
 
 
 _SKIP_NAMES = ("frame_skip", "_frameskip", "frameskip")

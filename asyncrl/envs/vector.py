@@ -15,7 +15,7 @@ Wraps an environment that it is given; makes none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from asyncrl.core.env import EnvSpec, EnvStep, PackedSpec
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError, EnvironmentFault
 from asyncrl.core.types import Array, BoolArray
-from asyncrl.envs.checks import Checks, success_in, successes
+from asyncrl.envs.checks import Checks
+from asyncrl.envs.infos import EpisodeInfo
 from asyncrl.envs.spaces import ActionEncoder, Parts, spec_from_spaces
 
 
@@ -38,7 +39,7 @@ class VectorBatch:
 
     checks_itself = True
 
-    def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any], info: Sequence[str] = ()) -> None:
         self._env = vector_env
         self._n_envs = vector_env.num_envs
         self._mode = _autoreset_mode(vector_env)
@@ -48,6 +49,7 @@ class VectorBatch:
         self._encode = ActionEncoder(spaces[1], self._n_envs)
         self._name = _name(vector_env)
         self._checks = Checks(self._name, self._n_envs, self._spec.observation, Parts(spaces[0]))
+        self._info = EpisodeInfo(info, self._n_envs, self._name)
         self._resetting: BoolArray | None = None
         self._closed = False
 
@@ -65,6 +67,7 @@ class VectorBatch:
         """Reset all environments; the vector environment derives their seeds from this one."""
         self._resetting = None
         obs, _ = self._env.reset(seed=seed)
+        self._info.begin()
         return self._first_obs(obs)
 
     def step(self, action: Array) -> EnvStep:
@@ -88,18 +91,21 @@ class VectorBatch:
             truncated &= stepped
         self._checks.finite_reward(raw_reward, reward, action)
         ended = terminated | truncated
+        same_step = self._mode is AutoresetMode.SAME_STEP
+        at_end = infos.get("final_info", {}) if same_step else infos
+        if self._info.every_step:
+            self._info.add(infos, at_end, ended, stepped)
         if not ended.any():
             self._resetting = None
             return EnvStep(obs, reward, terminated, truncated, obs, stepped)
-        final_obs, same_step = obs, self._mode is AutoresetMode.SAME_STEP
-        success = self._successes(infos.get("final_info") if same_step else infos, ended)
+        final_obs, info = obs, self._info.take(at_end, ended.nonzero()[0])
         if same_step:
             final_obs = self._with_final_obs(obs, infos, ended, action)
         elif self._mode is AutoresetMode.NEXT_STEP:
             self._resetting = ended
         else:
             obs = self._with_first_obs(obs, ended)
-        return EnvStep(obs, reward, terminated, truncated, final_obs, stepped, success=success)
+        return EnvStep(obs, reward, terminated, truncated, final_obs, stepped, info=info)
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -111,11 +117,6 @@ class VectorBatch:
         obs = self._checks.own(raw_obs, None)
         self._checks.sound_obs("first observation of an episode", obs, None)
         return obs
-
-    def _successes(self, infos: object, ended: BoolArray) -> Array | None:
-        env_ids = np.flatnonzero(ended)
-        said = [success_in(infos, env_id) for env_id in env_ids.tolist()]
-        return successes(env_ids, said, self._n_envs)
 
     def _with_final_obs(
         self, obs: Array, infos: Mapping[str, Any], ended: BoolArray, action: Array

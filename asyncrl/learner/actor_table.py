@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrl.core.env import SUCCESS
 from asyncrl.core.messages import ActorReport, Peer
 from asyncrl.core.recorder import Record
 from asyncrl.core.types import ActorId, Array, IntArray, ModelVersion
@@ -66,6 +67,8 @@ class ActorTable:
         self._env_steps: dict[Peer, int] = {}
         self._returns: Array = np.empty(0, np.float64)
         self._lengths: IntArray = np.empty(0, np.int64)
+        self._info_sums: Counter[str] = Counter()
+        self._info_counts: Counter[str] = Counter()
 
     @property
     def episodes(self) -> int:
@@ -87,6 +90,8 @@ class ActorTable:
             self._told[report.peer] = _Told(report.env_steps, report.episodes)
             self._seconds.update(report.shares)
             self._total_seconds.update(report.shares)
+            self._info_sums.update(report.info_sums)
+            self._info_counts.update(report.info_counts)
             if len(report.episode_returns):
                 self._returns = _newest(self._returns, report.episode_returns)
                 self._lengths = _newest(self._lengths, report.episode_lengths)
@@ -144,12 +149,17 @@ class ActorTable:
                 record["episode/return_mean"] = float(np.mean(self._returns))
                 record["episode/return_max"] = float(np.max(self._returns))
                 record["episode/length_mean"] = float(np.mean(self._lengths))
+            for name, count in self._info_counts.items():
+                metric = "episode/success_rate" if name == SUCCESS else f"info/{name}"
+                record[metric] = self._info_sums[name] / count
             for phase, share in _shares(self._seconds).items():
                 record[f"share/actor_{phase}"] = share
             for actor_id, row in sorted(self._rows.items()):
                 record |= _row_record(f"actor/{actor_id}", row)
             self._returns, self._lengths = self._returns[:0], self._lengths[:0]
             self._seconds.clear()
+            self._info_sums.clear()
+            self._info_counts.clear()
             return record
 
 

@@ -36,14 +36,17 @@ METRICS: dict[str, Metric] = {
     "episode/return_mean": Metric("reward", "of training episodes since the record before"),
     "episode/return_max": Metric("reward", "the best of them"),
     "episode/length_mean": Metric("env steps", "their length"),
+    "episode/success_rate": Metric(
+        "1", "share that succeeded, where infos report `is_success` or `success`"
+    ),
+    "info/<name>": Metric("", "mean of a number of the info, over the same episodes; see env.info"),
     "eval_reward": Metric("reward", "score of an evaluation: mean return, greedy as a rule"),
     "eval/return_min": Metric("reward", "the worst of its episodes"),
     "eval/return_max": Metric("reward", "the best of its episodes"),
     "eval/return_std": Metric("reward", "spread of its episodes"),
     "eval/length_mean": Metric("env steps", "length of its episodes"),
-    "eval/success_rate": Metric(
-        "1", "share that succeeded, where infos report `is_success` or `success`"
-    ),
+    "eval/success_rate": Metric("1", "share of its episodes that succeeded"),
+    "eval/info/<name>": Metric("", "mean of a number of the info, over its episodes"),
     "eval/model_version": Metric("opt steps", "the model that was evaluated"),
     "eval/best": Metric("reward", "the best score so far, where it says which model is best"),
     # How old the policy behind the sampled data is, in the newest sampled batch. An actor's own

@@ -44,6 +44,8 @@ _RETURNS: _Labels = {
     "episode/return_mean": ("training mean", measure),
     "episode/return_max": ("training max", measure),
     "episodes": ("episodes", count),
+    "episode/success_rate": ("success rate", measure),
+    "eval/success_rate": ("evaluated success", measure),
 }
 _LOADS = (
     ("learner cpu", "system/cpu_percent", "system/rss_bytes"),

@@ -154,6 +154,7 @@ def _plain_line(state: RunState) -> str:
             "fps": ("fps", count, "/s"),
             "return": ("episode/return_mean", measure, ""),
             "eval": ("eval_reward", measure, ""),
+            "success": ("eval/success_rate", measure, ""),
         }
         return [
             f"{label} {form(values[name])}{unit}"

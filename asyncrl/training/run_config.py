@@ -38,6 +38,7 @@ ALSO_CALLED = {
     "env.id": "env",
     "env.kwargs": "env_kwargs",
     "env.n_envs": "envs_per_actor",
+    "env.info": "env_info",
     "env.vectorization": "vectorization",
     "trainer.books.eval_interval_opt_steps": "evaluate.interval_opt_steps",
     "trainer.books.final_evaluation_timeout_s": "evaluate.final_timeout_s",
@@ -107,6 +108,11 @@ class RunConfig(AsyncConfig):
     eval_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment in evaluations, if they differ."""
 
+    env_info: tuple[str, ...] = ()
+    """Numbers of the environment's info to record for each episode, by key: its last value, as
+    `distance`, or a `sum:`, `mean:`, `min:` or `max:` over the episode, as `sum:energy`. Success
+    is recorded without being listed."""
+
     envs_per_actor: Annotated[Count, COMMON] = 8
     """Environments that each actor steps together."""
 
@@ -138,6 +144,7 @@ class RunConfig(AsyncConfig):
             kwargs=dict(self.env_kwargs),
             n_envs=self.envs_per_actor,
             vectorization=self.vectorization,
+            info=self.env_info,
         )
 
     def eval_env_config(self) -> EnvConfig:

@@ -196,7 +196,7 @@ def put_actor_report(m: ActorReport, most: int) -> tuple[list[Any], list[memoryv
     returns = np.ascontiguousarray(m.episode_returns[-most:], np.float64)
     lengths = np.ascontiguousarray(m.episode_lengths[-most:], np.int64)
     counts = map(int, (m.produced, m.env_steps, m.episodes))
-    mappings = _put_numbers(m.shares), _put_numbers(m.policy)
+    mappings = map(_put_numbers, (m.shares, m.info_sums, m.info_counts, m.policy))
     fields = [*put_peer(m.peer), int(m.seq), *counts, *mappings, bool(m.final), len(returns)]
     return fields, [returns.data, lengths.data]
 
@@ -215,7 +215,11 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
     peer, seq = fields.peer(), fields.integer("seq", 1)
     produced, env_steps = fields.count("produced"), fields.count("env_steps")
     episodes = fields.count("episodes")
-    shares, policy = _take_shares(fields), fields.numbers("policy")
+    shares = _take_shares(fields)
+    info_sums, info_counts = fields.numbers("info_sums"), fields.numbers("info_counts")
+    if info_sums.keys() != info_counts.keys():
+        raise WireError("ActorReport: info_sums and info_counts have different names")
+    policy = fields.numbers("policy")
     final, n = fields.flag("final"), fields.integer("ended", 0, MAX_EPISODES)
     if len(arrays) != 2:
         raise WireError(f"ActorReport: {len(arrays)} arrays, not 2")
@@ -227,6 +231,8 @@ def take_actor_report(fields: Fields, arrays: list[memoryview]) -> ActorReport:
         shares=shares,
         episode_returns=view("episode_returns", arrays[0], DTYPES["float64"], (n,)),
         episode_lengths=view("episode_lengths", arrays[1], DTYPES["int64"], (n,)),
+        info_sums=info_sums,
+        info_counts=info_counts,
         policy=policy,
         final=final,
         seq=seq,
@@ -286,7 +292,7 @@ TAKE: dict[str, Callable[[Fields], WireMessage]] = {
 }
 """How to take the messages that are a header and nothing else."""
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised whenever the layout of any message changes."""
 
 Frame = bytes | bytearray | memoryview

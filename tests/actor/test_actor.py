@@ -721,6 +721,15 @@ def taken(meter: EpisodeMeter) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return tuple(returns.tolist()), tuple(lengths.tolist())
 
 
+def test_meter_adds_up_the_numbers_of_infos() -> None:
+    meter = EpisodeMeter(2)
+    for row in ([1.0, np.nan], [0.0, 1.0]):
+        info = {"success": np.array(row, np.float32)}
+        meter.update(outcome([0, 0], [0, 0])._replace(info=info))
+    assert meter.take_info() == {"success": (2.0, 3)}
+    assert meter.take_info() == {}
+
+
 def test_meter_adds_up_each_environment_on_its_own() -> None:
     meter = EpisodeMeter(2)
     meter.update(outcome([1, 10], [0, 1]))

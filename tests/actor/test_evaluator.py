@@ -79,7 +79,10 @@ def test_short_episodes_do_not_count_more_often(mode: AutoresetMode | None, epis
 
 
 class Reaching(gymnasium.Env[Any, Any]):
-    """Ends after 2 steps. Infos say success in the first step, and in even episodes at the end."""
+    """Ends after 2 steps. Infos say success in the first step, and in even episodes at the end.
+
+    They also have a distance: 7 at the reset, then 1 and 2, times the episode's number from 0.
+    """
 
     observation_space = Box(-1, 1, (1,))
     action_space = Discrete(2)
@@ -90,13 +93,14 @@ class Reaching(gymnasium.Env[Any, Any]):
     def reset(self, **_: Any) -> tuple[Array, dict[str, Any]]:
         self.episode += 1
         self.steps = 0
-        return np.zeros(1, np.float32), {self.name: 1.0}
+        return np.zeros(1, np.float32), {self.name: 1.0, "distance": 7.0}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         over = self.steps == 2
         reached = np.float32(not over or self.episode % 2 == 0)
-        return np.zeros(1, np.float32), 0.0, False, over, {self.name: reached}
+        info = {self.name: reached, "distance": float(self.steps * self.episode)}
+        return np.zeros(1, np.float32), 0.0, False, over, info
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
@@ -113,6 +117,25 @@ def test_success_is_what_the_last_info_of_an_episode_says(
     # Of five episodes, the first environment plays three, of which two succeed, the second two.
     _, record = evaluator(env, 5).evaluate(ConstantAgent(0))
     assert record.get("eval/success_rate") == rate
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_numbers_of_infos_are_collected_by_episode(mode: AutoresetMode | None) -> None:
+    keys = ("distance", "sum:distance", "mean:distance", "min:distance", "max:distance", "missing")
+    makers = [partial(Reaching, "other")] * 2
+    env: BatchEnv = (
+        PlainBatch(makers, 2, keys)
+        if mode is None
+        else VectorBatch(SyncVectorEnv(makers, autoreset_mode=mode), keys)
+    )
+    _, record = evaluator(env, 4).evaluate(ConstantAgent(0))  # two episodes each: 0 and 1
+    assert {name: value for name, value in record.items() if "info" in name} == {
+        "eval/info/distance": 1.0,
+        "eval/info/distance_sum": 1.5,
+        "eval/info/distance_mean": 0.75,
+        "eval/info/distance_min": 0.5,
+        "eval/info/distance_max": 1.0,
+    }
 
 
 def test_score_is_what_the_environment_counts_not_what_the_learner_is_told() -> None:

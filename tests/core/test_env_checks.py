@@ -95,7 +95,8 @@ def test_numbers_that_are_not_finite_are_refused_with_their_place(
         ("truncated", False, "flags `truncated` of shape () and dtype bool"),
         ("stepped", np.array([0.0, 1.0]), "flags `stepped` of shape (2,) and dtype float64"),
         ("over", np.zeros(3, bool), "flags `over` of shape (3,)"),
-        ("success", np.zeros(3, np.float32), "gave success of shape (3,)"),
+        ("info", {"success": np.zeros(3, np.float32)}, "gave info 'success' of shape (3,)"),
+        ("info", np.zeros(2, np.float32), "gave info of type ndarray"),
     ],
 )
 def test_arrays_of_another_kind_are_refused(field: str, value: Any, words: str) -> None:

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import EnvironmentFault
-from asyncrl.envs.checks import Checks, success_in
+from asyncrl.envs.checks import Checks
 from asyncrl.envs.spaces import Parts, spec_from_spaces
 from tests.support.scale import examples
 
@@ -184,25 +184,3 @@ def test_long_values_are_cut(value: Any) -> None:
     text = shown(value)
     assert "\n" not in text
     assert len(text) <= 200
-
-
-@pytest.mark.parametrize(
-    ("info", "env_id", "success"),
-    [
-        ({"is_success": True}, None, 1.0),
-        ({"is_success": np.zeros(1, np.float32)}, None, 0.0),
-        ({"is_success": None, "success": 1}, None, 1.0),
-        ({"success": {"left": 1.0}}, None, math.nan),
-        ({"success": "yes"}, None, math.nan),
-        ({}, None, math.nan),
-        (None, None, math.nan),
-        ({"is_success": np.array([0.0, 1.0])}, 1, 1.0),
-        ({"is_success": np.array([0.0, 1.0]), "_is_success": np.array([True, False])}, 1, math.nan),
-        ({"is_success": np.array([None, True])}, 1, 1.0),
-        ({"is_success": 1.0}, 1, math.nan),
-    ],
-)
-def test_success_is_read_of_infos_that_say_it(
-    info: Any, env_id: int | None, success: float
-) -> None:
-    assert success_in(info, env_id) == pytest.approx(success, nan_ok=True)

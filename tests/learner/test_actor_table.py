@@ -100,6 +100,16 @@ def test_episodes_are_taken_once_counts_stay() -> None:
     assert second["episodes"] == 2
 
 
+def test_numbers_of_infos_are_means_over_the_episodes_of_all_actors() -> None:
+    table = ActorTable()
+    for actor, (total, count) in enumerate([(1.0, 2.0), (2.0, 2.0)]):
+        sums, counts = {"success": total, "distance": 9.0}, {"success": count, "distance": 1.0}
+        table.on_report(report(actor, info_sums=sums, info_counts=counts))
+    first, second = table.take(), table.take()
+    assert (first["episode/success_rate"], first["info/distance"]) == (0.75, 9.0)
+    assert not {"episode/success_rate", "info/distance"} & second.keys()
+
+
 def test_episodes_that_nobody_asks_for_are_bounded() -> None:
     table = ActorTable()
     many = report(0, episode_returns=np.full(1000, -1.0), episode_lengths=np.ones(1000, int))

@@ -58,6 +58,8 @@ def make_report(peer: Peer = PEER, produced: int = 5, seq: int = 1) -> ActorRepo
         episodes=2,
         shares={"env": 0.5},
         episode_returns=np.array([1.5, -2.0]),
+        info_sums={"success": 1.0},
+        info_counts={"success": 2.0},
         episode_lengths=np.array([7, 9]),
         policy={"epsilon": 0.1},
         final=True,
