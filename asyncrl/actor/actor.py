@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import Step, StepProcessor
-from asyncrl.core.agent import Policy, Remembers, acted, forget, number_told, recorded
+from asyncrl.core.agent import Policy, Remembers, acted, forget, as_number, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress
@@ -205,7 +205,7 @@ class Actor:
             episode_lengths=lengths,
             info_sums={name: total for name, (total, _) in info.items()},
             info_counts={name: count for name, (_, count) in info.items()},
-            policy={name: number_told(name, value) for name, value in policy.items()},
+            policy={name: as_number(name, value) for name, value in policy.items()},
             final=final,
         )
 

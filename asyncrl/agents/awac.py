@@ -108,7 +108,7 @@ class AWACAgent(AWACPolicy, WeightedCloning):
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(advantage, config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(outputs, action)).mean()
-        told = {
+        metrics = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "advantage_mean": advantage.mean(),
@@ -117,9 +117,9 @@ class AWACAgent(AWACPolicy, WeightedCloning):
             "q": q.detach(),
             "target": target,
         }
-        told |= self.updater.down(critic_loss + actor_loss)
+        metrics |= self.updater.down(critic_loss + actor_loss)
         self.updater.follow()
-        return told
+        return metrics
 
     def value(
         self, critics: nn.Module, obs: NetworkInput, outputs: Tensor, noise: Tensor | None

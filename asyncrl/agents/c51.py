@@ -140,8 +140,8 @@ class C51Agent(C51Policy, QAgent):
         logits = _of(self.updater(self.net.logits, obs), data["action"])
         loss = -(target * logits.log_softmax(dim=1)).sum(dim=1)
         with torch.no_grad():
-            told = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
-        return (data["weight"] * loss if "weight" in data else loss).mean(), told
+            metrics = {"q_mean": self.net.mean(logits).mean(), "priority": loss.detach()}
+        return (data["weight"] * loss if "weight" in data else loss).mean(), metrics
 
     @torch.no_grad()
     def targets(self, next_obs: NetworkInput, reward: Tensor, discount: Tensor) -> Tensor:

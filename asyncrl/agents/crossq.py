@@ -283,11 +283,11 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         q, next_q = both.chunk(2, dim=1)
         least = next_q.detach().amin(dim=0)
         target = reward + data["discount"] * (least - alpha * log_prob)
-        loss, told = self.critic_loss(q, target, data.get("weight"))
-        told |= {"alpha": alpha} | self.updater.down(loss, "critic")
+        loss, metrics = self.critic_loss(q, target, data.get("weight"))
+        metrics |= {"alpha": alpha} | self.updater.down(loss, "critic")
         if "improve_policy" in data:
-            told |= self.improve_policy(obs, noise[1], alpha)
-        return told
+            metrics |= self.improve_policy(obs, noise[1], alpha)
+        return metrics
 
     def improve_policy(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> dict[str, Tensor]:
         """Update the actor on the critics' values, and the temperature on the actor's entropy."""
@@ -295,10 +295,10 @@ class CrossQAgent(CrossQPolicy, ActorCritic):
         least = self.values(self.critics, obs, action).amin(dim=0)
         loss = (alpha * log_prob - least).mean()
         entropy = -log_prob.detach().mean()
-        told = {"actor_loss": loss.detach(), "entropy": entropy}
-        told |= self.updater.down(loss, "actor")
+        metrics = {"actor_loss": loss.detach(), "entropy": entropy}
+        metrics |= self.updater.down(loss, "actor")
         self.temperature.improve(entropy)
-        return told
+        return metrics
 
     def sample(self, actor: nn.Module, obs: NetworkInput, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return an actor's actions for this noise, and their log densities."""

@@ -240,17 +240,17 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         errors = self.errors(q, target, obs, data["action"])
         critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
         q, believed = q.detach(), self.believed(all_q.detach())
-        told = {"critic_loss": critic_loss.detach(), "q_mean": q.mean(), "q": q, "target": target}
-        told |= self.updater.down(critic_loss, "critic")
+        metrics = {"critic_loss": critic_loss.detach(), "q_mean": q.mean(), "q": q, "target": target}
+        metrics |= self.updater.down(critic_loss, "critic")
         log_pi = self.log_pi(obs)
         pi = log_pi.exp()
         actor_loss = (pi * (alpha * log_pi - believed)).sum(dim=1).mean()
         entropy = -(pi * log_pi).detach().sum(dim=1).mean()
-        told |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
-        told |= self.updater.down(actor_loss, "actor")
+        metrics |= {"actor_loss": actor_loss.detach(), "alpha": alpha, "entropy": entropy}
+        metrics |= self.updater.down(actor_loss, "actor")
         self.temperature.improve(entropy)
         self.updater.follow()
-        return told
+        return metrics
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, alpha: Tensor) -> Tensor:

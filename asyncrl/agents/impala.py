@@ -235,7 +235,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
         entropy = _mean(self.net.head.entropy(outputs), mask)
         weight = value_at(config.entropy_weight, self.env_steps)
         loss = policy_loss + config.value_weight * value_loss - weight * entropy
-        told = {
+        metrics = {
             "loss": loss,
             "policy_loss": policy_loss,
             "value_loss": value_loss,
@@ -243,7 +243,7 @@ class IMPALAAgent(IMPALAPolicy, TrajectoryAgent):
             "rho_mean": _mean(log_rhos.exp(), mask),
             "value_mean": _mean(values[:, :-1], mask),
         }
-        return {name: value.detach() for name, value in told.items()} | self.updater.down(loss)
+        return {name: value.detach() for name, value in metrics.items()} | self.updater.down(loss)
 
 
 def _build_network(config: IMPALAConfig, spec: EnvSpec, seed: int) -> PolicyValueNet:

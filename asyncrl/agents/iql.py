@@ -107,7 +107,7 @@ class IQLAgent(IQLPolicy, WeightedCloning):
         critic_loss = weighted_mean((q - target).square(), weight)
         strength = exp_weights(u.detach(), config.temperature, config.max_weight)
         actor_loss = -(strength * self.head.log_prob(self.outputs(obs), action)).mean()
-        told = {
+        metrics = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),
@@ -117,9 +117,9 @@ class IQLAgent(IQLPolicy, WeightedCloning):
             "q": q.detach(),
             "target": target,
         }
-        told |= self.updater.down(value_loss + critic_loss + actor_loss)
+        metrics |= self.updater.down(value_loss + critic_loss + actor_loss)
         self.updater.follow()
-        return told
+        return metrics
 
     def value_of(self, obs: NetworkInput) -> Tensor:
         """Return V(s)."""

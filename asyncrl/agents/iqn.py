@@ -177,8 +177,8 @@ class IQNAgent(IQNPolicy, QAgent):
         features = self.updater.lean(self.net.encoder, obs)
         taken = _of(self.quantiles(self.net, features, fractions), data["action"])
         loss = quantile_huber(taken, target, fractions, self.config.kappa)
-        told = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
-        return (data["weight"] * loss if "weight" in data else loss).mean(), told
+        metrics = {"q_mean": taken.detach().mean(), "priority": loss.detach()}
+        return (data["weight"] * loss if "weight" in data else loss).mean(), metrics
 
     @torch.no_grad()
     def targets(

@@ -346,9 +346,9 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         nothing = torch.zeros(len(reward), 0, device=self.device)
         played = TrajectoryBatch(obs, data["mask"], data.get("memory", nothing))
         # Still in the mode in which actors act, so that both compute the same probabilities.
-        columns, told = self.look_back(played, reward, data)
+        columns, metrics = self.look_back(played, reward, data)
         with self.learning:
-            return told | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
+            return metrics | self.run_epochs(Minibatches(self.net, played, columns, self.updater))
 
     @torch.no_grad()
     def look_back(
@@ -361,7 +361,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         log_ratio = torch.where(mask, self.net.head.log_prob(outputs[:, :-1], drawn) - log_mu, 0.0)
         expected = self.in_rewards(values)
         advantages, targets = self.estimate(log_ratio, reward, data, expected)
-        told = {
+        metrics = {
             "lag_kl": divergence(log_ratio)[mask].mean(),
             "explained_variance": explained_variance(expected[:, :-1][mask], targets[mask]),
         }
@@ -378,7 +378,7 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
             "advantage": advantages,
             "value": values[:, :-1],
             "target": targets,
-        }, told
+        }, metrics
 
     def estimate(
         self, log_ratio: Tensor, reward: Tensor, data: Mapping[str, Tensor], values: Tensor
@@ -406,15 +406,15 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
 
     def run_epochs(self, minibatches: Minibatches) -> dict[str, Tensor]:
         """Take the gradient steps of all epochs; return the means of their numbers."""
-        told: list[dict[str, Tensor]] = []
+        metrics: list[dict[str, Tensor]] = []
         for _ in range(self.config.epochs):
             parts = minibatches.shuffled(self.config.minibatches, self.order)
             newest = [self.improve(*minibatches.take(index)) for index in parts]
-            told += newest
+            metrics += newest
             if self.config.target_kl and _mean(newest, "approx_kl") > self.config.target_kl:
                 break
-        means = {name: _mean(told, name) for name in told[0]}
-        means["grad_steps"] = torch.tensor(float(len(told)))
+        means = {name: _mean(metrics, name) for name in metrics[0]}
+        means["grad_steps"] = torch.tensor(float(len(metrics)))
         return means
 
     def improve(
@@ -441,6 +441,6 @@ class PPOAgent(PPOPolicy, TrajectoryAgent):
         }
 
 
-def _mean(told: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
-    mean: Tensor = torch.stack([numbers[name] for numbers in told]).mean()
+def _mean(metrics: Sequence[Mapping[str, Tensor]], name: str) -> Tensor:
+    mean: Tensor = torch.stack([numbers[name] for numbers in metrics]).mean()
     return mean

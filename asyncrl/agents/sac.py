@@ -220,16 +220,16 @@ class SACAgent(SACPolicy, ActorCritic):
         noise, alpha = data["noise"], self.temperature.alpha()
         target = reward + data["discount"] * self.value(next_obs, noise[0], alpha)
         q = self.values(self.critics, obs, self.scaled(data["action"]))
-        loss, told = self.critic_loss(q, target, data.get("weight"))
-        told |= self.updater.down(loss, "critic")
+        loss, metrics = self.critic_loss(q, target, data.get("weight"))
+        metrics |= self.updater.down(loss, "critic")
         action, log_prob = self.sample(obs, noise[1])
         loss = (alpha * log_prob - self.values(self.critics, obs, action).amin(dim=0)).mean()
         entropy = -log_prob.detach().mean()
-        told |= {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
-        told |= self.updater.down(loss, "actor")
+        metrics |= {"actor_loss": loss.detach(), "alpha": alpha, "entropy": entropy}
+        metrics |= self.updater.down(loss, "actor")
         self.temperature.improve(entropy)
         self.updater.follow()
-        return told
+        return metrics
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, noise: Tensor, alpha: Tensor) -> Tensor:

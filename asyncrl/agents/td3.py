@@ -165,14 +165,14 @@ class TD3Agent(TD3Policy, ActorCritic):
         obs, next_obs, reward = self.updater.inputs(data)
         target = reward + data["discount"] * self.value(next_obs, data["noise"])
         q = self.values(self.critics, obs, self.scaled(data["action"]))
-        loss, told = self.critic_loss(q, target, data.get("weight"))
-        told |= self.updater.down(loss, "critic")
+        loss, metrics = self.critic_loss(q, target, data.get("weight"))
+        metrics |= self.updater.down(loss, "critic")
         if "improve_policy" in data:
             loss = -self.values(self.first_critic, obs, self.act_by(self.actor, obs)).mean()
-            told["actor_loss"] = loss.detach()
-            told |= self.updater.down(loss, "actor")
+            metrics["actor_loss"] = loss.detach()
+            metrics |= self.updater.down(loss, "actor")
             self.updater.follow()
-        return told
+        return metrics
 
     @torch.no_grad()
     def value(self, obs: NetworkInput, noise: Tensor) -> Tensor:

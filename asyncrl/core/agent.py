@@ -170,12 +170,12 @@ def acted(policy: Policy, obs: Array) -> Act:
 
 def optimised(agent: Agent, batch: Columns) -> Mapping[str, SupportsFloat]:
     """Let an agent do one optimisation step, and refuse an answer that has no names."""
-    told = agent.opt(batch)
-    _require_names(told, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing')
-    return told
+    metrics = agent.opt(batch)
+    _require_names(metrics, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing')
+    return metrics
 
 
-def number_told(name: str, value: SupportsFloat) -> float:
+def as_number(name: str, value: SupportsFloat) -> float:
     """Return a number that an agent or a policy told; name it if it is none."""
     try:
         return float(value)
@@ -188,16 +188,16 @@ def number_told(name: str, value: SupportsFloat) -> float:
 
 def recorded(policy: Policy) -> Record:
     """Return what a policy tells about acting, and refuse what has no names."""
-    told = policy.record()
-    _require_names(told, policy, "record", "return {} to tell nothing")
-    return told
+    metrics = policy.record()
+    _require_names(metrics, policy, "record", "return {} to tell nothing")
+    return metrics
 
 
-def _require_names(told: object, owner: object, method: str, advice: str) -> None:
-    if not isinstance(told, Mapping):
+def _require_names(metrics: object, owner: object, method: str, advice: str) -> None:
+    if not isinstance(metrics, Mapping):
         raise ConfigError(
             f"`{method}` of {type(owner).__name__} must return numbers by name, got "
-            f"{shown(told)}; {advice}"
+            f"{shown(metrics)}; {advice}"
         )
 
 

@@ -28,7 +28,7 @@ from asyncrl.core.agent import (
     acted,
     evaluation_mode,
     forget,
-    number_told,
+    as_number,
     optimised,
     require_agent_config,
 )
@@ -412,7 +412,7 @@ def _records(subject: Subject) -> str:
         if not isinstance(told, Mapping):
             raise _Broken(f"`record` returned {shown(told)}", "Return numbers by name, or {}")
         for name, value in told.items():
-            number_told(name, value)
+            as_number(name, value)
     return ""
 
 
@@ -423,7 +423,7 @@ def _learning(subject: Subject) -> str:
     before = _copied(info.params)
     for batch in batches[:3]:
         for name, value in optimised(agent, _copied(batch)).items():
-            number_told(name, value)
+            as_number(name, value)
     if not _same(info.params, before):
         raise _Broken(
             "`opt` changed the arrays of a snapshot that `model_info` had returned before",

@@ -209,7 +209,7 @@ class AsyncTrainer(BaseTrainer):
         if self.services.counts.opt_steps % self.config.sync_interval_opt_steps == 0:
             self.publish()
 
-    def _told(self) -> Record:
+    def _metrics(self) -> Record:
         return {**self.proxy.record(), **self.proxy.actors.take(), **self._staleness.take()}
 
     def _state(self, *, save_replay: bool) -> RunState:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, SupportsFloat
 
-from asyncrl.core.agent import number_told
+from asyncrl.core.agent import as_number
 from asyncrl.core.callback import Callback, Training
 from asyncrl.core.env_checks import shown
 from asyncrl.core.errors import ConfigError
@@ -46,13 +46,13 @@ class Callbacks:
         numbers: dict[str, float] = {}
         for callback in self._callbacks:
             with _naming(callback, "record"):
-                told: object = callback.record(self._trainer)
-                if not isinstance(told, Mapping):
+                metrics: object = callback.record(self._trainer)
+                if not isinstance(metrics, Mapping):
                     raise ConfigError(
-                        f"`record` must return numbers by name, got {shown(told)}; return for "
+                        f"`record` must return numbers by name, got {shown(metrics)}; return for "
                         'instance {"mine/distance": 1.0}, or {} to tell nothing'
                     )
-                numbers |= {name: number_told(name, value) for name, value in told.items()}
+                numbers |= {name: as_number(name, value) for name, value in metrics.items()}
         return numbers
 
     def state(self) -> dict[str, list[object]]:

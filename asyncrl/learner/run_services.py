@@ -17,7 +17,7 @@ import numpy as np
 from asyncrl.checkpoint.checkpoint import Checkpoint, Checkpointer
 from asyncrl.checkpoint.resume import plain_config
 from asyncrl.checkpoint.saver import RunState, Saver
-from asyncrl.core.agent import Agent, SyncModel, number_told
+from asyncrl.core.agent import Agent, SyncModel, as_number
 from asyncrl.core.declared import COMMON, CountOrOff, PositiveOrOff, check_declared
 from asyncrl.core.errors import ConfigError, NonFiniteModel
 from asyncrl.core.interrupter import Interrupter
@@ -180,9 +180,9 @@ class RunServices:
         self._sources = sources
         self._run_config = plain_config(config)
         self._record_every_s = EverySeconds(self._config.record.interval_s, self._clock())
-        told = self._told()
-        self._pace.start(told.get("samples_total", 0.0))
-        self._best.pass_over(told)
+        metrics = self._metrics()
+        self._pace.start(metrics.get("samples_total", 0.0))
+        self._best.pass_over(metrics)
         if self._recorder:
             if self.counts != Counts() and isinstance(self._recorder, GoesOn):
                 self._recorder.go_on(**asdict(self.counts))
@@ -280,12 +280,12 @@ class RunServices:
         self._agent.load_state(checkpoint.group("agent"))
         self._set_intervals(start=self.counts.opt_steps)
 
-    def has_ended(self, told: Record) -> bool:
+    def has_ended(self, metrics: Record) -> bool:
         """Tell, before `start`, whether a run that is resumed has reached its end, and say why.
 
         `told` is what sources tell of where it is.
         """
-        if not self.counts.opt_steps or not self._check_stop({**told, **self._pace.axes()}):
+        if not self.counts.opt_steps or not self._check_stop({**metrics, **self._pace.axes()}):
             return False
         logger.warning(
             "nothing is left to train: %s; raise that limit to go on", self._interrupter.reason
@@ -367,11 +367,11 @@ class RunServices:
 
     def _take_score(self, scored: Scored) -> None:
         self._last_score = scored.score
-        told = dict(scored.record) | {"eval_reward": scored.score}
-        told["eval/model_version"] = float(scored.model.version)
-        self._best.expect(told)
-        self._keep_if_best(told, lambda: scored.model)
-        record = self._pace.axes() | told
+        metrics = dict(scored.record) | {"eval_reward": scored.score}
+        metrics["eval/model_version"] = float(scored.model.version)
+        self._best.expect(metrics)
+        self._keep_if_best(metrics, lambda: scored.model)
+        record = self._pace.axes() | metrics
         if self._best.score is not None and self._best.by == BestBy("eval_reward"):
             record["eval/best"] = self._best.score
         self._write(record)
@@ -390,8 +390,8 @@ class RunServices:
         best = self._best.offer(record, model)
         if best is not None and self._saver:
             axes = {"opt_steps": int(best.version), "env_steps": best.env_steps}
-            told = {"best_by": str(self._best.by), "score": self._best.score}
-            self._saver.save("best", {"model": best.params}, axes | told)
+            metrics = {"best_by": str(self._best.by), "score": self._best.score}
+            self._saver.save("best", {"model": best.params}, axes | metrics)
             self.watch.lap("save")
 
     def _check_stop(self, record: Record) -> bool:
@@ -411,18 +411,18 @@ class RunServices:
             time.sleep(_POLL_S)
 
     def _record(self, agent_record: Mapping[str, SupportsFloat]) -> Record:
-        record = self._pace.axes() | self._told()
+        record = self._pace.axes() | self._metrics()
         self._samples_per_insert = record.get("samples_per_insert", 0.0)
         if self._saver:
             record |= self._saver.record()
         record |= self._system.record(among=record)
         record |= self._pace.record(record.get("samples_total", 0.0))
-        record |= {name: number_told(name, value) for name, value in agent_record.items()}
+        record |= {name: as_number(name, value) for name, value in agent_record.items()}
         self._write(record)
         self._check_stop(record)
         return record
 
-    def _told(self) -> dict[str, float]:
+    def _metrics(self) -> dict[str, float]:
         return {name: value for source in self._sources for name, value in source().items()}
 
     def _write(self, record: Record) -> None:

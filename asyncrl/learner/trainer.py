@@ -155,7 +155,7 @@ class BaseTrainer(ABC):
         """Return a batch, as `sample` does."""
 
     @abstractmethod
-    def _told(self) -> Record:
+    def _metrics(self) -> Record:
         """Return what the source of batches has to record, since the call before."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class BaseTrainer(ABC):
             return self
         self._has_begun = self._runs = True
         try:
-            self.services.start(self._run_config, [self._told])
+            self.services.start(self._run_config, [self._metrics])
             self._callbacks.begin()
             self._begin()
         except BaseException as error:
@@ -310,7 +310,7 @@ class BaseTrainer(ABC):
 
     def has_ended(self) -> bool:
         """Tell, before it begins, whether a run that is resumed has reached its end; say why."""
-        return self.services.has_ended(self._told())
+        return self.services.has_ended(self._metrics())
 
     def result(self) -> TrainResult:
         """Sum the run up."""

@@ -100,7 +100,7 @@ class OfflineTrainer(BaseTrainer):
         self.services.watch.lap("sample")
         return batch
 
-    def _told(self) -> Record:
+    def _metrics(self) -> Record:
         return {"replay/size": float(len(self.buffer))}
 
     def _state(self, *, save_replay: bool) -> RunState:

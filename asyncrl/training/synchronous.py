@@ -169,7 +169,7 @@ class Trainer(BaseTrainer):
         if not self._opts_owed:
             self._env_steps = self._actor.env_steps
 
-    def _told(self) -> Record:
+    def _metrics(self) -> Record:
         return {"replay/size": float(len(self.buffer)), **self._actor.record()}
 
     def _state(self, *, save_replay: bool) -> RunState:

@@ -205,7 +205,7 @@ def _schedules(agent: DQNAgent) -> dict[str, float]:
         "agent_env_steps": agent.env_steps,
         "epsilon": float(agent.record()["exploration_rate"]),
         "expected_epsilon": _EPSILON.at(agent.env_steps),
-        "learning_rate": float(agent.optimizer.tell("learning_rate")["learning_rate"]),
+        "learning_rate": float(agent.optimizer.metrics("learning_rate")["learning_rate"]),
         "expected_learning_rate": _LEARNING_RATE.at(agent.env_steps),
     }
 

@@ -93,11 +93,11 @@ class _Graphs:
         now, beside = torch.cuda.current_stream(self._device), self._beside
         beside.wait_stream(now)
         with torch.cuda.stream(beside):
-            told = self._update(data)
+            metrics = self._update(data)
         now.wait_stream(beside)
-        for value in told.values():
+        for value in metrics.values():
             value.record_stream(now)
-        return told
+        return metrics
 
 
 class _Graph:
@@ -110,10 +110,10 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the device meanwhile.
         with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-            told = update(dict(self._inputs))
-            self._names = [name for name, value in told.items() if not value.ndim]
-            self._numbers = torch.stack([told[name].float() for name in self._names])
-        self._arrays = {name: value for name, value in told.items() if value.ndim}
+            metrics = update(dict(self._inputs))
+            self._names = [name for name, value in metrics.items() if not value.ndim]
+            self._numbers = torch.stack([metrics[name].float() for name in self._names])
+        self._arrays = {name: value for name, value in metrics.items() if value.ndim}
 
     def replay(self, data: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, value in data.items():

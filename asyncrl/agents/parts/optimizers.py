@@ -57,7 +57,7 @@ class LeanOptimizer(ABC):
                 self._on_device.fill_(self.learning_rate)
         return self.learning_rate
 
-    def tell(self, name: str) -> dict[str, Tensor]:
+    def metrics(self, name: str) -> dict[str, Tensor]:
         """Return the learning rate under that name, if it changes."""
         return {name: torch.tensor(self.learning_rate)} if self._schedule else {}
 

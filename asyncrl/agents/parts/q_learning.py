@@ -228,10 +228,10 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Take one step towards the targets; return loss, mean value and gradient norm."""
-        told = super().opt(batch)
+        metrics = super().opt(batch)
         if self.copies_every and self.version % self.copies_every == 0:
             self.slow.catch_up()
-        return told
+        return metrics
 
     def update(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """Minimise the loss by one step, and update the target network."""
@@ -245,13 +245,13 @@ class QAgent(QPolicy, UpdatingAgent, ABC):
                 f"`loss` of {type(self).__name__} must return a loss and a dict of numbers, got "
                 f"{shown(answer)}; return for instance loss, {{}}"
             )
-        loss, told = answer
-        told |= {"loss": loss.detach()} | self.updater.down(loss)
+        loss, metrics = answer
+        metrics |= {"loss": loss.detach()} | self.updater.down(loss)
         self.updater.follow()
         if self.perturbation.size:
             self.perturbation.clear()
             self.target_perturbation.clear()
-        return told
+        return metrics
 
     def priorities(self) -> Array:
         """Return the priority of each row of the last batch."""

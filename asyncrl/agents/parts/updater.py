@@ -316,11 +316,11 @@ class Descent:
     ) -> None:
         """Set up for an optimizer; numbers are called `<name>_grad_norm`, or without a name."""
         self.optimizer = optimizer
-        self.rate_name = _told_of(name, "learning_rate")
+        self.rate_name = _metric_name(name, "learning_rate")
         self._max_norm = max_grad_norm
-        self._norm_name = _told_of(name, "grad_norm")
+        self._norm_name = _metric_name(name, "grad_norm")
         self._norms = norms and {
-            _told_of(what, "grad_norm"): params for what, params in norms.items()
+            _metric_name(what, "grad_norm"): params for what, params in norms.items()
         }
 
     def __call__(self, loss: Tensor) -> dict[str, Tensor]:
@@ -358,7 +358,7 @@ def _drops_out(layer: nn.Module) -> bool:
     return isinstance(layer, _DROPOUT)
 
 
-def _told_of(name: str, what: str) -> str:
+def _metric_name(name: str, what: str) -> str:
     return f"{name}_{what}" if name else what
 
 
@@ -423,7 +423,7 @@ class Updater:
         self._newest: tuple[Tensor, ...] | None = None
         """The priority of each row of the last batch, or values and their targets, or nothing; None
         before the first batch."""
-        self._told: dict[str, Tensor] = {}
+        self._metrics: dict[str, Tensor] = {}
         agent.on_load.append(self._forget)
 
     def step(
@@ -442,33 +442,33 @@ class Updater:
             torch.manual_seed(int(self._random.integers(2**63)))
         try:
             with self._matmul():
-                told = self._run({**self._move(batch), **draws})
+                metrics = self._run({**self._move(batch), **draws})
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(batch, self._device) from error
-        self._newest = self._taken_out(told)
+        self._newest = self._taken_out(metrics)
         for descent in self._descents.values():
-            told |= descent.optimizer.tell(descent.rate_name)
-        self._told |= told
-        return dict(self._told)
+            metrics |= descent.optimizer.metrics(descent.rate_name)
+        self._metrics |= metrics
+        return dict(self._metrics)
 
-    def _taken_out(self, told: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def _taken_out(self, metrics: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Remove from an update's numbers what priorities are computed from."""
-        if not isinstance(told, dict):
+        if not isinstance(metrics, dict):
             raise ConfigError(
-                f"`update` of {self._name} must return tensors by name, got {shown(told)}; return "
+                f"`update` of {self._name} must return tensors by name, got {shown(metrics)}; return "
                 f'for instance {{"loss": loss.detach()}}, or {{}} to record nothing'
             )
-        if "priority" in told:
-            return (told.pop("priority"),)
-        if "q" not in told:
+        if "priority" in metrics:
+            return (metrics.pop("priority"),)
+        if "q" not in metrics:
             return ()
-        if "target" not in told:
+        if "target" not in metrics:
             raise ConfigError(
                 f"`update` of {self._name} returned `q` without `target`; return both, one for "
                 "each row, since priorities are their distance, or rename `q` if it means "
                 "something else"
             )
-        return told.pop("q"), told.pop("target")
+        return metrics.pop("q"), metrics.pop("target")
 
     def _check(self, batch: Columns) -> None:
         if self._singly and "next_obs" not in batch:
@@ -546,7 +546,7 @@ class Updater:
     def _forget(self) -> None:
         """Handle the replacement of the agent's tensors."""
         self._run.forget()
-        self._told = {}
+        self._metrics = {}
 
 
 class UpdatingAgent(TorchAgent, ABC):
@@ -585,6 +585,6 @@ class UpdatingAgent(TorchAgent, ABC):
 
     def opt(self, batch: Columns) -> Mapping[str, Tensor]:
         """Update once; return numbers."""
-        told = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
+        metrics = self.updater.step(batch, self.draw(len(batch["reward"])), self.env_steps)
         self.version = ModelVersion(self.version + 1)
-        return told
+        return metrics

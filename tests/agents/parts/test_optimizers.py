@@ -161,7 +161,7 @@ def test_learning_rate_follows_a_schedule(device: str) -> None:
         for tensors in (expected, params):
             give_gradients(tensors, seed)
         assert adam.set_rate_at(env_steps) == schedule.at(env_steps)
-        assert float(adam.tell("rate")["rate"]) == pytest.approx(schedule.at(env_steps))
+        assert float(adam.metrics("rate")["rate"]) == pytest.approx(schedule.at(env_steps))
         reference.param_groups[0]["lr"] = schedule.at(env_steps)
         adam.step()
         reference.step()
@@ -175,7 +175,7 @@ def test_a_number_follows_nothing() -> None:
     adam = FusedAdam(parameters(), 0.1)
     assert adam.set_rate_at(1000) == 0.1
     assert adam.learning_rate == 0.1
-    assert adam.tell("rate") == {}
+    assert adam.metrics("rate") == {}
 
 
 def test_rmsprop_follows_a_schedule() -> None:
