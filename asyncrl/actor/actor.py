@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncrl.actor.outbox import Outbox
 from asyncrl.actor.step_processor import Step, StepProcessor
-from asyncrl.core.agent import Policy, Remembers, acted, forget, as_number, recorded
+from asyncrl.core.agent import Policy, Remembers, acted, as_number, forget, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
 from asyncrl.core.launcher import Progress

@@ -71,12 +71,12 @@ class ActorSpec:
 def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
     """Be one actor, from its first model to its last words."""
     _set_up_logging(f"actor {peer.actor_id}")
-    life = (peer.actor_id, peer.incarnation)
-    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *life))
+    incarnation = (peer.actor_id, peer.incarnation)
+    _seed_globals(derive_seed(spec.seed, Role.GLOBALS, *incarnation))
     with _Environments(spec, peer) as home:
         env = home.env
         context = PolicyContext(
-            seed=derive_seed(spec.seed, Role.POLICY, *life),
+            seed=derive_seed(spec.seed, Role.POLICY, *incarnation),
             actor_id=peer.actor_id,
             n_actors=spec.n_actors,
             n_envs=env.n_envs,
@@ -96,7 +96,7 @@ def run_actor(spec: ActorSpec, peer: Peer, progress: Progress) -> None:
                 renewal=home if spec.restart.on_exception == "restart_env" else None,
             )
             hello = Hello(peer=peer, schema_hash=spec.schema.hash())
-            actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *life))
+            actor.run(hello, derive_seed(spec.seed, Role.ENVIRONMENT, *incarnation))
         finally:
             link.close()
 
@@ -107,7 +107,7 @@ class _Environments:
     def __init__(self, spec: ActorSpec, peer: Peer) -> None:
         self._spec = spec
         self._peer = peer
-        self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._life(0)))
+        self._policy = EnvRestartPolicy(spec.restart, derive_seed(spec.seed, *self._seed_path(0)))
         self._made = 0
         self._open = contextlib.ExitStack()
         self.env = self._make()
@@ -141,7 +141,7 @@ class _Environments:
                 "return the same kind at each call"
             )
         self._made += 1
-        obs = self.env.reset(derive_seed(self._spec.seed, *self._life(self._made)))
+        obs = self.env.reset(derive_seed(self._spec.seed, *self._seed_path(self._made)))
         return NewEnv(self.env, obs, self._spec.make_processor())
 
     def __enter__(self) -> Self:
@@ -159,7 +159,7 @@ class _Environments:
         self._open.callback(env.close)
         return env
 
-    def _life(self, made: int) -> tuple[Role, int, int, int]:
+    def _seed_path(self, made: int) -> tuple[Role, int, int, int]:
         return Role.ENVIRONMENT, self._peer.actor_id, self._peer.incarnation, made
 
 

@@ -240,7 +240,12 @@ class DiscreteSACAgent(DiscreteSACPolicy, UpdatingAgent):
         errors = self.errors(q, target, obs, data["action"])
         critic_loss = (data["weight"] * errors).mean() if "weight" in data else errors.mean()
         q, believed = q.detach(), self.believed(all_q.detach())
-        metrics = {"critic_loss": critic_loss.detach(), "q_mean": q.mean(), "q": q, "target": target}
+        metrics = {
+            "critic_loss": critic_loss.detach(),
+            "q_mean": q.mean(),
+            "q": q,
+            "target": target,
+        }
         metrics |= self.updater.down(critic_loss, "critic")
         log_pi = self.log_pi(obs)
         pi = log_pi.exp()

@@ -171,7 +171,9 @@ def acted(policy: Policy, obs: Array) -> Act:
 def optimised(agent: Agent, batch: Columns) -> Mapping[str, SupportsFloat]:
     """Let an agent do one optimisation step, and refuse an answer that has no names."""
     metrics = agent.opt(batch)
-    _require_names(metrics, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing')
+    _require_names(
+        metrics, agent, "opt", 'return for instance {"loss": loss}, or {} to tell nothing'
+    )
     return metrics
 
 

@@ -26,9 +26,9 @@ from asyncrl.core.agent import (
     ReusesMemory,
     TellsPriorities,
     acted,
+    as_number,
     evaluation_mode,
     forget,
-    as_number,
     optimised,
     require_agent_config,
 )

@@ -126,7 +126,7 @@ class SystemMeter:
 
     def start(self) -> None:
         """Begin: `usage` is since now, and so is the next record."""
-        self._lives: Record = {}
+        self._restarts: Record = {}
         self._first = self._last = self._read()
         self._listed_at = -math.inf
         self._read_children(seconds=1.0)
@@ -138,9 +138,9 @@ class SystemMeter:
         Where other metrics `among` it tell of actors that are new, children are searched at once.
         """
         ends = ("/restarts", "/memory_restarts")
-        lives = {name: n for name, n in (among or {}).items() if name.endswith(ends)}
-        if lives != self._lives:
-            self._lives, self._listed_at = lives, -math.inf
+        restarts = {name: n for name, n in (among or {}).items() if name.endswith(ends)}
+        if restarts != self._restarts:
+            self._restarts, self._listed_at = restarts, -math.inf
         before, self._last = self._last, self._read()
         throttled = self._last.throttled_since(before)
         return {

@@ -37,7 +37,7 @@ from asyncrl.core.messages import Peer
 from asyncrl.core.types import ActorId
 from asyncrl.supervision.local_child import UNTOLD
 from asyncrl.supervision.local_files import (
-    LifeFiles,
+    IncarnationFiles,
     LogReader,
     ProgressBoard,
     identity,
@@ -62,9 +62,9 @@ _LAST_WORD_S = 1.0
 
 
 @dataclass(slots=True)
-class _Life:
+class _Child:
     peer: Peer
-    files: LifeFiles
+    files: IncarnationFiles
     board: ProgressBoard
     log: LogReader
     pid: int | None = None
@@ -103,7 +103,7 @@ class LocalLauncher:
         if start_method == "auto":
             start_method = "forkserver" if sys.platform == "linux" else "spawn"
         self._names = names or {}
-        self._lives: dict[str, _Life] = {}
+        self._children: dict[str, _Child] = {}
         self._never_begun: list[ActorExit] = []
         self._pending = b""
         self._printed = ""
@@ -134,9 +134,9 @@ class LocalLauncher:
         `early` does not wait until all modules are preloaded; their loading goes on once the
         process has ended.
         """
-        files = LifeFiles.of(self._directory, peer)
-        if files.name in self._lives:
-            raise ValueError(f"{peer} lives already")
+        files = IncarnationFiles.of(self._directory, peer)
+        if files.name in self._children:
+            raise ValueError(f"{peer} is running already")
         data = pickled((f"asyncrl {self._name(peer.actor_id)}", body))
         self._launched |= not early
         with ExitStack() as undo:
@@ -151,7 +151,7 @@ class LocalLauncher:
                 self._never_begun.append(ActorExit(peer=peer, code=1, error=why, began=False))
                 return
             log = LogReader(files.path("log"))
-            self._lives[files.name] = _Life(peer, files, board, log)
+            self._children[files.name] = _Child(peer, files, board, log)
             order = {"launch": files.name, "body": identity(descriptor), "early": early}
             self._order(order, descriptor)
 
@@ -162,8 +162,8 @@ class LocalLauncher:
         """
         deadline = time.monotonic() + timeout_s
         ended, self._never_begun = self._never_begun, []
-        for life in self._lives.values():
-            life.pass_log_on()
+        for child in self._children.values():
+            child.pass_log_on()
         while not ended:
             left = max(0.0, deadline - time.monotonic())
             if not self._news.poll(1000 * left):
@@ -175,11 +175,11 @@ class LocalLauncher:
 
     def progress(self, peer: Peer) -> ProgressReport:
         """Return what a living actor has left word of."""
-        return self._lives[LifeFiles.of(self._directory, peer).name].board.read()
+        return self._children[IncarnationFiles.of(self._directory, peer).name].board.read()
 
     def memory_bytes(self, peer: Peer) -> int:
         """Return the memory that a living actor holds now; 0 where the system does not tell."""
-        statm = self._lives[LifeFiles.of(self._directory, peer).name].statm
+        statm = self._children[IncarnationFiles.of(self._directory, peer).name].statm
         try:
             return int(statm.read_text().split()[1]) * mmap.PAGESIZE
         except OSError:  # it has just ended, or has not begun
@@ -187,12 +187,12 @@ class LocalLauncher:
 
     def finish(self, peer: Peer) -> None:
         """Ask a living actor to send what it has and end with code 0; do not wait for it."""
-        self._lives[LifeFiles.of(self._directory, peer).name].board.finish()
+        self._children[IncarnationFiles.of(self._directory, peer).name].board.finish()
 
     def kill(self, peer: Peer, *, with_stacks: bool = False) -> None:
         """End an actor and all it has started; its exit follows in `exits`."""
-        name = LifeFiles.of(self._directory, peer).name
-        if name in self._lives:
+        name = IncarnationFiles.of(self._directory, peer).name
+        if name in self._children:
             self._order({"kill": name, "stacks": with_stacks})
 
     def close(self) -> None:
@@ -204,12 +204,12 @@ class LocalLauncher:
         self._control.close()
         try:
             # One that has nobody to end may be loading modules for seconds yet, and need not.
-            self._server.wait(_CLOSE_S if self._launched or self._lives else 0.0)
+            self._server.wait(_CLOSE_S if self._launched or self._children else 0.0)
         except subprocess.TimeoutExpired:
             self._kill_everything()
-        for life in self._lives.values():
-            life.board.close()
-        self._lives.clear()
+        for child in self._children.values():
+            child.board.close()
+        self._children.clear()
         if self._alive >= 0:
             shutil.rmtree(self._directory, ignore_errors=True)
             os.close(self._alive)
@@ -251,10 +251,10 @@ class LocalLauncher:
     def _take(self, message: dict[str, object]) -> list[ActorExit]:
         match message:
             case {"started": str(name), "pid": int(pid)}:
-                self._lives[name].pid = pid
-                self._lives[name].statm = Path(f"/proc/{pid}/statm")
+                self._children[name].pid = pid
+                self._children[name].statm = Path(f"/proc/{pid}/statm")
             case {"said": str(name), "line": str(line)}:
-                actor_id = self._lives[name].peer.actor_id
+                actor_id = self._children[name].peer.actor_id
                 self._printed += f"{self._name(actor_id)}: {line}\n"
             case {
                 "ended": str(name),
@@ -264,7 +264,7 @@ class LocalLauncher:
             }:
                 if code in UNTOLD:
                     self._check_directory()
-                return [_exit_of(self._lives.pop(name), code, size, why)]
+                return [_exit_of(self._children.pop(name), code, size, why)]
         return []
 
     def _print(self) -> None:
@@ -292,10 +292,10 @@ class LocalLauncher:
     def _kill_everything(self) -> None:
         self._server.kill()
         self._server.wait()
-        for life in self._lives.values():
-            if life.pid is not None:
+        for child in self._children.values():
+            if child.pid is not None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(life.pid, signal.SIGKILL)
+                    os.killpg(child.pid, signal.SIGKILL)
         kill_marked(self._directory)
 
 
@@ -332,18 +332,18 @@ def pickled(body: object) -> bytes:
     return data
 
 
-def _exit_of(life: _Life, code: int, peak_bytes: int, why: str) -> ActorExit:
+def _exit_of(child: _Child, code: int, peak_bytes: int, why: str) -> ActorExit:
     """Return how a life ended; `why` is why it never began, or nothing."""
-    life.pass_log_on()
-    error, text, began = (why, "", False) if why else life.files.read_error()
+    child.pass_log_on()
+    error, text, began = (why, "", False) if why else child.files.read_error()
     if code in UNTOLD:
-        error = f"its error, printed above, could not be written to {life.files.path('error')}"
+        error = f"its error, printed above, could not be written to {child.files.path('error')}"
         code, began = 1, code == UNTOLD[True]
-    last = life.board.read()
-    life.board.close()
-    life.files.remove()
+    last = child.board.read()
+    child.board.close()
+    child.files.remove()
     return ActorExit(
-        peer=life.peer,
+        peer=child.peer,
         code=code,
         text=text,
         error=error,

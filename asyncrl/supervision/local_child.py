@@ -17,7 +17,7 @@ from pathlib import Path
 import cloudpickle
 
 from asyncrl.core.errors import describe_error
-from asyncrl.supervision.local_files import LifeFiles, LogFile, ProgressBoard, take_body
+from asyncrl.supervision.local_files import IncarnationFiles, LogFile, ProgressBoard, take_body
 from asyncrl.supervision.process_name import set_title
 
 STACKS_SIGNAL = signal.SIGUSR2
@@ -30,10 +30,10 @@ UNTOLD = (113, 114)
 def main(arguments: Sequence[str]) -> None:
     """Be an actor in a fresh interpreter."""
     directory, name, lifeline, body = arguments
-    os._exit(live(LifeFiles(Path(directory), name), int(lifeline), int(body)))
+    os._exit(live(IncarnationFiles(Path(directory), name), int(lifeline), int(body)))
 
 
-def live(files: LifeFiles, lifeline: int, body: int) -> int:
+def live(files: IncarnationFiles, lifeline: int, body: int) -> int:
     """Run the body, and return the exit code; what it raised is in the files."""
     # The learner hears of Ctrl-C, and tells its actors to finish.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -54,7 +54,7 @@ def live(files: LifeFiles, lifeline: int, body: int) -> int:
     return 0
 
 
-def _prepare(files: LifeFiles, lifeline: int) -> None:
+def _prepare(files: IncarnationFiles, lifeline: int) -> None:
     """Take from the system what an actor needs, whatever it is to run."""
     _print_whole_lines()
     stacks = files.path("stacks").open("w", encoding="utf-8")
@@ -100,7 +100,7 @@ def _end_with(lifeline: int) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-def _tell(files: LifeFiles, error: BaseException, *, began: bool) -> bool:
+def _tell(files: IncarnationFiles, error: BaseException, *, began: bool) -> bool:
     """Leave the error in its file; else, on a full disk for instance, on stderr, and return so."""
     text = traceback.format_exc()
     try:

@@ -36,14 +36,14 @@ _MOST_LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LifeFiles:
+class IncarnationFiles:
     """Where the files of one life are."""
 
     directory: Path
     name: str
 
     @classmethod
-    def of(cls, directory: Path, peer: Peer) -> LifeFiles:
+    def of(cls, directory: Path, peer: Peer) -> IncarnationFiles:
         """Return the files of an actor's life."""
         return cls(directory, f"{peer.actor_id}-{peer.incarnation}")
 
@@ -242,7 +242,7 @@ def _nameless() -> int:
 
 
 _VARIABLE = "ASYNCRL_LAUNCHER"
-_LIFE = "ASYNCRL_LIFE"
+_INCARNATION = "ASYNCRL_INCARNATION"
 _MOST_ROUNDS = 5
 
 
@@ -251,14 +251,14 @@ def marked(environment: dict[str, str], directory: Path) -> dict[str, str]:
     return {**environment, _VARIABLE: os.fspath(directory)}
 
 
-def life_mark(directory: Path, name: str) -> dict[str, str]:
+def incarnation_mark(directory: Path, name: str) -> dict[str, str]:
     """Return what marks processes as belonging to one life of an actor."""
-    return {_LIFE: f"{directory}/{name}"}
+    return {_INCARNATION: f"{directory}/{name}"}
 
 
-def life_of(pid: int, directory: Path) -> str | None:
+def incarnation_of(pid: int, directory: Path) -> str | None:
     """Return the life that a process of a launcher's belongs to, or None if that is not known."""
-    mark = os.fsencode(f"{_LIFE}={directory}/")
+    mark = os.fsencode(f"{_INCARNATION}={directory}/")
     with suppress(OSError):  # it is another user's
         for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             if variable.startswith(mark):

@@ -33,7 +33,13 @@ from pathlib import Path
 
 from asyncrl.core.errors import describe_error
 from asyncrl.supervision import local_child
-from asyncrl.supervision.local_files import WAITING, LifeFiles, identity, life_mark, life_of
+from asyncrl.supervision.local_files import (
+    WAITING,
+    IncarnationFiles,
+    identity,
+    incarnation_mark,
+    incarnation_of,
+)
 from asyncrl.supervision.local_output import Outputs
 from asyncrl.supervision.process_name import set_title
 
@@ -263,8 +269,8 @@ class _Server:
             os.close(self._alive)  # else the directory would be in use for as long as this lives
             for foreign in (output, *self._bodies.values(), *self._outputs.readers()):
                 os.close(foreign)
-            os.environ.update(life_mark(self._directory, name))
-            code = local_child.live(LifeFiles(self._directory, name), self._lifeline, body)
+            os.environ.update(incarnation_mark(self._directory, name))
+            code = local_child.live(IncarnationFiles(self._directory, name), self._lifeline, body)
         finally:
             # Never back into the server's own frames, whatever happened.
             os._exit(code)
@@ -274,7 +280,7 @@ class _Server:
         for inherited in (self._lifeline, body):
             os.set_inheritable(inherited, True)
         # Popen would wait for processes that it has lost sight of; these are ours to wait for.
-        environment = {**os.environ, **life_mark(self._directory, name)}
+        environment = {**os.environ, **incarnation_mark(self._directory, name)}
         to_pipe = [(os.POSIX_SPAWN_DUP2, output, number) for number in (1, 2)]
         return os.posix_spawn(sys.executable, child, environment, setpgroup=0, file_actions=to_pipe)
 
@@ -296,7 +302,7 @@ class _Server:
                 self._tell({"ended": name, "code": code, "peak_bytes": peak_bytes, "error": ""})
         for pid in self._strays():
             reaped, _ = os.waitpid(pid, os.WNOHANG)
-            if not reaped and life_of(pid, self._directory) not in {None, *self._pids}:
+            if not reaped and incarnation_of(pid, self._directory) not in {None, *self._pids}:
                 _kill_group(pid)  # its end wakes this process to look at what it leaves in turn
 
     def _strays(self) -> set[int]:

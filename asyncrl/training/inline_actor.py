@@ -82,7 +82,7 @@ class InlineActor:
         """Put all that was collected into the buffer, also segments that are not full."""
         self._actor.finish_streams(goes_on=True)
 
-    def end_life(self) -> dict[str, int]:
+    def end_incarnation(self) -> dict[str, int]:
         """Cut all streams for good, and return what `restore` needs to begin the same next life."""
         self._actor.finish_streams()
         self._table.on_report(self._actor.report())
@@ -97,7 +97,7 @@ class InlineActor:
         }
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on where `end_life` ended; before a life has begun."""
+        """Go on where `end_incarnation` ended; before a life has begun."""
         self._incarnation, self._env_steps_before = state["incarnation"], state["env_steps"]
         self._link.stored = state["stored"]
         self._table.episodes_before = state["episodes"]

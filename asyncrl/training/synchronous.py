@@ -178,7 +178,7 @@ class Trainer(BaseTrainer):
         So a checkpoint ends the episodes that are being played, and what follows depends on nothing
         but the checkpoint.
         """
-        actor = self._actor.end_life()
+        actor = self._actor.end_incarnation()
         numbers = {"opt_rounds": self._opt_rounds, "opts_owed": self._opts_owed, "actor": actor}
         groups = replay_groups(self.buffer, save=save_replay)
         self._actor.begin_life()

@@ -95,7 +95,7 @@ class Resend:
 
 
 @dataclass(slots=True)
-class _Life:
+class _PeerState:
     """What is known of one incarnation."""
 
     peer: Peer
@@ -138,19 +138,19 @@ class PeerTable:
     evaluators: set[ActorId] = field(default_factory=set)
     """Whose evaluations count. Whoever lets somebody in says so, and not who comes."""
 
-    _lives: dict[ActorId, _Life] = field(default_factory=dict)
+    _states: dict[ActorId, _PeerState] = field(default_factory=dict)
     _refused: dict[ActorId, tuple[int, str]] = field(default_factory=dict)
     """The last life that was turned away, and why."""
 
     @property
     def peers(self) -> list[Peer]:
         """Those who have been let in and not been replaced or turned away since."""
-        return [life.peer for life in self._lives.values()]
+        return [state.peer for state in self._states.values()]
 
     def hears(self, peer: Peer) -> bool:
         """Whether this very life has been let in; counted if it has not."""
-        life = self._lives.get(peer.actor_id)
-        if life is not None and life.peer == peer:
+        state = self._states.get(peer.actor_id)
+        if state is not None and state.peer == peer:
             return True
         if not self._is_out(peer):
             self.counters["unknown"] += 1
@@ -162,33 +162,33 @@ class PeerTable:
             return self._admits_hello(message)
         if not self.hears(message.peer):
             return False
-        life = self._lives[message.peer.actor_id]
+        state = self._states[message.peer.actor_id]
         if isinstance(message, Experience):
-            return self._admits_experience(life, message)
-        if isinstance(message, EvaluationReport) and life.peer.actor_id not in self.evaluators:
+            return self._admits_experience(state, message)
+        if isinstance(message, EvaluationReport) and state.peer.actor_id not in self.evaluators:
             self.counters["refused"] += 1
-            self.refuse(life.peer, "an evaluation from a peer that is not to evaluate")
+            self.refuse(state.peer, "an evaluation from a peer that is not to evaluate")
             return False
-        return self._admits_report(life, message)
+        return self._admits_report(state, message)
 
     def acknowledges(self, peer: Peer, seq: int, granted: int = 0) -> bool:
         """Note that messages up to `seq` are dealt with, and those up to `granted` may be begun.
 
         False if that is no news, or there is nobody to tell.
         """
-        life = self._lives.get(peer.actor_id)
-        if life is None or life.peer != peer:
+        state = self._states.get(peer.actor_id)
+        if state is None or state.peer != peer:
             return False
-        before = life.acknowledged, life.granted
-        if seq <= life.received:
-            life.acknowledged = max(life.acknowledged, seq)
-        life.granted = max(life.granted, granted)
-        return (life.acknowledged, life.granted) != before
+        before = state.acknowledged, state.granted
+        if seq <= state.received:
+            state.acknowledged = max(state.acknowledged, seq)
+        state.granted = max(state.granted, granted)
+        return (state.acknowledged, state.granted) != before
 
     def ack(self, peer: Peer) -> Ack:
         """Return how far the messages of a peer that is heard have got."""
-        life = self._lives[peer.actor_id]
-        return Ack(life.acknowledged, life.reports, life.models, life.granted)
+        state = self._states[peer.actor_id]
+        return Ack(state.acknowledged, state.reports, state.models, state.granted)
 
     def may_be_sent(self, request: ModelRequest) -> bool:
         """Whether a peer that is heard may be sent the model that it asks for.
@@ -196,27 +196,27 @@ class PeerTable:
         Not if it has been sent one, and does not know yet what became of it: it may be slow, and
         need not be sent again. If it is lost, an acknowledgement says so, which comes behind it.
         """
-        life = self._lives[request.peer.actor_id]
-        return request.models >= life.newest_model.get(request.topic, 0)
+        state = self._states[request.peer.actor_id]
+        return request.models >= state.newest_model.get(request.topic, 0)
 
     def delivers(self, peer: Peer, topic: Topic) -> None:
         """Note that a peer is being sent a model, for the first time or again."""
-        life = self._lives.get(peer.actor_id)
-        if life is not None and life.peer == peer:
-            life.models += 1
-            life.newest_model[topic] = life.models
+        state = self._states.get(peer.actor_id)
+        if state is not None and state.peer == peer:
+            state.models += 1
+            state.newest_model[topic] = state.models
 
     def syncs(self, message: Sync) -> None:
         """Ask a peer that is heard for what never came."""
-        life = self._lives[message.peer.actor_id]
-        if life.received < message.sent or life.reports < message.reports:
-            self.resends.append((message.peer, life.lacks))
+        state = self._states[message.peer.actor_id]
+        if state.received < message.sent or state.reports < message.reports:
+            self.resends.append((message.peer, state.lacks))
 
     def refuse(self, peer: Peer, reason: str) -> None:
         """Turn a peer away, for as long as this life of it lasts."""
-        life = self._lives.get(peer.actor_id)
-        if life is not None and life.peer == peer:
-            del self._lives[peer.actor_id]
+        state = self._states.get(peer.actor_id)
+        if state is not None and state.peer == peer:
+            del self._states[peer.actor_id]
         last, _ = self._refused.get(peer.actor_id, (-1, ""))
         if peer.incarnation > last and (last >= 0 or len(self._refused) < _MOST_PEERS):
             self._refused[peer.actor_id] = peer.incarnation, reason
@@ -224,16 +224,16 @@ class PeerTable:
 
     def _admits_hello(self, hello: Hello) -> bool:
         peer = hello.peer
-        life = self._lives.get(peer.actor_id)
-        if (life is None or life.peer != peer) and self._is_out(peer):
+        state = self._states.get(peer.actor_id)
+        if (state is None or state.peer != peer) and self._is_out(peer):
             return False
         if reason := self._objection(hello):
             self.refuse(peer, reason)
             return False
-        if life is None or life.peer != peer:
-            if life is not None:
-                self.refusals.append((life.peer, _replaced_by(peer)))
-            self._lives[peer.actor_id] = _Life(peer, bool(hello.schema_hash))
+        if state is None or state.peer != peer:
+            if state is not None:
+                self.refusals.append((state.peer, _replaced_by(peer)))
+            self._states[peer.actor_id] = _PeerState(peer, bool(hello.schema_hash))
         return True
 
     def _objection(self, hello: Hello) -> str:
@@ -249,50 +249,50 @@ class PeerTable:
                 f"actor {actor_id} would send segments of schema {hello.schema_hash[:80]!r},"
                 f" the learner stores {self.schema_hash}: their settings or environments differ"
             )
-        if actor_id not in self._lives and len(self._lives) >= _MOST_PEERS:
-            return f"{len(self._lives)} actors are here already"
+        if actor_id not in self._states and len(self._states) >= _MOST_PEERS:
+            return f"{len(self._states)} actors are here already"
         return ""
 
-    def _admits_experience(self, life: _Life, message: Experience) -> bool:
+    def _admits_experience(self, state: _PeerState, message: Experience) -> bool:
         seq = message.seq
-        if seq <= life.received:
+        if seq <= state.received:
             self.counters["duplicate"] += 1
             return False
-        if not life.sends_experience or seq > life.acknowledged + self.window:
-            said = "said it would send none" if not life.sends_experience else "has no credit"
+        if not state.sends_experience or seq > state.acknowledged + self.window:
+            said = "said it would send none" if not state.sends_experience else "has no credit"
             self.counters["refused"] += 1
-            self.refuse(life.peer, f"message {seq} of experience from a peer that {said}")
+            self.refuse(state.peer, f"message {seq} of experience from a peer that {said}")
             return False
-        if seq > life.received + 1:
-            self._on_gap(life)
+        if seq > state.received + 1:
+            self._on_gap(state)
             return False
-        life.received = seq
+        state.received = seq
         return True
 
-    def _admits_report(self, life: _Life, report: Report) -> bool:
-        if report.seq <= life.reports:
+    def _admits_report(self, state: _PeerState, report: Report) -> bool:
+        if report.seq <= state.reports:
             self.counters["duplicate"] += 1
             return False
-        if report.seq > life.reports + 1:
-            self._on_gap(life)
+        if report.seq > state.reports + 1:
+            self._on_gap(state)
             return False
-        life.reports = report.seq
+        state.reports = report.seq
         return True
 
-    def _on_gap(self, life: _Life) -> None:
+    def _on_gap(self, state: _PeerState) -> None:
         """Ask for what is missing, once, and not again for each message that follows the gap."""
         self.counters["after_gap"] += 1
-        if life.asked_after != life.lacks:
-            life.asked_after = life.lacks
-            self.resends.append((life.peer, life.lacks))
+        if state.asked_after != state.lacks:
+            state.asked_after = state.lacks
+            self.resends.append((state.peer, state.lacks))
 
     def _is_out(self, peer: Peer) -> bool:
         """Whether one who is not in may not come in; it is counted, and told why."""
-        life = self._lives.get(peer.actor_id)
+        state = self._states.get(peer.actor_id)
         last, reason = self._refused.get(peer.actor_id, (-1, ""))
-        if life is not None and peer.incarnation < life.peer.incarnation:
+        if state is not None and peer.incarnation < state.peer.incarnation:
             self.counters["stale"] += 1
-            reason = _replaced_by(life.peer)
+            reason = _replaced_by(state.peer)
         elif peer.incarnation <= last:
             self.counters["refused"] += 1
         else:

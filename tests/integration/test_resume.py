@@ -29,7 +29,7 @@ from tests.support.resumed_runs import (
     DQN_SMALL,
     LAST,
     async_config,
-    async_life,
+    async_run_once,
     cartpole,
     dies,
     same,
@@ -76,7 +76,7 @@ def test_asynchronous_run_that_is_killed_again_and_again_goes_on_counting(tmp_pa
     chance = random.SystemRandom() if scale.full else random.Random(0)
     for kills_left in range(20 if scale.full else 1, -1, -1):
         saved = saved_in(tmp_path) if Checkpointer(tmp_path).latest() else None
-        told = async_life(tmp_path, chance.randint(45, 120) if kills_left else 0)
+        told = async_run_once(tmp_path, chance.randint(45, 120) if kills_left else 0)
         assert what_broke(saved, told) == []
 
 

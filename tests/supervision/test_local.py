@@ -234,7 +234,7 @@ def test_an_unknown_start_method_is_refused() -> None:
 def test_one_slot_has_one_life() -> None:
     with LocalLauncher() as launcher:
         launcher.launch(peer(), bodies.waits)
-        with pytest.raises(ValueError, match="lives already"):
+        with pytest.raises(ValueError, match="is running already"):
             launcher.launch(peer(), bodies.waits)
 
 

@@ -42,5 +42,5 @@ def many_descriptors() -> Iterator[None]:
 
 def in_actor() -> bool:
     """Tell whether this is the process of an actor or evaluator, not one that looks beforehand."""
-    _, _, life = os.environ.get("ASYNCRL_LIFE", "").rpartition("/")
+    _, _, life = os.environ.get("ASYNCRL_INCARNATION", "").rpartition("/")
     return life[:1].isdigit()

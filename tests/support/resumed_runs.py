@@ -169,7 +169,7 @@ def cartpole() -> MakeBatchEnv:
     return EnvConfig(id="CartPole-v1", n_envs=2).build
 
 
-class _Life:
+class _DyingRun:
     """A training loop that tells what it begins with, and dies after so many steps.
 
     It lives on until it has saved: checkpoints are written in the background, on a disk that may
@@ -228,7 +228,7 @@ def dies(case: str, directory: Path, step: int) -> int:
     return warm.run("module", arguments, cwd=directory.parent, timeout_s=_DEADLINE_S).returncode
 
 
-def async_life(directory: Path, kill_after: int) -> dict[str, Numbers]:
+def async_run_once(directory: Path, kill_after: int) -> dict[str, Numbers]:
     """Live a life until it is killed, or, with 0, a last one; return what it told."""
     arguments = ["tests.support.resumed_runs", "asynchronous", str(directory), str(kill_after)]
     done = warm.run("module", arguments, cwd=directory, timeout_s=_DEADLINE_S)
@@ -295,7 +295,7 @@ def _live(directory: Path, kill_after: int) -> None:
         _SCHEDULED,
         cartpole(),
         async_config(interval_opt_steps=EVERY),
-        strategy=_Life(kill_after or EVERY, checkpoints, dies=kill_after > 0),
+        strategy=_DyingRun(kill_after or EVERY, checkpoints, dies=kill_after > 0),
         checkpoint_dir=directory,
         resume=checkpoints.latest() is not None,
     )

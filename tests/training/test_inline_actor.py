@@ -154,7 +154,7 @@ def test_lives_have_seeds_of_their_own_and_add_up() -> None:
     stage = Stage()
     for _ in range(3):
         stage.live(5)
-        stage.actor.end_life()
+        stage.actor.end_incarnation()
     assert len(set(stage.env.seeds)) == 3
     assert stage.actor.env_steps == len(stage.buffer) == 30
     record = stage.actor.record()
@@ -165,7 +165,7 @@ def test_lives_have_seeds_of_their_own_and_add_up() -> None:
 def test_restored_actor_lives_the_life_that_would_have_come() -> None:
     first, second = Stage(), Stage()
     first.live(5)
-    state = first.actor.end_life()
+    state = first.actor.end_incarnation()
     second.actor.restore(state)
     for stage in (first, second):
         stage.actor.begin_life()

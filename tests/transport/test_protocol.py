@@ -18,7 +18,7 @@ from tests.support.sample_messages import (
     make_report,
 )
 
-NEXT_LIFE = make_peer(incarnation=1)
+NEXT_INCARNATION = make_peer(incarnation=1)
 
 
 @pytest.fixture
@@ -81,9 +81,9 @@ def test_an_acknowledgement_tells_how_many_models_were_sent_before(table: PeerTa
     table.delivers(PEER, "act")
     table.admits(make_hello())
     assert table.ack(PEER) == Ack(0, 0, 2), "also after it has introduced itself again"
-    table.admits(make_hello(NEXT_LIFE))
+    table.admits(make_hello(NEXT_INCARNATION))
     table.delivers(PEER, "act")
-    assert table.ack(NEXT_LIFE).models == 0, "that was its life before"
+    assert table.ack(NEXT_INCARNATION).models == 0, "that was its life before"
 
 
 @pytest.mark.fault("F31")
@@ -99,8 +99,8 @@ def test_one_model_of_a_topic_is_under_way_at_a_time(table: PeerTable) -> None:
     table.delivers(PEER, "evaluate")
     assert not table.may_be_sent(ModelRequest(PEER, "evaluate", -1, 3))
     assert table.may_be_sent(ModelRequest(PEER, "act", -1, 3))
-    table.admits(make_hello(NEXT_LIFE))
-    assert table.may_be_sent(ModelRequest(NEXT_LIFE, "act", -1, 0))
+    table.admits(make_hello(NEXT_INCARNATION))
+    assert table.may_be_sent(ModelRequest(NEXT_INCARNATION, "act", -1, 0))
 
 
 @pytest.mark.fault("F32")
@@ -156,18 +156,18 @@ def test_only_what_has_arrived_is_acknowledged_and_only_once(table: PeerTable, s
 
 def test_a_new_life_replaces_the_one_before(table: PeerTable) -> None:
     table.admits(make_hello())
-    assert table.admits(make_hello(NEXT_LIFE))
+    assert table.admits(make_hello(NEXT_INCARNATION))
     assert table.refusals.popleft()[0] == PEER
     assert not table.admits(make_experience(1))
     assert table.refusals.popleft()[0] == PEER, "told again: it may not have heard it"
     assert not table.acknowledges(PEER, 1)
     assert table.counters == {"stale": 1}
-    assert table.admits(make_experience(1, NEXT_LIFE))
-    assert table.peers == [NEXT_LIFE]
+    assert table.admits(make_experience(1, NEXT_INCARNATION))
+    assert table.peers == [NEXT_INCARNATION]
 
 
 def test_a_life_that_is_over_cannot_come_back(table: PeerTable) -> None:
-    table.admits(make_hello(NEXT_LIFE))
+    table.admits(make_hello(NEXT_INCARNATION))
     assert not table.admits(make_hello())
     assert [peer for peer, _ in table.refusals] == [PEER]
     assert table.counters == {"stale": 1}
@@ -180,14 +180,14 @@ def test_a_refused_life_stays_out_and_the_next_may_come(table: PeerTable) -> Non
     assert not table.admits(make_hello())
     assert not table.admits(make_experience(1))
     assert table.counters == {"refused": 2}
-    assert table.admits(make_hello(NEXT_LIFE))
+    assert table.admits(make_hello(NEXT_INCARNATION))
 
 
 @pytest.mark.fault("F31")
 def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> None:
     """It may not have heard it, and would wait for ever."""
-    table.refuse(NEXT_LIFE, "why")
-    for peer in (NEXT_LIFE, PEER):
+    table.refuse(NEXT_INCARNATION, "why")
+    for peer in (NEXT_INCARNATION, PEER):
         for message in (make_hello(peer), make_experience(1, peer), make_report(peer)):
             table.refusals.clear()
             assert not table.admits(message)
@@ -197,7 +197,7 @@ def test_a_refused_life_is_told_again_whenever_it_speaks(table: PeerTable) -> No
 @pytest.mark.fault("F31")
 def test_what_is_held_against_a_later_life_turns_away_no_one_who_is_in(table: PeerTable) -> None:
     table.admits(make_hello())
-    assert not table.admits(Hello(peer=NEXT_LIFE, schema_hash="another"))
+    assert not table.admits(Hello(peer=NEXT_INCARNATION, schema_hash="another"))
     table.refusals.clear()
     assert table.admits(make_hello())
     assert table.admits(make_report())

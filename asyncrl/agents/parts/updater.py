@@ -455,8 +455,8 @@ class Updater:
         """Remove from an update's numbers what priorities are computed from."""
         if not isinstance(metrics, dict):
             raise ConfigError(
-                f"`update` of {self._name} must return tensors by name, got {shown(metrics)}; return "
-                f'for instance {{"loss": loss.detach()}}, or {{}} to record nothing'
+                f"`update` of {self._name} must return tensors by name, got {shown(metrics)}; "
+                f'return for instance {{"loss": loss.detach()}}, or {{}} to record nothing'
             )
         if "priority" in metrics:
             return (metrics.pop("priority"),)
