@@ -205,6 +205,12 @@ def run_peer(python: Path, script: str, arguments: Sequence[object] = ()) -> dic
     return printed
 
 
+def is_clean(origin: Mapping[str, Any]) -> bool:
+    """Whether a result was taken with a commit, and not with changes that nobody else has."""
+    commit = origin.get("commit") or "-dirty"
+    return not commit.endswith("-dirty")
+
+
 def note(text: str) -> None:
     """Tell the person who waits; results alone go to the standard output."""
     print(text, file=sys.stderr, flush=True)

@@ -36,13 +36,30 @@ def _version(package: str) -> str | None:
         return None
 
 
+_MODEL = {"family": "cpu family", "model": "model"}
+_VECTORS = {"avx512f": "AVX-512", "avx512_bf16": "BF16", "amx_tile": "AMX"}
+"""Flag of Linux -> instructions that change how fast matrices are multiplied."""
+
+
 def _processor() -> str:
+    """Return name, family, model and vector instructions: clouds give one name to many models."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        models = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        models = []
-    return models[0] if models else platform.processor()
+        text = ""
+    return processor_of(text) or platform.processor()
+
+
+def processor_of(cpuinfo: str) -> str:
+    """Describe the first processor of Linux's `/proc/cpuinfo`; empty if it names none."""
+    lines = [line.partition(":") for line in cpuinfo.split("\n\n", maxsplit=1)[0].splitlines()]
+    found = {name.strip(): value.strip() for name, _, value in lines}
+    if "model name" not in found:
+        return ""
+    model = [f"{what} {found[key]}" for what, key in _MODEL.items() if key in found]
+    flags = found.get("flags", "").split()
+    details = [*model, *(words for flag, words in _VECTORS.items() if flag in flags)]
+    return f"{found['model name']} ({', '.join(details)})" if details else found["model name"]
 
 
 def _gpus() -> list[str]:

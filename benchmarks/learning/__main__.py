@@ -6,7 +6,8 @@ does it once more, for instance because the code has changed.
 
     python -m benchmarks.learning                                  # everything, cheap tasks first
     python -m benchmarks.learning --only dqn/cartpole 'sac/*'      # some of it
-    python -m benchmarks.learning --peers                          # beside other frameworks
+    python -m benchmarks.learning --equal                          # beside peers, same settings
+    python -m benchmarks.learning --peers                          # beside peers, each its own
     python -m benchmarks.learning --list                           # what is done, what is missing
     python -m benchmarks.learning --table --plot                   # what came out
 """
@@ -23,11 +24,11 @@ from benchmarks.common import PAGE, note, positive, publish
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import DIRECTORY, keep, kept
 from benchmarks.learning.table import MARKS, render
+from benchmarks.learning.tasks import DUELS, EQUAL
 
-_SEEDS = 3
 _DUEL_SEEDS = 5
-_DUELS = "peers"
-"""Folder of the runs beside other frameworks."""
+_EQUAL, _DUELS = "equal", "peers"
+"""Folders of the runs beside other frameworks: with the same settings, and each with its own."""
 
 
 def run_pieces(pieces: Sequence[Piece], directory: Path, *, again: bool, budget_s: float) -> int:
@@ -73,11 +74,13 @@ def show(pieces: Sequence[Piece], directory: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says, and return the exit code."""
     args = _arguments(argv)
-    if args.peers:
-        directory, pieces = args.results / _DUELS, pieces_of_duels(args.seeds or _DUEL_SEEDS)
+    directory, seeds = args.results, args.seeds or _DUEL_SEEDS
+    if args.equal:
+        directory, pieces = directory / _EQUAL, pieces_of_duels(EQUAL, seeds, our_mode="equal")
+    elif args.peers:
+        directory, pieces = directory / _DUELS, pieces_of_duels(DUELS, seeds)
     else:
-        directory = args.results
-        pieces = pieces_of_cases(args.seeds or _SEEDS, args.max_env_steps)
+        pieces = pieces_of_cases(args.seeds, args.max_env_steps)
     pieces = [p for p in pieces if any(fnmatch(p.name, only) for only in args.only)]
     if not pieces:
         note(f"nothing is called {' or '.join(args.only)}; --list shows what there is")
@@ -85,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         show(pieces, directory)
     if args.table:
-        publish(args.page, render(kept(args.results), kept(args.results / _DUELS)), MARKS)
+        folders = (args.results, args.results / _EQUAL, args.results / _DUELS)
+        publish(args.page, render(*map(kept, folders)), MARKS)
     if args.plot:
         from benchmarks.learning.plot import draw  # noqa: PLC0415  # alone needs matplotlib
 
@@ -104,11 +108,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", default=["*"], metavar="ALGORITHM/TASK")
-    parser.add_argument("--seeds", type=positive, default=0, help="of asynchronous runs")
+    parser.add_argument("--seeds", type=positive, default=0, help="at most, in place of the tasks'")
     parser.add_argument("--seconds-budget", type=float, default=0.0, help="then begin no other run")
     parser.add_argument("--max-env-steps", type=int, default=0, help="of a run; to try things out")
     parser.add_argument("--again", action="store_true", help="also what is done")
-    parser.add_argument("--peers", action="store_true", help="equal steps, beside other frameworks")
+    parser.add_argument("--equal", action="store_true", help="beside peers with the same settings")
+    parser.add_argument("--peers", action="store_true", help="beside peers with their own settings")
     parser.add_argument("--list", action="store_true", help="what is done, what is missing")
     parser.add_argument("--table", action="store_true", help="write the tables into the page")
     parser.add_argument("--plot", action="store_true", help="draw the learning curves")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,16 @@ from benchmarks.common import ROOT
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
-from benchmarks.learning.tasks import CASES, DUELS, OURS, PEERS, TASKS, Case, Duel, absent, missing
+from benchmarks.learning.tasks import (
+    CASES,
+    FIRST_SEED,
+    OURS,
+    TASKS,
+    Case,
+    Duel,
+    absent,
+    missing,
+)
 from benchmarks.learning.training import settings_of
 from benchmarks.peers.apart import python_of
 
@@ -83,29 +92,31 @@ class Piece:
         )
 
 
-def pieces_of_cases(seeds: int, max_env_steps: int = 0) -> list[Piece]:
-    """Return all runs to a bar: of each case first one seed, then one synchronously, then more.
+def pieces_of_cases(seeds: int = 0, max_env_steps: int = 0) -> list[Piece]:
+    """Return all runs to a bar, seed by seed: first asynchronous and offline, then synchronous.
 
     Args:
-        seeds: Of asynchronous runs. The synchronous one is a reference.
+        seeds: At most so many of each case, from `FIRST_SEED` on; 0: as many as its task says.
         max_env_steps: A smaller budget than the tasks' own, to try things out.
     """
-    turns = [("async", 0), ("sync", 0), *(("async", seed) for seed in range(1, seeds))]
     pieces = []
-    for mode, seed in turns:
-        pieces += [_of_case(case, mode, seed, max_env_steps) for case in CASES]
-        if mode == "async":
-            pieces += [_of_offline_case(case, seed) for case in OFFLINE_CASES]
+    for i in range(seeds or max(task.seeds for task in TASKS.values())):
+        cases = [case for case in CASES if i < (seeds or TASKS[case.task].seeds)]
+        offline = [case for case in OFFLINE_CASES if i < (seeds or TASKS[case.task].seeds)]
+        seed = FIRST_SEED + i
+        pieces += [_of_case(case, "async", seed, max_env_steps) for case in cases]
+        pieces += [_of_offline_case(case, seed) for case in offline]
+        pieces += [_of_case(case, "sync", seed, max_env_steps) for case in cases]
     return pieces
 
 
-def pieces_of_duels(seeds: int) -> list[Piece]:
-    """Return all runs of equal environment steps."""
+def pieces_of_duels(duels: Sequence[Duel], seeds: int, *, our_mode: str = OURS) -> list[Piece]:
+    """Return all runs of equal environment steps; `our_mode` says in which list a duel is."""
     return [
-        _of_duel(duel, side, seed)
-        for seed in range(seeds)
-        for duel in DUELS
-        for side in (OURS, *PEERS)
+        _of_duel(duel, side, seed, our_mode)
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds)
+        for duel in duels
+        for side in (OURS, *duel.peers)
     ]
 
 
@@ -134,17 +145,19 @@ def _of_offline_case(case: OfflineCase, seed: int) -> Piece:
     )
 
 
-def _of_duel(duel: Duel, side: str, seed: int) -> Piece:
+def _of_duel(duel: Duel, side: str, seed: int, our_mode: str) -> Piece:
     task = TASKS[duel.task]
     settings: Callable[[], Mapping[str, Any]]
     if side == OURS:
         settings = partial(_our_settings, duel, seed)
         command = _command(
-            sys.executable, "learning.training", [duel.name, "--mode", OURS, "--seed", seed]
+            sys.executable, "learning.training", [duel.name, "--mode", our_mode, "--seed", seed]
         )
     else:
-        settings = partial(dict, env=task.env, env_steps=duel.env_steps)
+        told = duel.peers[side]
+        settings = partial(dict, env=task.env, env_steps=duel.env_steps, settings=told)
         arguments = [f"score-{duel.algorithm}", "--env", task.env, "--env-steps", duel.env_steps]
+        arguments += ["--settings", json.dumps(told)]
         command = _command(str(python_of(side)), f"peers.{side}", [*arguments, "--seed", seed])
     return Piece(
         name=duel.name,
@@ -170,5 +183,5 @@ def _fields(printed: dict[str, Any]) -> dict[str, Any]:
     if "peer" not in printed:
         return printed
     details = {"version": printed["version"], "settings": printed["settings"]}
-    names = ("score", "score_std", "wall_s", "env_steps")
+    names = ("score", "score_std", "wall_s", "env_steps", "opt_steps")
     return {"details": details, **{name: printed[name] for name in names}}

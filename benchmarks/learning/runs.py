@@ -78,14 +78,14 @@ def kept(directory: Path) -> list[Run]:
 
 
 def keep(directory: Path, run: Run) -> Path:
-    """Add a run, in the place of an earlier one of the same key if there is one."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Add a run; an earlier one of the same key moves to the folder `replaced`."""
     path = directory / f"{run.algorithm}_{run.task}.jsonl"
-    runs = [other for other in _read(path) if other.key != run.key]
-    lines = [json.dumps(asdict(one), allow_nan=False) for one in [*runs, run]]
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    before = _read(path)
+    replaced = [other for other in before if other.key == run.key]
+    if replaced:
+        older = directory / "replaced" / path.name
+        _write(older, [*_read(older), *replaced])
+    _write(path, [*(other for other in before if other.key != run.key), run])
     return path
 
 
@@ -101,6 +101,14 @@ def of_same_settings(before: object, now: object) -> bool:
     if isinstance(before, list) and isinstance(now, list | tuple):
         return len(before) == len(now) and all(map(of_same_settings, before, now))
     return before == now
+
+
+def _write(path: Path, runs: Sequence[Run]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(asdict(run), allow_nan=False) for run in runs]
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _read(path: Path) -> list[Run]:

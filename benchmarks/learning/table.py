@@ -1,20 +1,20 @@
-"""What came out of the trainings, as two tables: to a bar, and beside other frameworks."""
+"""What came out of the trainings, as tables: to a bar, and beside other frameworks."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from asyncrl.bench.result import title
+from benchmarks.common import is_clean
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
-from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run
-from benchmarks.learning.tasks import CASES, DUELS, OURS, PEERS, TASKS, Case, Duel, absent, missing
+from benchmarks.learning.tasks import CASES, DUELS, EQUAL, FIRST_SEED, OURS, TASKS, Case, Duel
 
 MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end of learning -->"
 
-_PEERS = {"sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
+_SIDES = {OURS: "asyncrl", "sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
 _TOLERANCE = 0.02
 """Of the way from random play to the bar."""
 
@@ -24,20 +24,28 @@ _CASES_HEAD = (
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 _DUELS_HEAD = (
-    "| task, env steps | algorithm | peer | score: asyncrl | peer | no worse? |"
-    " seconds: asyncrl | peer | times as fast |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| task | side | env steps | updates | networks, batches | cores | score | seconds |"
+    " asyncrl: times as fast | no worse? |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
+_EQUAL_SETTINGS = "Equal settings on both sides"
+_OWN_SETTINGS = "Each side with its own settings, which says nothing about speed at equal work"
 
 
-def render(runs: Sequence[Run], duels: Sequence[Run]) -> str:
-    """Return both tables, and what they were measured with."""
-    rows = [_case_row(case, runs) for case in CASES]
-    rows += [_offline_row(case, runs) for case in OFFLINE_CASES]
-    lines = ["", *_CASES_HEAD, *rows, ""]
-    lines += [*_DUELS_HEAD]
-    lines += [_duel_row(duel, peer, duels) for duel in DUELS for peer in PEERS]
-    return "\n".join([*lines, "", *_origins([*runs, *duels])])
+def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> str:
+    """Return all tables, each with what it was measured with; runs of no commit are left out."""
+    known = [run for run in runs if is_clean(run.origin)]
+    measured = [run for run in known if run.seed >= FIRST_SEED]
+    names = {run.name for run in measured}
+    tuned = [run for run in known if run.seed < FIRST_SEED and run.name not in names]
+    lines = [
+        *_cases(f"Seeds from {FIRST_SEED} on, on which no preset was tuned", measured),
+        *_cases("Seeds 0 to 2, on which presets were tuned: read them as the best case", tuned),
+        *_missing(known),
+        *_duels(_EQUAL_SETTINGS, EQUAL, equal),
+        *_duels(_OWN_SETTINGS, DUELS, duels),
+    ]
+    return "\n".join(["", *lines])
 
 
 def no_worse(ours: Sequence[float], theirs: Sequence[float], span: float) -> bool:
@@ -51,63 +59,146 @@ def no_worse(ours: Sequence[float], theirs: Sequence[float], span: float) -> boo
     return difference >= -(2 * math.sqrt(sum(errors)) + _TOLERANCE * span)
 
 
+def _by_machine(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(title(run.origin["machine"]), []).append(run)
+    return found
+
+
+def _cases(words: str, runs: Sequence[Run]) -> list[str]:
+    lines = []
+    for machine, own in _by_machine(runs).items():
+        rows = [_case_row(case, own) for case in CASES if _of(case, own)]
+        rows += [_offline_row(case, own) for case in OFFLINE_CASES if _of(case, own)]
+        lines += [_heading(words, machine, own), "", *_CASES_HEAD, *rows, ""]
+    return lines
+
+
+def _of(case: Case | OfflineCase, runs: Iterable[Run]) -> list[Run]:
+    return [run for run in runs if run.name == case.name]
+
+
+def _missing(runs: Sequence[Run]) -> list[str]:
+    known = {run.name for run in runs}
+    names = [case.name for case in CASES if case.name not in known]
+    names += [case.name for case in OFFLINE_CASES if case.name not in known]
+    return [f"Not measured at a commit: {', '.join(names)}.", ""] if names else []
+
+
+def _heading(words: str, machine: str, runs: Sequence[Run]) -> str:
+    """Say what a table was measured with, and how long ago."""
+    made = [run.origin for run in runs]
+    dates = sorted({o["date"] for o in made})
+    commits = ", ".join(sorted({o["commit"] for o in made}))
+    loads = [o["load_before"] for o in made]
+    return (
+        f"**{words}.** {machine}. Commits {commits}; {' to '.join(sorted({dates[0], dates[-1]}))}; "
+        f"load before a run {min(loads):.1f} to {max(loads):.1f}, {statistics.median(loads):.1f} "
+        "in the median."
+    )
+
+
 def _case_row(case: Case, runs: Iterable[Run]) -> str:
     task = TASKS[case.task]
-    own = [run for run in runs if run.name == case.name]
+    own = _of(case, runs)
     cells = [f"{task.title}, {task.bar:g}", case.algorithm]
-    cells += _async_cells([run for run in own if run.mode == "async"], missing(case))
-    cells += _sync_cells([run for run in own if run.mode == "sync"], missing(case))
+    cells += _async_cells([run for run in own if run.mode == "async"], task.bar)
+    cells += _sync_cells([run for run in own if run.mode == "sync"], task.bar)
     return f"| {' | '.join(cells)} |"
 
 
 def _offline_row(case: OfflineCase, runs: Iterable[Run]) -> str:
     task = TASKS[case.task]
-    own = [run for run in runs if (run.name, run.mode) == (case.name, "offline")]
     cells = [f"{task.title}, {task.bar:g}", f"{case.algorithm}, from data"]
-    cells += [*_async_cells(own, missing_offline(case)), "", "", ""]
+    cells += [*_async_cells(_of(case, runs), task.bar), "", "", ""]
     return f"| {' | '.join(cells)} |"
 
 
-def _async_cells(runs: Sequence[Run], reason: str) -> list[str]:
+def _async_cells(runs: Sequence[Run], bar: float) -> list[str]:
     if not runs:
-        return [f"not run{f': {reason}' if reason else ''}", "", "", "", ""]
+        return ["", "", "", "", ""]
     lags = [run.lag_opt_steps for run in runs if run.lag_opt_steps is not None]
     lags_s = [run.lag_s for run in runs if run.lag_s is not None]
     lag = f"{statistics.median(lags):.1f} ({_seconds(statistics.median(lags_s))})" if lags else ""
     return [
         _mean([run.score for run in runs]),
-        f"{sum(run.reached for run in runs)} of {len(runs)}",
+        _reached(runs, bar),
         f"{statistics.median(run.env_steps for run in runs):,.0f}",
         f"{statistics.median(run.wall_s for run in runs):,.1f}",
         lag,
     ]
 
 
-def _sync_cells(runs: Sequence[Run], reason: str) -> list[str]:
+def _reached(runs: Sequence[Run], bar: float) -> str:
+    """Count runs that were at the bar while training, and of these the ones that score below it."""
+    reached = [run for run in runs if run.reached]
+    below = sum(run.score < bar for run in reached)
+    return f"{len(reached)} of {len(runs)}" + (f", {below} scores below" if below else "")
+
+
+def _sync_cells(runs: Sequence[Run], bar: float) -> list[str]:
     if not runs:
-        return ["" if reason else "not run", "", ""]
-    (run,) = runs
-    short = "" if run.reached else ", not at the bar"
-    score = f"{run.score:.{_digits(run.score)}f}"
-    return [f"{score}{short}", f"{run.env_steps:,}", f"{run.wall_s:,.1f}"]
+        return ["", "", ""]
+    short = "" if all(run.reached for run in runs) else f", at the bar {_reached(runs, bar)}"
+    return [
+        f"{_mean([run.score for run in runs])}{short}",
+        f"{statistics.median(run.env_steps for run in runs):,.0f}",
+        f"{statistics.median(run.wall_s for run in runs):,.1f}",
+    ]
 
 
-def _duel_row(duel: Duel, peer: str, runs: Iterable[Run]) -> str:
-    task = TASKS[duel.task]
-    sides = {side: [r for r in runs if (r.name, r.mode) == (duel.name, side)] for side in PEERS}
-    ours = [run for run in runs if (run.name, run.mode) == (duel.name, OURS)]
-    theirs = sides[peer]
-    cells = [f"{task.title}, {duel.env_steps:,}", duel.algorithm, _PEERS[peer]]
-    if not ours or not theirs:
-        why = absent(duel, peer) or absent(duel, OURS)
-        cells += [f"not run{f': {why}' if why else ''}", "", "", "", "", ""]
-        return f"| {' | '.join(cells)} |"
-    scores = [run.score for run in ours], [run.score for run in theirs]
-    seconds = [statistics.median(run.wall_s for run in side) for side in (ours, theirs)]
-    fine = no_worse(*scores, abs(task.bar - task.random))
-    cells += [_mean(scores[0]), _mean(scores[1]), "yes" if fine else "**no**"]
-    cells += [f"{seconds[0]:.1f}", f"{seconds[1]:.1f}", f"**{seconds[1] / seconds[0]:.2f}**"]
+def _duels(words: str, duels: Sequence[Duel], runs: Sequence[Run]) -> list[str]:
+    lines = []
+    for machine, own in _by_machine(run for run in runs if is_clean(run.origin)).items():
+        rows = [row for duel in duels for row in _duel_rows(duel, own)]
+        versions = {
+            f"{_SIDES[run.mode]} {run.details['version']}" for run in own if run.mode != OURS
+        }
+        named = ", ".join([machine, *sorted(versions)])
+        if rows:
+            lines += [_heading(words, named, own), "", *_DUELS_HEAD, *rows, ""]
+    return lines
+
+
+def _duel_rows(duel: Duel, runs: Sequence[Run]) -> list[str]:
+    """Return a row for each side, asyncrl's first; none without it or without a peer."""
+    sides = {side: [run for run in _of(duel, runs) if run.mode == side] for side in _SIDES}
+    ours = sides[OURS]
+    if not ours or not any(sides[peer] for peer in duel.peers):
+        return []
+    return [_duel_row(duel, side, sides[side], ours) for side in _SIDES if sides[side]]
+
+
+def _duel_row(duel: Duel, side: str, own: Sequence[Run], ours: Sequence[Run]) -> str:
+    task, each = TASKS[duel.task], duel.per_update.get(side, 1)
+    opt_steps = statistics.median(run.opt_steps for run in own) * each
+    seconds = [run.wall_s for run in own]
+    threads = own[0].details.get("settings", {}).get("threads", 1)
+    spread = f"{min(seconds):.1f} to {max(seconds):.1f}"
+    cells = [
+        f"{task.title}, {duel.algorithm}",
+        _SIDES[side],
+        f"{statistics.median(run.env_steps for run in own):,.0f}",
+        f"{opt_steps:,.0f}" if opt_steps else "not counted",
+        duel.sizes[side],
+        "2 (learner and 2 actors)" if side == OURS else str(threads),
+        _mean([run.score for run in own]),
+        f"{statistics.median(seconds):.1f} ({spread})",
+        *(("", "") if side == OURS else _verdicts(own, ours, abs(task.bar - task.random))),
+    ]
     return f"| {' | '.join(cells)} |"
+
+
+def _verdicts(own: Sequence[Run], ours: Sequence[Run], span: float) -> tuple[str, str]:
+    """Return how many times as fast asyncrl is, by medians, and whether it scores no worse.
+
+    No ratio is told without the updates of both sides.
+    """
+    ratio = statistics.median(r.wall_s for r in own) / statistics.median(r.wall_s for r in ours)
+    fine = no_worse([run.score for run in ours], [run.score for run in own], span)
+    counted = all(run.opt_steps for run in (*own, *ours))
+    return f"**{ratio:.2f}**" if counted else "", "yes" if fine else "**no**"
 
 
 def _digits(score: float) -> int:
@@ -124,22 +215,3 @@ def _mean(scores: Sequence[float]) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _origins(runs: Sequence[Run]) -> list[str]:
-    if not runs:
-        return ["Nothing has been run yet.", ""]
-    made = [run.origin for run in runs]
-    dates = sorted({o["date"] for o in made})
-    commits = sorted({o["commit"] or "one not noted" for o in made})
-    loads = [o["load_before"] for o in made]
-    versions: Mapping[str, str] = {
-        _PEERS[run.mode]: run.details["version"] for run in runs if run.mode in _PEERS
-    }
-    beside = "".join(f", {peer} {version}" for peer, version in sorted(versions.items()))
-    return [
-        f"Taken {' to '.join(sorted({dates[0], dates[-1]}))}, commits {', '.join(commits)}, load "
-        f"before a run {min(loads):.1f} to {max(loads):.1f}.",
-        *(f"On: {machine}{beside}." for machine in sorted({title(o["machine"]) for o in made})),
-        "",
-    ]

@@ -21,6 +21,10 @@ from benchmarks.peers.apart import python_of
 _ENVIRONMENTS = "benchmarks.learning.environments"
 
 
+FIRST_SEED = 100
+"""Of the runs that are shown. Presets were tuned on smaller ones, 0 to 9."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """An environment, and a bar."""
@@ -39,6 +43,9 @@ class Task:
 
     episodes: int = 20
     """Of each evaluation, and, others than these, of the final score."""
+
+    seeds: int = 10
+    """How many, from `FIRST_SEED` on; 5 where a run takes more than a minute."""
 
     needs: str = ""
     """Module without which the environment cannot be made."""
@@ -173,6 +180,7 @@ TASKS: Mapping[str, Task] = {
         random=-261.0,
         max_env_steps=100_000,
         max_seconds=1800.0,
+        seeds=5,
         needs="mujoco",
     ),
     "breakout": Task(
@@ -182,6 +190,7 @@ TASKS: Mapping[str, Task] = {
         random=0.4,
         max_env_steps=4_000_000,
         max_seconds=1800.0,
+        seeds=5,
         needs="minatar",
     ),
     "pong": Task(
@@ -192,6 +201,7 @@ TASKS: Mapping[str, Task] = {
         max_env_steps=10_000_000,
         max_seconds=3600.0,
         episodes=10,
+        seeds=5,
         needs="ale_py",
     ),
 }
@@ -311,12 +321,17 @@ PEERS = ("sb3", "tianshou")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duel(Case):
-    """A case that several frameworks train for as many environment steps, and are tuned for it.
-
-    The peers have the settings of Stable-Baselines3's zoo, asyncrl its preset and what stands here.
-    """
+    """A case that several frameworks train for as many environment steps."""
 
     env_steps: int
+    peers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Peer -> settings in place of its script's, which are those of Stable-Baselines3's zoo."""
+
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    """Side -> networks, batch size and what else tells one update from another, for people."""
+
+    per_update: Mapping[str, int] = field(default_factory=dict)
+    """Side -> gradient steps in what it counts as one update; 1 by default."""
 
     def config(self, seed: int, max_env_steps: int = 0) -> RunConfig:
         """Return asyncrl's settings: those of a case, for so many steps and without evaluations."""
@@ -328,29 +343,106 @@ class Duel(Case):
         )
 
 
-DUELS: tuple[Duel, ...] = (
+_ZOO_DQN = {
+    "agent.hidden": (256, 256),
+    "agent.double": False,
+    "agent.learning_rate": 2.3e-3,
+    "agent.loss": "huber",
+    "agent.tau": 0.0,
+    "agent.target_interval_opt_steps": 128,
+    "agent.exploration": EpsilonLadder(base=0.04, alpha=0.0, decay_env_steps=8000),
+    "replay.n_step": 1,
+    "trainer.batch_size": 64,
+    "trainer.sync_interval_opt_steps": 16,
+    "limiter.samples_per_insert": 32.0,
+}
+_PRESET_SAC = {
+    "learning_rate": 3e-3,
+    "tau": 0.02,
+    "batch_size": 128,
+    "learning_starts": 512,
+    "gradient_steps": 4,
+    "policy_kwargs": {"net_arch": [64, 64]},
+    "n_envs": 16,
+    "threads": 1,
+}
+_PRESET_TD3 = {**_PRESET_SAC, "gamma": 0.99, "buffer_size": 1_000_000, "noise_std": 0.1}
+_PRESET_PPO = {
+    "n_steps": 64,
+    "n_envs": 16,
+    "batch_size": 256,
+    "n_epochs": 10,
+    "gae_lambda": 0.95,
+    "gamma": 0.99,
+    "learning_rate": 1e-3,
+    "clip_range": 0.2,
+    "falling": False,
+}
+_SMALL = "64x64, batches of 128"
+_BATCHES_OF_256 = "64x64, batches of 256"
+
+EQUAL: tuple[Duel, ...] = (
     Duel(
         algorithm="dqn",
         task="cartpole",
         env_steps=50_000,
-        settings={  # the zoo's, but for n_step 5, double, environments
-            "agent.hidden": (256, 256),
-            "agent.learning_rate": 2.3e-3,
-            "agent.loss": "huber",
-            "agent.tau": 0.0,
-            "agent.target_interval_opt_steps": 128,
-            "agent.exploration": EpsilonLadder(base=0.04, alpha=0.0, decay_env_steps=8000),
-            "trainer.batch_size": 64,
-            "trainer.sync_interval_opt_steps": 16,
-            "limiter.samples_per_insert": 32.0,
-        },
+        settings=_ZOO_DQN,
+        peers={"sb3": {}},
+        sizes=dict.fromkeys((OURS, "sb3"), "256x256, batches of 64"),
     ),
-    Duel(algorithm="ppo", task="cartpole", env_steps=100_000),
-    Duel(algorithm="sac", task="pendulum", env_steps=20_000),
-    Duel(algorithm="td3", task="pendulum", env_steps=20_000),
+    Duel(
+        algorithm="ppo",
+        task="cartpole",
+        env_steps=100_000,
+        peers={"sb3": _PRESET_PPO},
+        sizes=dict.fromkeys((OURS, "sb3"), _BATCHES_OF_256),
+        per_update={OURS: 40, "sb3": 4},
+    ),
+    Duel(
+        algorithm="sac",
+        task="pendulum",
+        env_steps=20_000,
+        peers={"sb3": _PRESET_SAC},
+        sizes=dict.fromkeys((OURS, "sb3"), _SMALL),
+    ),
+    Duel(
+        algorithm="td3",
+        task="pendulum",
+        env_steps=20_000,
+        settings={"agent.noise_ladder": 1.0},
+        peers={"sb3": _PRESET_TD3},
+        sizes=dict.fromkeys((OURS, "sb3"), _SMALL),
+    ),
 )
-"""The steps are those that the zoo's settings are for. DQN's preset is for the shortest time, and
-learns from each step an eighth as often."""
+"""Both sides have the same settings: of DQN those of the zoo, of the others asyncrl's preset."""
+
+_PENDULUM_SIZES = {
+    "sac": {OURS: _SMALL, **dict.fromkeys(PEERS, "256x256, batches of 256")},
+    "td3": {OURS: _SMALL, **dict.fromkeys(PEERS, "400x300, batches of 256")},
+}
+
+DUELS: tuple[Duel, ...] = (
+    Duel(
+        algorithm="ppo",
+        task="cartpole",
+        env_steps=100_000,
+        peers={peer: {} for peer in PEERS},
+        sizes=dict.fromkeys((OURS, *PEERS), _BATCHES_OF_256),
+        per_update={OURS: 40},
+    ),
+    *(
+        Duel(
+            algorithm=algorithm,
+            task="pendulum",
+            env_steps=20_000,
+            peers={peer: {} for peer in PEERS},
+            sizes=_PENDULUM_SIZES[algorithm],
+        )
+        for algorithm in ("sac", "td3")
+    ),
+)
+"""Each side has the settings that come with it: asyncrl its preset, the peers those of the zoo,
+which are for these numbers of steps."""
 
 
 def case_of(name: str, cases: Sequence[Case] = CASES) -> Case:

@@ -90,10 +90,11 @@ def race_to_score(asked: Request, training: Training) -> dict[str, Any]:
 
 def train_for(asked: Request, training: Training) -> dict[str, Any]:
     """Train for so many environment steps, and score what came of it on other episodes."""
-    steps = [0]
+    steps = 0, 0
 
-    def never(env_steps: int, _: int) -> bool:
-        steps[0] = env_steps
+    def never(env_steps: int, opt_steps: int) -> bool:
+        nonlocal steps
+        steps = env_steps, opt_steps
         return False
 
     began = time.perf_counter()
@@ -106,6 +107,7 @@ def train_for(asked: Request, training: Training) -> dict[str, Any]:
         "score_std": float(returns.std()),
         "wall_s": wall_s,
         "env_steps": steps[0],
+        "opt_steps": steps[1],
     }
 
 

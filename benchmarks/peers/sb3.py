@@ -76,8 +76,9 @@ PPO_SETTINGS: dict[str, Any] = {
     "clip_range": 0.2,
     "n_envs": 8,
     "threads": 1,
+    "falling": True,
 }
-"""Learning rate and clipping range fall to 0 over the run."""
+"""With `falling`, learning rate and clipping range go to 0 over the run."""
 
 SAC_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "threads": 2}
 TD3_SETTINGS: dict[str, Any] = {
@@ -181,9 +182,8 @@ def training(asked: Request) -> Training:
     """Train with the zoo's tuned settings."""
     settings = {name: value for name, value in asked.settings.items() if name != "threads"}
     algorithm = {"dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}[asked.stage.removeprefix("score-")]
-    envs: Any = asked.env
-    if algorithm is PPO:
-        envs = make_vec_env(asked.env, settings.pop("n_envs"), seed=asked.seed)
+    envs = make_vec_env(asked.env, settings.pop("n_envs", 1), seed=asked.seed)
+    if settings.pop("falling", False):
         for name in ("learning_rate", "clip_range"):
             settings[name] = partial(_falling, settings[name])
     if algorithm is TD3:

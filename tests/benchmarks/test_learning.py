@@ -20,7 +20,17 @@ from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
 from benchmarks.learning.pieces import Failed, Piece, pieces_of_cases, pieces_of_duels
 from benchmarks.learning.runs import Run, keep, kept, of_same_settings
 from benchmarks.learning.table import MARKS, no_worse, render
-from benchmarks.learning.tasks import CASES, DUELS, OURS, TASKS, case_of, missing, with_settings
+from benchmarks.learning.tasks import (
+    CASES,
+    DUELS,
+    EQUAL,
+    FIRST_SEED,
+    OURS,
+    TASKS,
+    case_of,
+    missing,
+    with_settings,
+)
 from benchmarks.learning.training import InARow, sync_config
 
 MACHINE: dict[str, Any] = {
@@ -165,6 +175,8 @@ def test_runs_come_back_as_they_were_kept(tmp_path: Path):
     keep(tmp_path, again)
     assert {run.key: run.score for run in kept(tmp_path)}[again.key] == 1.0
     assert len(kept(tmp_path)) == 3
+    keep(tmp_path, a_run(score=2.0))
+    assert [run.score for run in kept(tmp_path / "replaced")] == [first.score, 1.0]
 
 
 def test_settings_that_are_new_or_gone_since_change_nothing():
@@ -212,14 +224,28 @@ def test_failed_run_is_told_of_and_does_not_end_the_others(tmp_path: Path, capsy
 
 
 def test_pieces_begin_with_one_seed_of_everything():
-    pieces = pieces_of_cases(seeds=2)
+    pieces = pieces_of_cases()
     n = len(CASES) + len(OFFLINE_CASES)
     assert {p.name for p in pieces[:n]} == {case.name for case in (*CASES, *OFFLINE_CASES)}
-    assert {p.seed for p in pieces[:n]} == {0}
-    modes = {(p.mode, p.seed) for p in pieces}
-    assert modes == {("async", 0), ("async", 1), ("sync", 0), ("offline", 0), ("offline", 1)}
-    sides = {(p.name, p.mode) for p in pieces_of_duels(seeds=1)}
-    assert len(sides) == 3 * len(DUELS)
+    assert {p.seed for p in pieces[:n]} == {FIRST_SEED}
+    seeds = {name: {p.seed for p in pieces if p.name == name} for name in ("dqn/pong", "dqn/taxi")}
+    assert {name: len(of_name) for name, of_name in seeds.items()} == {
+        "dqn/pong": 5,
+        "dqn/taxi": 10,
+    }
+    assert {(p.mode, p.seed) for p in pieces_of_cases(seeds=1)} == {
+        (mode, FIRST_SEED) for mode in ("async", "sync", "offline")
+    }
+
+
+def test_duels_say_what_each_side_computes():
+    for duels in (EQUAL, DUELS):
+        pieces = pieces_of_duels(duels, seeds=1)
+        assert [(p.name, p.mode) for p in pieces] == [
+            (duel.name, side) for duel in duels for side in (OURS, *duel.peers)
+        ]
+        assert all(set(duel.sizes) == {OURS, *duel.peers} for duel in duels)
+    assert all(len(set(duel.sizes.values())) == 1 for duel in EQUAL)
 
 
 @pytest.mark.processes
@@ -235,8 +261,8 @@ def test_cheap_case_is_trained_and_gone_on_with(tmp_path: Path, capsys: Any):
     capsys.readouterr()
     assert main(arguments) == 0
     said = capsys.readouterr().err
-    assert "dqn/cartpole, sync, seed 0" in said
-    assert "dqn/cartpole, async, seed 0" not in said
+    assert "dqn/cartpole, sync, seed 100" in said
+    assert "dqn/cartpole, async, seed 100" not in said
     sync = kept(tmp_path)[1]
     assert (sync.mode, sync.env_steps) == ("sync", 3008)
     assert [score for _, _, score in sync.curve]
@@ -268,7 +294,7 @@ def test_recorded_episodes_are_learned_from(monkeypatch: Any):
         origin=a_run().origin,
         **learned,
     )
-    row = next(line for line in render([run], []).splitlines() if "bc, from data" in line)
+    row = next(line for line in render([run], [], []).splitlines() if "bc, from data" in line)
     assert f"| {learned['score']:.1f} (1) | 0 of 1 | 600 |" in row
 
 
@@ -282,18 +308,19 @@ def test_nothing_of_that_name_is_an_error(tmp_path: Path, capsys: Any):
 
 def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
     runs = [
-        a_run(seed=0, score=480.0, lag_opt_steps=12.0, lag_s=0.02),
-        a_run(seed=1, score=500.0, reached=False, lag_opt_steps=14.0, lag_s=0.03),
-        a_run(mode="sync"),
+        a_run(seed=100, score=470.0, lag_opt_steps=12.0, lag_s=0.02),
+        a_run(seed=101, score=500.0, reached=False, lag_opt_steps=14.0, lag_s=0.03),
+        a_run(mode="sync", seed=100),
     ]
-    lines = render(runs, []).splitlines()
-    row = next(line for line in lines if line.startswith("| CartPole-v1, 475 | dqn |"))
+    text = render(runs, [], [])
+    row = next(line for line in text.splitlines() if line.startswith("| CartPole-v1, 475 | dqn |"))
     assert row == (
-        "| CartPole-v1, 475 | dqn | 490.0 +- 14.1 (2) | 1 of 2 | 1,000 | 4.0 | 13.0 (25 ms) |"
-        " 490.0 | 1,000 | 4.0 |"
+        "| CartPole-v1, 475 | dqn | 485.0 +- 21.2 (2) | 1 of 2, 1 scores below | 1,000 | 4.0 |"
+        " 13.0 (25 ms) | 490.0 (1) | 1,000 | 4.0 |"
     )
-    other = next(line for line in lines if line.startswith("| Acrobot-v1, -100 | dqn |"))
-    assert "| not run |" in other
+    assert "Not measured at a commit: rainbow/cartpole, " in text
+    assert "a processor, 2 of 2 cores" in text
+    assert "Commits abc1234; 2030-01-02; load before a run 0.5 to 0.5, 0.5 in the median." in text
     page = tmp_path / "page.md"
     page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
     keep(tmp_path, runs[0])
@@ -301,20 +328,43 @@ def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
     text = page.read_text()
     assert "old" not in text
     assert text.startswith("before\n")
-    assert "480.0 (1)" in text
+    assert "470.0 (1)" in text
 
 
-def test_peers_are_judged_seed_by_seed():
-    ours = [a_run(mode=OURS, seed=i, score=s) for i, s in enumerate([495.0, 500.0, 500.0])]
-    peers = [
-        a_run(mode="sb3", seed=i, score=s, wall_s=12.0, details={"version": "9.9"})
-        for i, s in enumerate([500.0, 500.0, 500.0])
+def test_seeds_that_presets_were_tuned_on_stand_apart_and_what_has_no_commit_is_left_out():
+    tuned = a_run("ppo/cartpole", seed=0, score=481.0)
+    unknown = replace(a_run(seed=100), origin={**a_run().origin, "commit": "abc1234-dirty"})
+    text = render([a_run("dqn/acrobot", seed=100, score=-70.0), tuned, unknown], [], [])
+    measured, _, best_case = text.partition("**Seeds 0 to 2, on which presets were tuned")
+    assert "-70.0 (1)" in measured
+    assert "481.0 (1)" in best_case
+    assert "490.0" not in text
+    later = a_run("ppo/cartpole", seed=100, score=482.0)
+    assert "481.0" not in render([tuned, later], [], [])
+
+
+def test_duels_show_the_work_of_both_sides():
+    ours = [
+        a_run(mode=OURS, seed=i, score=s, opt_steps=900, wall_s=4.0 + i)
+        for i, s in enumerate([495.0, 500.0, 500.0])
     ]
-    text = render([], [*ours, *peers])
-    row = next(line for line in text.splitlines() if "dqn | Stable-Baselines3" in line)
-    assert "| 498.3 +- 2.9 (3) | 500.0 +- 0.0 (3) | yes | 4.0 | 12.0 | **3.00** |" in row
+    details = {"version": "9.9", "settings": {"threads": 2}}
+    peers = [
+        a_run(mode="sb3", seed=i, score=500.0, wall_s=15.0, opt_steps=800, details=details)
+        for i in range(3)
+    ]
+    text = render([], [*ours, *peers], [])
+    first, second = (line for line in text.splitlines() if line.startswith("| CartPole-v1, dqn"))
+    assert first == (
+        "| CartPole-v1, dqn | asyncrl | 1,000 | 900 | 256x256, batches of 64 |"
+        " 2 (learner and 2 actors) | 498.3 +- 2.9 (3) | 5.0 (4.0 to 6.0) |  |  |"
+    )
+    assert second == (
+        "| CartPole-v1, dqn | Stable-Baselines3 | 1,000 | 800 | 256x256, batches of 64 | 2 |"
+        " 500.0 +- 0.0 (3) | 15.0 (15.0 to 15.0) | **3.00** | yes |"
+    )
+    assert "**Equal settings on both sides.** a processor, 2 of 2 cores" in text
     assert "Stable-Baselines3 9.9" in text
-    assert "not run" in next(line for line in text.splitlines() if "dqn | Tianshou" in line)
 
 
 def test_worse_beyond_noise_is_worse():

@@ -1,8 +1,10 @@
-"""What is kept makes the tables of the page as they stand; a page without a place is refused."""
+"""What is kept makes the tables of the page, and was taken with commits that everybody has."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ import pytest
 
 from benchmarks import make_table
 from benchmarks.chaos import table
-from benchmarks.common import PAGE, RESULTS, insert
+from benchmarks.common import PAGE, RESULTS, ROOT, insert, is_clean
+from benchmarks.learning import table as learning_table
+from benchmarks.learning.runs import kept as kept_runs
 from benchmarks.peers import faults, results
+
+LEARNING = RESULTS / "learning"
 
 
 def kept(directory: Path, field: str) -> list[dict[str, Any]]:
@@ -27,6 +33,10 @@ TABLES: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
         results.MARKS,
     ),
     "chaos": (lambda: table.render(kept(RESULTS / "chaos", "findings")), table.MARKS),
+    "learning": (
+        lambda: learning_table.render(*(kept_runs(LEARNING / of) for of in ("", "equal", "peers"))),
+        learning_table.MARKS,
+    ),
     "faults": (lambda: faults.render(faults.load(RESULTS / "chaos" / "peers.json")), faults.MARKS),
 }
 
@@ -41,3 +51,44 @@ def test_kept_results_make_the_page_as_it_is(name: str) -> None:
 def test_a_page_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the two lines"):
         insert("an end and a begin", "table", make_table.MARKS)
+
+
+def commits_of_shown_rows() -> dict[str, set[str]]:
+    """Return where each commit is named; of faults beside peers, the one that was built on."""
+    places: dict[str, set[str]] = {}
+    rows = [(r["name"], r) for r in kept(RESULTS, "comparisons")]
+    rows += [(r["entry"], r) for r in kept(RESULTS / "chaos", "findings")]
+    for folder in ("", "equal", "peers"):
+        rows += [(r.name, r.origin) for r in kept_runs(LEARNING / folder) if is_clean(r.origin)]
+    faulty = json.loads((RESULTS / "chaos" / "peers.json").read_text())
+    rows += [(name, cell) for name, cell in faulty.items()]
+    for name, origin in rows:
+        places.setdefault(origin["commit"].removesuffix("-dirty"), set()).add(name)
+    return places
+
+
+def git(*arguments: str) -> str:
+    program = shutil.which("git")
+    if program is None:
+        pytest.skip("git is not installed")
+    done = subprocess.run(  # git itself
+        [program, "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"not a clone: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def test_rows_of_the_tables_are_of_commits_in_the_history() -> None:
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        pytest.skip("a shallow clone does not have the history")
+    if Path(git("rev-parse", "--show-toplevel")) != ROOT:
+        pytest.skip("the sources lie in a repository of somebody else")
+    history = git("rev-list", "HEAD").splitlines()
+    places = commits_of_shown_rows()
+    unknown = {c: places[c] for c in places if not any(h.startswith(c) for h in history if c)}
+    assert not unknown, "take these again, or move them to `replaced`"
+
+
+def test_speed_rows_are_of_clean_commits() -> None:
+    assert all(is_clean(result) for result in kept(RESULTS, "comparisons"))

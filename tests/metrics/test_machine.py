@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.bench.result import HARDWARE
 from asyncrl.metrics import machine as module
-from asyncrl.metrics.machine import machine
+from asyncrl.metrics.machine import machine, processor_of
 
 
 def test_machine_is_described_by_what_numbers_depend_on() -> None:
@@ -21,6 +21,13 @@ def test_machine_is_described_by_what_numbers_depend_on() -> None:
     assert isinstance(described["processor"], str), "empty where the system does not tell"
     assert all(described[name] for name in ("platform", "python", "torch", "numpy", "gymnasium"))
     assert set(HARDWARE) <= set(described)
+
+
+def test_processors_of_one_name_are_told_apart() -> None:
+    core = "cpu family : 6\nmodel : 167\nmodel name : Xeon\nflags : sse avx512f amx_tile"
+    assert processor_of(f"{core}\n\n{core}\n") == "Xeon (family 6, model 167, AVX-512, AMX)"
+    assert processor_of("processor : 0\nmodel name : Arm") == "Arm"
+    assert processor_of("processor : 0\nBogoMIPS : 50") == ""
 
 
 def test_fingerprint_is_the_same_after_json() -> None:
