@@ -86,6 +86,8 @@ COMMANDS = {
     "resume": ["resume", "--help"],
     "eval": ["eval", "--help"],
     "export": ["export", "--help"],
+    "runs": ["runs", "--help"],
+    "compare": ["compare", "--help"],
     "bench": ["bench", "--help"],
     "bench tune": ["bench", "tune", "--help"],
     "doctor": ["doctor", "--help"],

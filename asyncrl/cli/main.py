@@ -42,6 +42,10 @@ usage: asyncrl COMMAND [OPTIONS]
       score the best model of a run
   asyncrl export RUN_DIR [--to policy.npz|policy.onnx] [--checkpoint best|newest|N]
       write its policy as a file that acts with numpy alone, or as an ONNX model
+  asyncrl runs [DIR ...] [--env TEXT] [--agent TEXT] [--state S] [--sort score] [--json]
+      list runs: agent, environment, state, score, steps and time
+  asyncrl compare RUN_DIR RUN_DIR ... [--json]
+      show runs side by side, and the settings in which they differ
   asyncrl bench env|sample|transport|replay|learner|train|all [--env ID] [--quick] [--json] ...
       measure throughput, each stage against its own limit; --save and --compare keep watch
   asyncrl bench tune [--agent PRESET|MODULE:CONFIG] [--env ID] [--config FILE] [--seconds S] ...
@@ -58,6 +62,8 @@ _COMMANDS = {
     "resume": "asyncrl.cli.resume",
     "eval": "asyncrl.cli.eval",
     "export": "asyncrl.cli.export",
+    "runs": "asyncrl.cli.runs",
+    "compare": "asyncrl.cli.compare",
     "bench": "asyncrl.cli.bench",
     "bench tune": "asyncrl.cli.tune",
     "doctor": "asyncrl.cli.doctor",

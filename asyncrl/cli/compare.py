@@ -1,0 +1,118 @@
+"""`asyncrl compare`: runs side by side, and the settings in which they differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.table import Table
+
+from asyncrl.cli.output import on_results, show
+from asyncrl.cli.run_directory import check_run_dir
+from asyncrl.cli.runs import print_table
+from asyncrl.core.declared import check_declared
+from asyncrl.core.errors import ConfigError
+from asyncrl.recorders.run_state import count, duration, measure
+from asyncrl.report.run_files import RunFiles
+
+_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareArguments:
+    """Compare runs."""
+
+    run_dirs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of two or more runs."""
+
+    json: bool = False
+    """Print one line of JSON."""
+
+    def __post_init__(self) -> None:
+        check_declared(self, flags=True)
+        if len(self.run_dirs) < _LEAST:
+            raise ConfigError(
+                f"asyncrl compare takes at least {_LEAST} run directories, got {len(self.run_dirs)}"
+            )
+
+
+_NUMBERS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "best score": ("best_score", measure),
+    "at opt step": ("best_opt_steps", count),
+    "last score": ("last_score", measure),
+    "time to the bar": ("seconds_to_stop_bar", duration),
+    "time": ("wall_s", duration),
+    "env steps": ("env_steps", count),
+    "opt steps": ("opt_steps", count),
+    "env steps/s": ("env_steps_per_s", count),
+    "opt steps/s": ("opt_steps_per_s", count),
+    "samples per insert": ("samples_per_insert", measure),
+}
+"""What is compared: its name in `summary.json`, and how it is shown."""
+
+
+def parse(argv: list[str]) -> CompareArguments:
+    """Read the command line."""
+    arguments: CompareArguments = on_results(
+        tyro.cli, CompareArguments, prog="asyncrl compare", args=argv
+    )
+    return arguments
+
+
+def run(arguments: CompareArguments) -> int:
+    """Compare them, and return the exit code."""
+    for path in arguments.run_dirs:
+        check_run_dir(path)
+    runs = [RunFiles(path) for path in arguments.run_dirs]
+    settings = differences([run.config for run in runs])
+    if arguments.json:
+        numbers = {name: [_number(run, name) for run in runs] for name, _ in _NUMBERS.values()}
+        names = [str(run.path) for run in runs]
+        show(json.dumps({"runs": names, "numbers": numbers, "settings": settings}))
+        return 0
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for run_ in runs:
+        table.add_column(str(run_.path), justify="right", overflow="fold")
+    table.add_row("state", *(run.state for run in runs))
+    table.add_row("agent", *(run.agent for run in runs))
+    for label, (name, form) in _NUMBERS.items():
+        found = [_number(run, name) for run in runs]
+        if any(value is not None for value in found):
+            table.add_row(label, *("-" if value is None else form(value) for value in found))
+    table.add_section()
+    for setting, values in settings.items():
+        table.add_row(setting, *("-" if value is None else str(value) for value in values))
+    print_table(table)
+    return 0
+
+
+def differences(configs: list[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings that are not the same in all, by their dotted names; None if absent."""
+    flat = [_flattened(config) for config in configs]
+    names = dict.fromkeys(name for config in flat for name in config)
+    found = {name: [config.get(name) for config in flat] for name in names}
+    return {
+        name: values for name, values in found.items() if any(v != values[0] for v in values[1:])
+    }
+
+
+def _flattened(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flattened(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _number(run: RunFiles, name: str) -> float | None:
+    if name == "best_score":
+        return run.score
+    found = (run.summary or run.last).get(name)
+    return None if found is None else float(found)

@@ -1,0 +1,1 @@
+"""What runs have left in their directories, read for people; trains nothing, writes nothing."""
