@@ -28,7 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from asyncrl.agents.parts.accelerated import Accelerated, pick_matmul
+from asyncrl.agents.parts.accelerated import (
+    Accelerated,
+    FlushedDenormals,
+    keep_freed_memory,
+    pick_matmul,
+)
 from asyncrl.agents.parts.networks import NetworkInput, each_field
 from asyncrl.agents.parts.normalize import Normalized
 from asyncrl.agents.parts.optimizers import LeanOptimizer
@@ -415,6 +420,9 @@ class Updater:
         self._read_obs = agent.read_obs
         self._move = BatchMover(device, (*columns, *(DISCOUNTED_RETURN,) * config.normalize_reward))
         self._matmul = pick_matmul(device, *networks, hidden=hidden)
+        self._flushed = FlushedDenormals()
+        if device.type == "cpu":
+            keep_freed_memory()
         self._precision = config.precision_on(device)
         self._in_parts = InParts(config.accumulate)
         learning = networks if switch_modes else []
@@ -441,7 +449,7 @@ class Updater:
         if self._random is not None:
             torch.manual_seed(int(self._random.integers(2**63)))
         try:
-            with self._matmul():
+            with self._matmul(), self._flushed:
                 metrics = self._run({**self._move(batch), **draws})
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(batch, self._device) from error

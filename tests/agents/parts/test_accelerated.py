@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.agents.parts.accelerated import Accelerated
+from asyncrl.agents.parts.accelerated import Accelerated, FlushedDenormals
 from asyncrl.agents.parts.torch_config import Acceleration
 from asyncrl.core.errors import ConfigError
 
@@ -67,6 +67,20 @@ def test_graphs_work_on_new_tensors_once_told_to_forget() -> None:
     for _ in range(6):
         accelerated({"x": x})
     assert counting.total.tolist() == [6.0] * 3
+
+
+def test_denormals_are_flushed_in_updates_and_nowhere_else() -> None:
+    smallest = torch.full((64,), torch.finfo(torch.float32).tiny)
+    with FlushedDenormals(), FlushedDenormals():
+        assert not (smallest * 0.5).any()
+    assert (smallest * 0.5).all()
+    torch.set_flush_denormal(True)
+    try:
+        with FlushedDenormals():
+            pass
+        assert not (smallest * 0.5).any()  # as its user has set it
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def test_graphs_on_a_cpu_are_refused() -> None:

@@ -272,6 +272,21 @@ def test_rows_of_larger_arrays_are_learned_from_in_place(config: Config) -> None
     assert np.array_equal(parameters(part), parameters(alone))
 
 
+@both
+def test_updates_flush_denormals(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, seen = build(config), []
+    smallest = torch.full((64,), torch.finfo(torch.float32).tiny)
+
+    def halve(_: object) -> dict[str, torch.Tensor]:
+        seen.append(bool((smallest * 0.5).any()))
+        return {}
+
+    monkeypatch.setattr(agent.updater, "_run", halve)
+    agent.opt(batch_for(config))
+    assert seen == [False]
+    assert (smallest * 0.5).all()
+
+
 @pytest.mark.fault("F34")
 @both
 def test_device_without_memory_ends_in_a_sentence_and_the_agent_can_still_be_saved(
