@@ -32,6 +32,9 @@ PEER_VENV = ROOT / ".peers" / "sb3"
 ASYNCRL = (sys.executable, "-c", "import sys; from asyncrl.cli.main import main; sys.exit(main())")
 """The command line as its users start it; the arguments follow."""
 
+FIRST_SEED = 100
+"""Of the trainings that are shown. Presets were tuned on smaller ones, 0 to 9."""
+
 Rounds = dict[str, list[float]]
 """Name of what was measured -> one number for each round."""
 
@@ -144,7 +147,7 @@ def keep(
 
     Args:
         args: The command line; all but where results go are settings that the result depends on.
-        name: Of the result; an older one of this name is replaced.
+        name: Of the result; an older one of this name moves to the folder `replaced`.
         question: What was asked; the first line of a docstring.
         comparisons: The answer.
         origin: What `provenance` returned before the first measurement.
@@ -160,9 +163,32 @@ def keep(
         "comparisons": [asdict(comparison) for comparison in comparisons],
         "details": dict(details or {}),
     }
-    write_json(args.results / f"{name}.json", result)
+    path = args.results / f"{name}.json"
+    if not _is_same_measurement(path, origin):
+        keep_replaced(path)
+    write_json(path, result)
     if not quiet:
         print(json.dumps(result), flush=True)
+
+
+def keep_replaced(path: Path) -> None:
+    """Copy a file of results to the folder `replaced` beside it, named by its date and commit."""
+    if not path.exists():
+        return
+    older = json.loads(path.read_text(encoding="utf-8"))
+    taken = older if "date" in older else (older.get("measurements") or [{}])[-1]
+    suffix = f"{taken.get('date', 'undated')}_{taken.get('commit', 'unknown')}"
+    to = path.parent / "replaced" / f"{path.stem}_{suffix}.json"
+    to.parent.mkdir(exist_ok=True)
+    shutil.copy(path, to)
+
+
+def _is_same_measurement(path: Path, origin: Mapping[str, object]) -> bool:
+    """Whether a file holds the beginning of what is being measured."""
+    if not path.exists():
+        return False
+    older = json.loads(path.read_text(encoding="utf-8"))
+    return all(older.get(name) == origin[name] for name in origin)
 
 
 def write_json(path: Path, result: Mapping[str, object]) -> None:

@@ -1,4 +1,7 @@
-"""Writes the results into README.md, as a table between two marks.
+"""Writes the results into the pages that show them, as tables between two marks.
+
+All of them go to the README.md of this folder, and those that `PICKS` names to README.md and the
+site's page on performance.
 
 python -m benchmarks.make_table
 """
@@ -7,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PAGE, RESULTS, publish
+from benchmarks.common import PAGE, RESULTS, ROOT, publish
 
 MARKS = "<!-- results: written by make_table.py -->", "<!-- end of results -->"
 
@@ -21,35 +24,119 @@ _HEAD = [
 ]
 
 
+_PICKED_HEAD = [
+    "| measured / compared with | asyncrl | compared | ratio (lowest to highest, n) | on |",
+    "|---|---|---|---|---|",
+]
+
+_TWO = "bare loop on 2 processes"
+_SYNC = "DQN on CartPole-v1, asynchronous / synchronous"
+_SAC, _DQN = "SAC 256x256, batches of 256", "DQN 64x64, batches of 128"
+_PER = "sample 256 of 1,000,000 by priority and update them"
+
+PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "README.md": {
+        "speed": [
+            f"2 actors of 256 CartPoles / {_TWO}",
+            f"2 actors of 64 HalfCheetahs / {_TWO}",
+            f"{_SAC}: from the replay / Stable-Baselines3",
+            f"{_DQN}: from the replay / Stable-Baselines3",
+            f"{_SAC}: loaded / alone on a core",
+            f"{_SYNC}: to 475",
+            _SYNC,
+        ]
+    },
+    "docs/project/performance.md": {
+        "sampling": [
+            f"2 actors of 256 CartPoles / {_TWO}",
+            "2 actors of 256 CartPoles / SB3 PPO rollouts, 128 envs",
+            f"2 actors of 2048 native CartPoles / {_TWO}",
+            f"2 actors of 64 HalfCheetahs / {_TWO}",
+            f"2 actors of 16 Pongs / {_TWO}",
+            "64 actors, 10 ms asleep a step / 64 times one actor",
+        ],
+        "learning": [
+            f"{_SAC}: from the replay / Stable-Baselines3",
+            f"{_DQN}: from the replay / Stable-Baselines3",
+            f"{_SAC}: from the replay / one fixed batch",
+            f"{_DQN}: from the replay / one fixed batch",
+            f"{_SAC}: loaded / alone on a core",
+            "DQN 256x256, batches of 64: loaded / alone on a core",
+            f"{_SYNC}: to 475",
+            _SYNC,
+        ],
+        "replay": [
+            "sample 256 of 1,000,000 transitions / torch.index_select of as many bytes",
+            f"{_PER} / tianshou",
+            f"{_PER} / cpprb",
+            f"{_PER} / torchrl",
+            "1 MB of parameters: published until both actors act on it / an actor's turn",
+        ],
+    },
+}
+"""Page -> mark -> the comparisons that it shows, by their words."""
+
+
+def marks_of(name: str) -> tuple[str, str]:
+    """Return the marks of one of a page's tables of `PICKS`."""
+    return f"<!-- {name}: written by benchmarks.make_table -->", f"<!-- end of {name} -->"
+
+
+def render_picked(results: Sequence[Mapping[str, Any]], wanted: Sequence[str]) -> str:
+    """Return a table of some comparisons, each with its processor, commit and spread."""
+    rows = [
+        _picked_row(result, comparison)
+        for what in wanted
+        for result in results
+        for comparison in result["comparisons"]
+        if comparison["what"] == what
+    ]
+    return "\n".join(["", *_PICKED_HEAD, *rows, ""])
+
+
+def _picked_row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
+    unit = comparison["unit"]
+    cells = (
+        comparison["what"],
+        f"{_number(comparison['ours'])} {unit}",
+        f"{_number(comparison['other'])} {unit}",
+        f"{_number(comparison['ratio'], 2)} ({_spread(comparison)})",
+        f"{result['machine']['processor']}, {result['commit']}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def render(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the table of all comparisons, and the machines they were made on."""
-    rows: list[str] = []
+    """Return a table of all comparisons for each machine that they were made on."""
     machines: dict[str, list[str]] = {}
     for result in results:
+        rows = machines.setdefault(_machine(result["machine"]), [])
         rows += [_row(result, comparison) for comparison in result["comparisons"]]
-        machines.setdefault(_machine(result["machine"]), []).append(result["name"])
-    lines = ["", *_HEAD, *rows, ""]
-    for machine, names in machines.items():
-        whose = "" if len(machines) == 1 else f" ({', '.join(names)})"
-        lines += [f"Hardware and versions{whose}: {machine}.", ""]
+    lines = [""]
+    for machine, rows in machines.items():
+        lines += [f"**{machine}**", "", *_HEAD, *rows, ""]
     return "\n".join(lines)
 
 
 def _row(result: Mapping[str, Any], comparison: Mapping[str, Any]) -> str:
-    ratios = sorted(ratio for ratio in comparison["ratios"] if ratio is not None)
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else "none"
-    if missing := len(comparison["ratios"]) - len(ratios):
-        spread += f", {missing} without"
     cells = (
         comparison["what"],
         f"**{_number(comparison['ratio'], 2)}**",
-        f"{spread} ({len(comparison['ratios'])})",
+        _spread(comparison),
         _number(comparison["ours"]),
         _number(comparison["other"]),
         comparison["unit"],
         f"{result['date']}, {result['commit']}, load {result['load_before']:.1f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _spread(comparison: Mapping[str, Any]) -> str:
+    ratios = sorted(ratio for ratio in comparison["ratios"] if ratio is not None)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}" if ratios else "none"
+    if missing := len(comparison["ratios"]) - len(ratios):
+        spread += f", {missing} without"
+    return f"{spread}, n = {len(comparison['ratios'])}"
 
 
 def _number(value: float | None, decimals: int | None = None) -> str:
@@ -68,17 +155,26 @@ def _machine(machine: Mapping[str, Any]) -> str:
     )
 
 
+def load(directory: Path) -> list[dict[str, Any]]:
+    """Return the results of a directory, in the order of their names."""
+    read = [
+        json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))
+    ]
+    return [result for result in read if "comparisons" in result]
+
+
 def main() -> None:
-    """Read all results and rewrite the page."""
+    """Read all results and rewrite the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
-    paths = sorted(args.results.glob("*.json"))
-    read = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    results = [result for result in read if "comparisons" in result]
+    results = load(args.results)
     publish(args.page, render(results), MARKS)
-    print(f"{len(results)} results are in {args.page}")
+    for page, tables in PICKS.items():
+        for name, wanted in tables.items():
+            publish(ROOT / page, render_picked(results, wanted), marks_of(name))
+    print(f"{len(results)} results are in {args.page}, and some in {', '.join(PICKS)}")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.common import ROOT
+from benchmarks.common import FIRST_SEED, ROOT
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.offline import missing as missing_offline
 from benchmarks.learning.runs import Run, of_same_settings, origin
 from benchmarks.learning.tasks import (
     CASES,
-    FIRST_SEED,
     OURS,
     TASKS,
     Case,

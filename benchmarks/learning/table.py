@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from asyncrl.bench.result import title
-from benchmarks.common import is_clean
+from benchmarks.common import FIRST_SEED, is_clean
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase
 from benchmarks.learning.runs import Run
-from benchmarks.learning.tasks import CASES, DUELS, EQUAL, FIRST_SEED, OURS, TASKS, Case, Duel
+from benchmarks.learning.tasks import CASES, DUELS, EQUAL, OURS, TASKS, Case, Duel
 
 MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end of learning -->"
 

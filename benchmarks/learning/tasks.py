@@ -21,10 +21,6 @@ from benchmarks.peers.apart import python_of
 _ENVIRONMENTS = "benchmarks.learning.environments"
 
 
-FIRST_SEED = 100
-"""Of the runs that are shown. Presets were tuned on smaller ones, 0 to 9."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """An environment, and a bar."""

@@ -17,18 +17,31 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from asyncrl.metrics.machine import machine
-from benchmarks.common import PAGE, RESULTS, ROOT, commit, fingerprint, note, positive, publish
+from benchmarks.common import (
+    FIRST_SEED,
+    PAGE,
+    RESULTS,
+    ROOT,
+    commit,
+    fingerprint,
+    keep_replaced,
+    note,
+    positive,
+    publish,
+    write_json,
+)
 from benchmarks.peers.apart import end_in_order, python_of, run_apart
 from benchmarks.peers.interface import STAGES
 from benchmarks.peers.results import (
     MARKS,
     OURS,
+    ROUNDS,
     Measurement,
     Quantity,
     load_measurements,
@@ -38,7 +51,28 @@ from benchmarks.peers.results import (
 )
 
 SETTINGS_FILE = "peers_settings.json"
-"""Side -> environment -> how it samples fastest here."""
+"""Stage -> side -> environment -> the settings that are fastest here, as `--sweep` finds them."""
+
+SWEPT = ("sampling", "env")
+
+_SB3: Sequence[Mapping[str, Any]] = [
+    *({"processes": False, "envs": n} for n in (16, 64, 128)),
+    {"processes": True, "envs": 8},
+]
+_PLAIN: Sequence[Mapping[str, Any]] = [
+    *({"kind": "sync", "envs": n} for n in (16, 64, 128)),
+    {"kind": "async", "envs": 8},
+    *({"kind": "ale", "envs": n} for n in (8, 16)),
+]
+GRIDS: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]] = {
+    "sb3": {"sampling": _SB3, "env": _SB3},
+    "cleanrl_style": {"sampling": _PLAIN, "env": _PLAIN},
+    OURS: {
+        "sampling": [{"envs_per_actor": n} for n in (16, 64, 256)],
+        "env": [{"envs": n} for n in (16, 64, 256)],
+    },
+}
+"""Side -> stage -> what is tried by `--sweep`; the sides that it lacks keep their scripts' own."""
 
 _START_S = 75.0
 """What a process may take besides measuring."""
@@ -91,13 +125,12 @@ class Plan:
     rounds: int
     seconds: float
     score_seconds: float
-    sampling: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """Side -> environment -> settings in place of the script's own."""
+    swept: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]] = field(default_factory=dict)
+    """Stage -> side -> environment -> settings in place of the script's own."""
 
     def settings(self, side: str, quantity: Quantity) -> str:
         """Return what to tell the script, as JSON."""
-        found = self.sampling.get(side, {}).get(quantity.env, {})
-        return json.dumps(found if quantity.stage == "sampling" else {})
+        return json.dumps(self.swept.get(quantity.stage, {}).get(side, {}).get(quantity.env, {}))
 
     def steps(self) -> Iterator[tuple[int, Quantity, str]]:
         """Return round, quantity and side of each measurement, in order."""
@@ -145,15 +178,42 @@ def settled(measurements: Iterable[Measurement], quantity: Quantity, side: str) 
     return any(m.failed for m in before) or never >= _ENOUGH_FAILURES
 
 
-def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measurement:
-    """Run the side's script once."""
-    seconds = plan.limit_s(quantity)
+def ask(
+    side: str, quantity: Quantity, seconds: float, *, seed: int, settings: str
+) -> tuple[dict[str, Any], str]:
+    """Run the side's script once; return what it printed, or why it printed nothing."""
     script = f"benchmarks.peers.{SIDES[side].script}"
     command = [str(python_of(SIDES[side].venv)), "-m", script, quantity.stage]
-    command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(number)]
-    command += ["--settings", plan.settings(side, quantity)]
+    command += ["--env", quantity.env, "--seconds", f"{seconds:g}", "--seed", str(seed)]
+    return run_apart([*command, "--settings", settings], seconds + _START_S)
+
+
+def sweep(plan: Plan, path: Path) -> None:
+    """Measure what there is to try of each side, once, and write down which is the fastest."""
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for quantity in (q for q in quantities() if q.stage in plan.stages and q.stage in SWEPT):
+        for side in (side for side in plan.sides if quantity.stage in GRIDS.get(side, {})):
+            found = []
+            for settings in GRIDS[side][quantity.stage]:
+                asked = json.dumps(settings)
+                printed, _ = ask(side, quantity, plan.seconds, seed=0, settings=asked)
+                if value := printed.get("value"):
+                    found.append((value, settings))
+                note(f"{quantity.stage}, {quantity.env}: {side} {asked}: {value}")
+            if found:
+                _, best = max(found, key=lambda one: one[0])
+                of_side = known.setdefault(quantity.stage, {}).setdefault(side, {})
+                of_side[quantity.env] = best
+                write_json(path, known)
+
+
+def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measurement:
+    """Run the side's script once."""
     load, began = os.getloadavg()[0], time.monotonic()
-    printed, why = run_apart(command, seconds + _START_S)
+    settings = plan.settings(side, quantity)
+    printed, why = ask(
+        side, quantity, plan.limit_s(quantity), seed=FIRST_SEED + number, settings=settings
+    )
     wall_s = time.monotonic() - began
     # A script that reports no value for a rate has given up; for a time, it was not there in time.
     value = printed.get("value")
@@ -167,6 +227,7 @@ def measure(side: str, quantity: Quantity, number: int, plan: Plan) -> Measureme
         version=printed.get("version", ""),
         note=why or printed.get("note", ""),
         date=time.strftime("%Y-%m-%d"),
+        commit=commit(),
         load_before=load,
         identity=plan.identity(side, quantity),
         wall_s=wall_s,
@@ -180,13 +241,12 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
     parser.add_argument("--peers", nargs="*", choices=[s for s in SIDES if s != OURS])
-    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--rounds", type=positive, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each rate")
     parser.add_argument("--score-seconds", type=float, default=90.0, help="to give up after")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    parser.add_argument(
-        "--any-code", action="store_true", help="keep what was measured with code that has changed"
-    )
+    parser.add_argument("--sweep", action="store_true", help="find the fastest settings first")
+    parser.add_argument("--budget", type=float, default=0.0, help="seconds; then begin no other")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     return parser.parse_args()
@@ -201,7 +261,7 @@ def make_plan(args: argparse.Namespace) -> Plan:
             note(f"without {side}: benchmarks/peers/make_venv.sh {SIDES[side].venv} installs it")
     path = args.results / SETTINGS_FILE
     return Plan(
-        sampling=json.loads(path.read_text(encoding="utf-8")) if path.exists() else {},
+        swept=json.loads(path.read_text(encoding="utf-8")) if path.exists() else {},
         sides=there,
         stages=tuple(args.stages),
         rounds=args.rounds,
@@ -210,39 +270,48 @@ def make_plan(args: argparse.Namespace) -> Plan:
     )
 
 
-def kept_from_before(
-    path: Path, plan: Plan, here: Mapping[str, Any], *, any_code: bool
-) -> list[Measurement]:
-    """Return earlier measurements that count."""
+def kept_from_before(path: Path, plan: Plan, here: Mapping[str, Any]) -> list[Measurement]:
+    """Return earlier measurements that count; if not all do, the file is kept as replaced."""
     where, before = load_measurements(path)
-    if before and {**where, "commit": ""} != {**here, "commit": ""}:
+    if where and where != here:
         note(f"{path} was measured on another machine or with other packages; starting anew")
+        keep_replaced(path)
         return []
-    if any_code:
-        return before
     now = {(side, q): plan.identity(side, q) for side in plan.sides for q in quantities()}
     kept = still_valid(before, now)
     note(f"{path}: going on with {len(kept)} of {len(before)} measurements")
+    if len(kept) < len(before):
+        keep_replaced(path)
     return kept
+
+
+def measure_missing(plan: Plan, path: Path, taken: list[Measurement], budget_s: float) -> None:
+    """Add what is not there yet, and keep each measurement as soon as it is taken."""
+    began = time.monotonic()
+    done = {(m.round, m.quantity, m.side) for m in taken}
+    for number, quantity, side in plan.steps():
+        if (number, quantity, side) in done or settled(taken, quantity, side):
+            continue
+        if budget_s and time.monotonic() - began > budget_s:
+            note("the budget is spent; the next call goes on")
+            return
+        found = measure(side, quantity, number, plan)
+        what = f"round {number + 1}, {quantity.stage}, {quantity.env}: {side}"
+        note(f"{what} {found.value} {found.note} ({found.wall_s:.0f} s)")
+        taken.append(found)
+        save_measurements(path, machine(), taken)
 
 
 def main() -> None:
     """Measure what is missing, and write the table."""
     args = arguments()
     end_in_order()
-    plan, here = make_plan(args), machine() | {"commit": commit()}
-    path = args.results / "peers.json"
-    taken = [] if args.fresh else kept_from_before(path, plan, here, any_code=args.any_code)
-    done = {(m.round, m.quantity, m.side) for m in taken}
-    for number, quantity, side in plan.steps():
-        if (number, quantity, side) in done or settled(taken, quantity, side):
-            continue
-        found = measure(side, quantity, number, plan)
-        what = f"round {number + 1}, {quantity.stage}, {quantity.env}: {side}"
-        note(f"{what} {found.value} {found.note} ({found.wall_s:.0f} s)")
-        taken.append(found)
-        save_measurements(path, here, taken)
-    publish(args.page, render(here, taken), MARKS)
+    if args.sweep:
+        sweep(make_plan(args), args.results / SETTINGS_FILE)
+    plan, path = make_plan(args), args.results / "peers.json"
+    taken = [] if args.fresh else kept_from_before(path, plan, machine())
+    measure_missing(plan, path, taken, args.budget)
+    publish(args.page, render(machine(), taken), MARKS)
     note(f"the table is in {args.page}")
 
 

@@ -18,6 +18,7 @@ from asyncrl.bench.stage_learner import filled, learner_stage
 from asyncrl.bench.stage_runs import sample_stage
 from asyncrl.bench.workload import Workload
 from asyncrl.replay.prioritized import PrioritizedReplayConfig
+from asyncrl.training.presets import preset
 from benchmarks.peers.interface import (
     ATARI,
     CARTPOLE,
@@ -102,6 +103,13 @@ def score(asked: Request) -> Result:
     return {"value": seconds, "note": note, "details": run}
 
 
+def of_preset(name: str) -> dict[str, Any]:
+    """Return what a preset computes with, for people: its run uses both cores."""
+    config = preset(name)
+    agent: Any = config.agent
+    return {"hidden": list(agent.hidden), "batch": config.trainer.batch_size, "cores": 2}
+
+
 def _step_envs(workload: Workload) -> float:
     with closing(env_stage(Load.of(workload))) as stage:
         return stage.value()[0]
@@ -119,7 +127,7 @@ if __name__ == "__main__":
             "updates-sac": Stage(updates, UPDATES),
             "updates-dqn": Stage(updates, UPDATES),
             "per": Stage(prioritized, {"alpha": of_replay.alpha, "beta": of_replay.beta}),
-            "score-dqn": Stage(score),
-            "score-sac": Stage(score),
+            "score-dqn": Stage(score, of_preset("dqn")),
+            "score-sac": Stage(score, of_preset("sac")),
         },
     )

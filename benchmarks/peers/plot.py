@@ -25,6 +25,7 @@ from benchmarks.peers.results import (
     find,
     load_measurements,
     quantities,
+    shown,
 )
 
 COLUMNS = 3
@@ -121,9 +122,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
-    _, taken = load_measurements(args.results / "peers.json")
+    _, measured = load_measurements(args.results / "peers.json")
+    taken = shown(measured)
     if not taken:
-        raise SystemExit(f"{args.results}/peers.json is not there; run benchmarks.peers.compare")
+        raise SystemExit(
+            f"{args.results}/peers.json has nothing to show: run benchmarks.peers.compare"
+        )
     path = args.results / "peers.png"
     draw({quantity: find(taken, quantity) for quantity in quantities()}).savefig(path, dpi=110)
     print(path)

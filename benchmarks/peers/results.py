@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import write_json
+from benchmarks.common import is_clean, write_json
 from benchmarks.peers.interface import STAGES, UNITS
 
 MARKS = "<!-- peers: written by peers/compare.py -->", "<!-- end of peers -->"
+
+ROUNDS = 5
+"""That a number must have to be shown."""
 
 OURS = "asyncrl"
 LABELS: Mapping[str, str] = {
@@ -42,7 +46,8 @@ TITLES: Mapping[str, str] = {
     "score-sac": "SAC to -200",
 }
 
-_GROUPS = (("sampling",), ("env",), ("updates-sac", "updates-dqn", "per", "score-dqn", "score-sac"))
+_GROUPS = (("sampling",), ("env",), ("updates-sac", "updates-dqn", "per"))
+_SCORES = ("score-dqn", "score-sac")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class Measurement:
     version: str
     note: str
     date: str
+    commit: str
     load_before: float
     identity: str
     """Of the code that was measured, and for how long."""
@@ -113,6 +119,22 @@ class Found:
 def quantities() -> list[Quantity]:
     """Return all there is to measure, in order."""
     return [Quantity(stage=stage, env=env) for stage, envs in STAGES.items() for env in envs]
+
+
+def shown(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return what may be compared: of rounds in which asyncrl was measured at the same commit.
+
+    Changes that are in no commit count for nothing, nor do fewer than `ROUNDS` rounds; whatever
+    failed or never got to its score needs no more.
+    """
+    taken = [m for m in measurements if is_clean({"commit": m.commit})]
+    ours = {(m.quantity, m.round): m.commit for m in taken if m.side == OURS}
+    beside = [m for m in taken if ours.get((m.quantity, m.round)) == m.commit]
+    rounds = Counter((m.quantity, m.side) for m in beside)
+    over = {(m.quantity, m.side) for m in beside if m.value is None}
+    return [
+        m for m in beside if rounds[m.quantity, m.side] >= ROUNDS or (m.quantity, m.side) in over
+    ]
 
 
 def find(measurements: Iterable[Measurement], quantity: Quantity) -> dict[str, Found]:
@@ -185,29 +207,82 @@ def save_measurements(
 
 
 def render(machine: Mapping[str, Any], measurements: Sequence[Measurement]) -> str:
-    """Return the tables, the notes to them and where the numbers were taken."""
-    notes: list[str] = []
-    lines: list[str] = []
+    """Return the tables of what may be compared, what is missing, and where it was measured."""
+    valid, notes = shown(measurements), list[str]()
+    if not valid:
+        return f"\nNothing is shown: no number was taken in {ROUNDS} rounds at one commit yet.\n"
+    lines = [_heading(machine, valid)]
     for stages in _GROUPS:
         columns = [q for q in quantities() if q.stage in stages]
-        found = {q: find(measurements, q) for q in columns}
+        found = {q: find(valid, q) for q in columns}
         columns = [q for q in columns if found[q]]
         if columns:
             lines += ["", *_table(columns, found, notes)]
+    lines += ["", *_score_table(valid)]
     lines += ["", *(f"{i}. {note}." for i, note in enumerate(notes, 1))]
-    versions = {m.side: m.version for m in measurements if m.version}
-    others = [side for side in LABELS if side in versions and side not in {OURS, "cleanrl_style"}]
-    named = ", ".join(f"{LABELS[side]} {versions[side]}" for side in others)
-    dates = sorted({m.date for m in measurements})
-    packages = ", ".join(f"{name} {machine[name]}" for name in ("torch", "numpy", "gymnasium"))
-    ours = f"asyncrl at {machine['commit']}, " if "commit" in machine else ""
-    lines += ["", f"Measured: {', '.join(dates)}, with {ours}{named}."]
-    lines += [
-        f"On: {machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"{packages}.",
-        "",
+    there = {m.quantity for m in valid}
+    if missing := [q for q in quantities() if q not in there]:
+        words = ", ".join(f"{q.stage} of {q.env}" for q in missing)
+        lines += ["", f"Not taken in {ROUNDS} rounds at one commit: {words}."]
+    return "\n".join(["", *lines, ""])
+
+
+def _heading(machine: Mapping[str, Any], taken: Sequence[Measurement]) -> str:
+    versions = {m.side: m.version for m in taken if m.version}
+    named = [
+        f"{LABELS[side]} {versions[side]}"
+        for side in LABELS
+        if side in versions and side not in {OURS, "cleanrl_style"}
     ]
-    return "\n".join(lines)
+    packages = [f"{name} {machine[name]}" for name in ("torch", "numpy", "gymnasium")]
+    loads = [m.load_before for m in taken]
+    commits = ", ".join(sorted({m.commit for m in taken}))
+    dates = sorted({m.date for m in taken})
+    where = f"**{machine['processor']}, {machine['cores']} cores**, Python {machine['python']}"
+    return (
+        f"{', '.join([where, *packages, *named])}; commits {commits}, {', '.join(dates)}; load "
+        f"before a measurement {min(loads):.1f} to {max(loads):.1f}; {ROUNDS} rounds or more."
+    )
+
+
+def _score_table(taken: Sequence[Measurement]) -> list[str]:
+    """Return a row for each side that learned, with the work that it took: settings differ."""
+    rows = []
+    for quantity in (q for q in quantities() if q.stage in _SCORES):
+        found = find(taken, quantity)
+        for side in found:
+            own = [m for m in taken if (m.quantity, m.side) == (quantity, side)]
+            rows.append(_score_row(quantity, found[side], own))
+    if not rows:
+        return []
+    head = ["to a score", "side", "env steps", "updates", "networks, batches", "cores"]
+    head += ["seconds", "asyncrl: times as fast"]
+    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows]
+
+
+def _score_row(quantity: Quantity, found: Found, own: Sequence[Measurement]) -> str:
+    reached = [m.details for m in own if m.value is not None]
+    steps = [
+        f"{statistics.median(details[name] for details in reached):,.0f}" if reached else ""
+        for name in ("env_steps", "opt_steps")
+    ]
+    settings = own[0].settings
+    widths = "x".join(map(str, settings.get("hidden") or settings["policy_kwargs"]["net_arch"]))
+    batch = settings.get("batch") or settings["batch_size"]
+    seconds = "not reached"
+    if math.isfinite(found.median):
+        seconds = f"{_short(found.median)} ({_span(found.values)}; n = {len(found.values)})"
+    ratio = "" if found.side == OURS or not reached else f"**{_short(found.ahead)}**"
+    cells = [
+        quantity.title,
+        LABELS[found.side],
+        *steps,
+        f"{widths}, {batch}",
+        str(settings["cores"] if found.side == OURS else settings.get("threads", 1)),
+        seconds,
+        ratio,
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _table(

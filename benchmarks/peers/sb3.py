@@ -80,7 +80,12 @@ PPO_SETTINGS: dict[str, Any] = {
 }
 """With `falling`, learning rate and clipping range go to 0 over the run."""
 
-SAC_SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "threads": 2}
+SAC_SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+    "policy_kwargs": {"net_arch": [256, 256]},
+    "threads": 2,
+}
 TD3_SETTINGS: dict[str, Any] = {
     "gamma": 0.98,
     "buffer_size": 200_000,

@@ -249,19 +249,18 @@ def main() -> None:
         sys.stdout.write(f"torch {torch.__version__} sees no GPU here, so nothing was measured.\n")
         return
     torch.set_num_threads(1)
-    origin, python = provenance(), peer_python(PEER_VENV)
-    comparisons: list[Comparison] = []
-    details: dict[str, Rounds] = {}
+    python, device = peer_python(PEER_VENV), "" if args.device == "cpu" else "gpu_"
     for name in args.cases:
         note(CASES[name].words)
+        origin = provenance()
         rounds = in_turns(measures_of(CASES[name], args, python), args.repeats)
-        comparisons += compare_all(CASES[name], rounds, args.device)
-        details[name] = rounds
-        if args.device != "cpu":
+        comparisons = compare_all(CASES[name], rounds, args.device)
+        details = {name: rounds}
+        if device:
             key = f"{name}: largest relative difference from plain updates"
             details[key] = measure_parity(CASES[name], args.variants, args.device, args.opt_steps)
-    result = "learner" if args.device == "cpu" else "gpu"
-    keep(args, result, __doc__, comparisons, origin=origin, details=details)
+        result = f"learner_{device}{name}"
+        keep(args, result, __doc__, comparisons, origin=origin, details=details)
 
 
 if __name__ == "__main__":

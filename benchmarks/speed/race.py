@@ -1,19 +1,17 @@
-"""How long until the task is solved? `asyncrl train` against Stable-Baselines3, or one process.
+"""What do actor processes bring? `asyncrl train` beside the same numbers in one process.
 
-Solved is the first evaluation, of 10 greedy episodes, at or above the score. All seconds count from
-the start of training, the start of actor processes included and the import of packages not.
-Stable-Baselines3 trains with the tuned settings of its zoo and stops for its evaluations, so it is
-compared with and without their time. One process is `--mode sync`: the preset's numbers and all
-environments in one batch; it is compared in steps a second, too.
+One process is `--mode sync`: the preset's numbers and all environments in one batch. Both are
+compared in the time to a score and in steps a second. Solved is the first evaluation, of 10 greedy
+episodes, at or above the score. All seconds count from the start of training, the start of actor
+processes included and the import of packages not.
 
 Seeds matter more than anything else here, and those of two sides have nothing in common: the ratio
-is that of the medians over all seeds.
+of times is that of the medians over all seeds.
 
 A result that was interrupted is gone on with where it stopped, unless anything it depends on has
-changed since.
+changed since. Times beside other frameworks are those of `benchmarks.peers.compare`.
 
     python -m benchmarks.speed.race --task cartpole-dqn [-- TRAIN OPTIONS]
-    python -m benchmarks.speed.race --task cartpole-dqn --against sync --seeds 5
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from typing import Any
 
 from benchmarks.common import (
     ASYNCRL,
-    PEER_VENV,
+    FIRST_SEED,
     Comparison,
     Rounds,
     compare,
@@ -40,10 +38,8 @@ from benchmarks.common import (
     keep,
     make_parser,
     note,
-    peer_python,
     positive,
     provenance,
-    run_peer,
 )
 
 _TIMEOUT_S = 1800.0
@@ -56,8 +52,6 @@ class Task:
     agent: str
     env: str
     score: float
-    stage: str
-    """Of the peer's script."""
 
     @property
     def words(self) -> str:
@@ -66,8 +60,8 @@ class Task:
 
 
 TASKS = {
-    "cartpole-dqn": Task(agent="dqn", env="CartPole-v1", score=475.0, stage="score-dqn"),
-    "pendulum-sac": Task(agent="sac", env="Pendulum-v1", score=-200.0, stage="score-sac"),
+    "cartpole-dqn": Task(agent="dqn", env="CartPole-v1", score=475.0),
+    "pendulum-sac": Task(agent="sac", env="Pendulum-v1", score=-200.0),
 }
 
 Run = dict[str, Any]
@@ -92,19 +86,6 @@ def train_ours(task: Task, seed: int, max_seconds: float, options: Sequence[str]
     return {"seconds": summary["seconds_to_stop_bar"]} | {name: summary[name] for name in _KEPT}
 
 
-def train_peer(python: Path, task: Task, seed: int, max_seconds: float) -> Run:
-    """Train once with the peer's script."""
-    printed = run_peer(python, "sb3", [task.stage, "--seed", seed, "--seconds", max_seconds])
-    details = printed["details"]
-    return {
-        "seconds": details["seconds_with_evaluations"],
-        "seconds_without_evaluation": printed["value"],
-        "env_steps": details["env_steps"],
-        "scores": details["scores"],
-        "threads": printed["settings"]["threads"],
-    }
-
-
 def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
     """Return the runs of an earlier call with the same identity; none if there was no such."""
     if not path.exists():
@@ -118,45 +99,37 @@ def load_runs(path: Path, identity: Mapping[str, object]) -> list[Run]:
     return runs
 
 
-def pair(runs: Sequence[Run], other: str, of: tuple[Callable[[Run], float], ...]) -> Rounds:
+def pair(runs: Sequence[Run], number: Callable[[Run], float]) -> Rounds:
     """Return a number of each side, ours first, for the seeds that both sides have done."""
     ours, theirs = (
         {run["seed"]: number(run) for run in runs if run["side"] == side}
-        for side, number in zip(("asyncrl", other), of, strict=True)
+        for side in ("asyncrl", "sync")
     )
     seeds = sorted(set(ours) & set(theirs))
-    return {"asyncrl": [ours[s] for s in seeds], other: [theirs[s] for s in seeds]}
+    return {"asyncrl": [ours[s] for s in seeds], "sync": [theirs[s] for s in seeds]}
 
 
 def compared(task: Task, runs: Sequence[Run]) -> list[Comparison]:
     """Compare the seeds that both sides have done."""
 
-    def number(name: str) -> Callable[[Run], float]:
-        return lambda run: math.inf if run[name] is None else float(run[name])
+    def seconds(run: Run) -> float:
+        return math.inf if run["seconds"] is None else float(run["seconds"])
 
     def rate(name: str) -> Callable[[Run], float]:
         return lambda run: float(run[name] / run["wall_s"])
 
-    seconds, bare = number("seconds"), number("seconds_without_evaluation")
-    one_process = f"{task.words}, asynchronous / synchronous"
-    wanted = [
-        ("sb3", (seconds, seconds), f"{task.words} to {task.score:g}: asyncrl / SB3", "s"),
-        (
-            "sb3",
-            (seconds, bare),
-            f"{task.words} to {task.score:g}: asyncrl / SB3 without its evaluations",
-            "s",
-        ),
-        ("sync", (seconds, seconds), f"{one_process}: to {task.score:g}", "s"),
-        ("sync", (rate("env_steps"),) * 2, one_process, "env steps/s"),
-        ("sync", (rate("opt_steps"),) * 2, one_process, "opt steps/s"),
+    words = f"{task.words}, asynchronous / synchronous"
+    wanted: list[tuple[Callable[[Run], float], str, str]] = [
+        (seconds, f"{words}: to {task.score:g}", "s"),
+        (rate("env_steps"), words, "env steps/s"),
+        (rate("opt_steps"), words, "opt steps/s"),
     ]
     found = []
-    for other, of, what, unit in wanted:
-        rounds = pair(runs, other, of)
-        if rounds[other]:
+    for number, what, unit in wanted:
+        rounds = pair(runs, number)
+        if rounds["sync"]:
             paired = unit != "s"
-            found.append(compare(rounds, "asyncrl", other, what=what, unit=unit, paired=paired))
+            found.append(compare(rounds, "asyncrl", "sync", what=what, unit=unit, paired=paired))
     return found
 
 
@@ -164,11 +137,9 @@ def arguments() -> argparse.Namespace:
     """Read the command line; what stands behind `--` is for `asyncrl train`."""
     parser = make_parser(__doc__, repeats=0)
     parser.add_argument("--task", choices=sorted(TASKS), default="cartpole-dqn")
-    parser.add_argument("--against", choices=["sb3", "sync"], default="sb3")
-    parser.add_argument("--seeds", type=positive, default=10, help="0, 1, ... of both sides")
+    parser.add_argument("--seeds", type=positive, default=10, help="how many, of both sides")
     parser.add_argument("--max-seconds", type=float, default=600.0, help="of one run")
     parser.add_argument("--fresh", action="store_true", help="forget an earlier result")
-    parser.add_argument("--venv", type=Path, default=PEER_VENV, help="of the peer")
     parser.add_argument("options", nargs="*", help="for asyncrl train")
     return parser.parse_args()
 
@@ -177,9 +148,7 @@ def main() -> None:
     """Train what is still missing, seed by seed, and keep each run as soon as it is done."""
     args, origin = arguments(), provenance()
     task = TASKS[args.task]
-    name = f"time_to_score_{args.task.replace('-', '_')}"
-    if args.against == "sync":
-        name = "async_vs_sync"
+    name = f"async_vs_sync_{args.task.replace('-', '_')}"
     identity = {
         "task": args.task,
         "max_seconds": args.max_seconds,
@@ -188,21 +157,16 @@ def main() -> None:
         "machine": origin["machine"],
     }
     runs = [] if args.fresh else load_runs(args.results / f"{name}.json", identity)
-    sides: dict[str, Callable[[int], Run]] = {
-        "asyncrl": lambda seed: train_ours(task, seed, args.max_seconds, args.options)
-    }
-    if args.against == "sync":
-        sides["sync"] = lambda seed: train_ours(task, seed, args.max_seconds, ["--mode", "sync"])
-    elif python := peer_python(args.venv):
-        sides["sb3"] = lambda seed: train_peer(python, task, seed, args.max_seconds)
     tell = partial(keep, args, name, __doc__, origin=origin)
     details = {"identity": identity, "runs": runs}
     done = {(run["side"], run["seed"]) for run in runs}
-    for seed in range(args.seeds):
-        for side, train in sides.items():
+    sides = {"asyncrl": args.options, "sync": [*args.options, "--mode", "sync"]}
+    for seed in range(FIRST_SEED, FIRST_SEED + args.seeds):
+        for side, options in sides.items():
             if (side, seed) not in done:
                 load = os.getloadavg()[0]
-                runs.append({"side": side, "seed": seed, **train(seed), "load_before": load})
+                trained = train_ours(task, seed, args.max_seconds, options)
+                runs.append({"side": side, "seed": seed, **trained, "load_before": load})
                 note(f"seed {seed}: {side} {runs[-1]['seconds']} s")
                 tell(compared(task, runs), details=details, quiet=True)
     tell(compared(task, runs), details=details)

@@ -132,32 +132,33 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def asked_for(args: argparse.Namespace) -> Iterator[Case]:
-    """Yield the cases of a command line that can be measured here."""
-    numbers = SWEEP if args.sweep else [args.envs_per_actor]
+def asked_for(args: argparse.Namespace) -> Iterator[tuple[str, list[Case]]]:
+    """Yield each result of a command line that can be measured here, by name."""
     for name in ["cartpole"] if args.sweep else args.cases:
         case = CASES[name]
         if importlib.util.find_spec(case.needs) is None:
             note(f"skipped: {case.name} need the package {case.needs}")
             continue
-        for number in numbers:
+        cases = []
+        for number in SWEEP if args.sweep else [args.envs_per_actor]:
             envs = number or case.workload.envs_per_actor
             workload = replace(case.workload, seconds=args.seconds, envs_per_actor=envs)
-            yield replace(case, workload=workload, peer=case.peer and not args.sweep)
+            cases.append(replace(case, workload=workload, peer=case.peer and not args.sweep))
+        yield "sweep" if args.sweep else name, cases
 
 
 def main() -> None:
     """Measure each case, or one with several numbers of environments."""
     args = arguments()
-    origin = provenance()
-    comparisons: list[Comparison] = []
-    details: dict[str, Rounds] = {}
-    for case in asked_for(args):
-        rounds = measure(case, args.repeats, peer_python(args.venv) if case.peer else None)
-        comparisons += compared(case, rounds)
-        details[words_of(case)] = rounds
-    name = "sampling_sweep" if args.sweep else "sampling"
-    keep(args, name, __doc__, comparisons, origin=origin, details=details)
+    for name, cases in asked_for(args):
+        origin = provenance()
+        comparisons: list[Comparison] = []
+        details: dict[str, Rounds] = {}
+        for case in cases:
+            rounds = measure(case, args.repeats, peer_python(args.venv) if case.peer else None)
+            comparisons += compared(case, rounds)
+            details[words_of(case)] = rounds
+        keep(args, f"sampling_{name}", __doc__, comparisons, origin=origin, details=details)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from asyncrl.agents.bc import BCConfig
 from asyncrl.training.asynchronous import build_async_trainer
 from asyncrl.training.presets import preset_lines
 from asyncrl.training.run_config import RunConfig
+from benchmarks.common import FIRST_SEED
 from benchmarks.learning.__main__ import main, run_pieces, show
 from benchmarks.learning.environments import cartpole_hidden
 from benchmarks.learning.offline import OFFLINE_CASES, OfflineCase, learn
@@ -24,7 +25,6 @@ from benchmarks.learning.tasks import (
     CASES,
     DUELS,
     EQUAL,
-    FIRST_SEED,
     OURS,
     TASKS,
     case_of,

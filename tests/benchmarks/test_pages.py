@@ -27,7 +27,7 @@ def kept(directory: Path, field: str) -> list[dict[str, Any]]:
 
 
 TABLES: dict[str, tuple[Callable[[], str], tuple[str, str]]] = {
-    "results": (lambda: make_table.render(kept(RESULTS, "comparisons")), make_table.MARKS),
+    "results": (lambda: make_table.render(make_table.load(RESULTS)), make_table.MARKS),
     "peers": (
         lambda: results.render(*results.load_measurements(RESULTS / "peers.json")),
         results.MARKS,
@@ -48,6 +48,16 @@ def test_kept_results_make_the_page_as_it_is(name: str) -> None:
     assert insert(page, render(), marks) == page
 
 
+@pytest.mark.parametrize("name", make_table.PICKS)
+def test_pages_for_users_show_kept_results(name: str) -> None:
+    page, kept_results = (ROOT / name).read_text(encoding="utf-8"), make_table.load(RESULTS)
+    measured = {c["what"] for result in kept_results for c in result["comparisons"]}
+    for mark, wanted in make_table.PICKS[name].items():
+        assert set(wanted) <= measured
+        table_of = make_table.render_picked(kept_results, wanted)
+        assert insert(page, table_of, make_table.marks_of(mark)) == page
+
+
 def test_a_page_without_a_place_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the two lines"):
         insert("an end and a begin", "table", make_table.MARKS)
@@ -56,7 +66,7 @@ def test_a_page_without_a_place_is_refused() -> None:
 def commits_of_shown_rows() -> dict[str, set[str]]:
     """Return where each commit is named; of faults beside peers, the one that was built on."""
     places: dict[str, set[str]] = {}
-    rows = [(r["name"], r) for r in kept(RESULTS, "comparisons")]
+    rows = [(r["name"], r) for r in make_table.load(RESULTS)]
     rows += [(r["entry"], r) for r in kept(RESULTS / "chaos", "findings")]
     for folder in ("", "equal", "peers"):
         rows += [(r.name, r.origin) for r in kept_runs(LEARNING / folder) if is_clean(r.origin)]
@@ -91,4 +101,4 @@ def test_rows_of_the_tables_are_of_commits_in_the_history() -> None:
 
 
 def test_speed_rows_are_of_clean_commits() -> None:
-    assert all(is_clean(result) for result in kept(RESULTS, "comparisons"))
+    assert all(is_clean(result) for result in make_table.load(RESULTS))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.common import ROOT
+from benchmarks.peers import compare
 from benchmarks.peers.apart import run_apart
 from benchmarks.peers.compare import SIDES, Plan, settled, still_valid
 from benchmarks.peers.interface import STAGES
@@ -23,6 +24,7 @@ from benchmarks.peers.results import (
     quantities,
     render,
     save_measurements,
+    shown,
 )
 
 DQN_SPEED = Quantity(stage="updates-dqn", env="CartPole-v1")
@@ -45,6 +47,7 @@ def taken(
         "version": "1.2",
         "note": "",
         "date": "2030-01-02",
+        "commit": "abc1234",
         "load_before": 0.5,
         "identity": "code",
         "wall_s": 4.0,
@@ -96,7 +99,7 @@ def test_a_time_is_compared_by_its_median_and_less_is_better():
 
 def test_what_failed_has_no_number_and_its_reason_is_told():
     failed = taken("sb3", DQN_SPEED, 0, None, failed=True, note="it hung.")
-    page = render(MACHINE, [*rounds(OURS, DQN_SPEED, 2.0), failed])
+    page = render(MACHINE, [*rounds(OURS, DQN_SPEED, *[2.0] * 5), failed])
     assert "| Stable-Baselines3 | none [1] |" in page
     assert "1. Stable-Baselines3, updates-dqn, CartPole-v1: it hung.\n" in page
 
@@ -105,16 +108,45 @@ def test_the_table_names_values_ratios_and_spread():
     page = render(
         MACHINE,
         [
-            *rounds(OURS, DQN_SPEED, 1000.0, 3000.0, 2000.0),
-            *rounds("sb3", DQN_SPEED, 500.0, 1000.0, 2000.0),
-            *rounds(OURS, DQN_TIME, 4.0),
-            *rounds("torchrl", DQN_TIME, None),
+            *rounds(OURS, DQN_SPEED, 1000.0, 3000.0, 2000.0, 2000.0, 2000.0),
+            *rounds("sb3", DQN_SPEED, 500.0, 1000.0, 2000.0, 1000.0, 1000.0),
         ],
     )
-    assert "| asyncrl | 2,000 (1,000 to 3,000) | 4.00 (4.00) |" in page
-    assert "| Stable-Baselines3 | 1,000, **2.00x** (1.00 to 3.00) |  |" in page
-    assert "| TorchRL |  | not reached |" in page
-    assert "Stable-Baselines3 1.2" in page
+    assert "| asyncrl | 2,000 (1,000 to 3,000) |" in page
+    assert "| Stable-Baselines3 | 1,000, **2.00x** (1.00 to 3.00) |" in page
+    assert "**a processor, 2 cores**, Python 3.11, torch 2" in page
+    assert "Stable-Baselines3 1.2; commits abc1234, 2030-01-02; load before" in page
+    assert "Not taken in 5 rounds at one commit: sampling of CartPole-v1, " in page
+
+
+def test_times_to_a_score_stand_beside_the_work_that_they_took():
+    small: dict[str, Any] = {"settings": {"hidden": [64, 64], "batch": 256, "cores": 2}}
+    small["details"] = {"env_steps": 9000, "opt_steps": 700}
+    large: dict[str, Any] = {"settings": {"policy_kwargs": {"net_arch": [256, 256]}}}
+    large["settings"] |= {"batch_size": 64, "threads": 1}
+    large["details"] = {"env_steps": 800, "opt_steps": 400}
+    page = render(
+        MACHINE,
+        [
+            *(taken(OURS, DQN_TIME, i, 4.0, **small) for i in range(5)),
+            *(taken("sb3", DQN_TIME, i, 8.0, **large) for i in range(5)),
+        ],
+    )
+    assert "| DQN to 475, CartPole-v1 | asyncrl | 9,000 | 700 | 64x64, 256 | 2 | 4.00" in page
+    assert (
+        "| Stable-Baselines3 | 800 | 400 | 256x256, 64 | 1 | 8.00 (8.00; n = 5) | **2.00** |"
+        in page
+    )
+
+
+def test_only_rounds_beside_asyncrl_at_one_clean_commit_are_shown():
+    ours = rounds(OURS, DQN_SPEED, *[2.0] * 5)
+    theirs = rounds("sb3", DQN_SPEED, *[1.0] * 5)
+    assert shown([*ours, *theirs]) == [*ours, *theirs]
+    assert shown([*ours, *theirs[:4]]) == ours, "too few rounds"
+    assert shown([*ours, *theirs[:4], replace(theirs[4], commit="1234abc")]) == ours
+    assert shown([replace(m, commit="abc1234-dirty") for m in [*ours, *theirs]]) == []
+    assert "Nothing is shown" in render(MACHINE, theirs)
 
 
 def test_a_round_is_measured_again_if_the_code_of_any_side_has_changed():
@@ -143,13 +175,28 @@ def test_a_side_that_fails_or_never_arrives_is_not_asked_for_ever():
     assert settled(rounds("sb3", DQN_TIME, None, None), DQN_TIME, "sb3")
 
 
-def test_kept_settings_are_for_sampling_alone_and_change_the_identity():
+def test_swept_settings_are_of_a_stage_and_change_the_identity():
     sampling = Quantity(stage="sampling", env="CartPole-v1")
-    swept = plan(sampling={"sb3": {"CartPole-v1": {"envs": 8}}})
+    swept = plan(swept={"sampling": {"sb3": {"CartPole-v1": {"envs": 8}}}})
     assert json.loads(swept.settings("sb3", sampling)) == {"envs": 8}
-    assert swept.settings("sb3", DQN_SPEED) == "{}"
+    assert swept.settings("sb3", replace(sampling, stage="env")) == "{}"
     assert swept.identity("sb3", sampling) != plan().identity("sb3", sampling)
     assert swept.identity(OURS, sampling) == plan().identity(OURS, sampling)
+
+
+def test_a_sweep_keeps_the_fastest_and_what_was_found_before(tmp_path, monkeypatch):
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({"sampling": {"torchrl": {"CartPole-v1": {"envs": 3}}}}))
+
+    def ask(_side: str, _quantity: Quantity, _seconds: float, *, settings: str, **_: object) -> Any:
+        envs = json.loads(settings).get("envs", 0)
+        return ({}, "it failed") if envs == 128 else ({"value": envs}, "")
+
+    monkeypatch.setattr(compare, "ask", ask)
+    compare.sweep(plan(stages=("sampling",), sides=("sb3",)), path)
+    found = json.loads(path.read_text())["sampling"]
+    assert found["sb3"]["CartPole-v1"] == {"processes": False, "envs": 64}
+    assert found["torchrl"] == {"CartPole-v1": {"envs": 3}}
 
 
 def test_measurements_survive_the_disk(tmp_path):

@@ -18,6 +18,7 @@ from benchmarks.common import (
     compare,
     in_turns,
     insert,
+    keep,
     run_peer,
 )
 from benchmarks.make_table import MARKS, render
@@ -100,7 +101,7 @@ def test_most_rounds_without_an_end_leave_no_ratio():
 def test_the_table_replaces_the_one_before():
     result = {**ORIGIN, "name": "x", "comparisons": [asdict(a_comparison(0.5, None, 0.25))]}
     page = insert(f"above\n{MARKS[0]}\nold\n{MARKS[1]}\nbelow", render([result]), MARKS)
-    assert "| a / b | **0.50** | 0.25 to 0.50, 1 without (3) | 1.5 | not reached | s |" in page
+    assert "| a / b | **0.50** | 0.25 to 0.50, 1 without, n = 3 | 1.5 | not reached | s |" in page
     assert "a processor, 2 cores" in page
     assert "old" not in page
     assert page.startswith("above")
@@ -153,7 +154,7 @@ def test_learner_is_compared_with_itself_alone(tmp_path: Path, kind: str) -> Non
 
 @pytest.mark.processes
 def test_actors_are_raced_against_one_process(tmp_path: Path) -> None:
-    told = run("race", tmp_path, "--against", "sync", "--seeds", 1, "--max-seconds", 2)
+    told = run("race", tmp_path, "--seeds", 1, "--max-seconds", 2)
     assert [c["unit"] for c in told["comparisons"]] == ["s", "env steps/s", "opt steps/s"]
     assert [run["side"] for run in told["details"]["runs"]] == ["asyncrl", "sync"]
     assert all("2" in run["stop_reason"] for run in told["details"]["runs"])
@@ -162,23 +163,37 @@ def test_actors_are_raced_against_one_process(tmp_path: Path) -> None:
 def test_trainings_that_are_done_are_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeds: list[int] = []
+    trained: list[tuple[int, bool]] = []
 
-    def train(_: object, seed: int, *_rest: object) -> dict[str, Any]:
-        seeds.append(seed)
-        return {"seconds": 2.0 + seed, "env_steps": 10, "opt_steps": 5, "wall_s": 4.0}
+    def train(_: object, seed: int, _max_s: float, options: list[str]) -> dict[str, Any]:
+        trained.append((seed, "sync" in options))
+        wall_s = 8.0 if "sync" in options else 4.0
+        return {"seconds": seed - 98.0, "env_steps": 10, "opt_steps": 5, "wall_s": wall_s}
 
     monkeypatch.setattr(race, "train_ours", train)
     for number in ("1", "2"):
-        argv = ["race", "--seeds", number, "--results", str(tmp_path), "--venv", str(tmp_path)]
+        argv = ["race", "--seeds", number, "--results", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", argv)
         race.main()
-    assert seeds == [0, 1]
+    assert trained == [(100, False), (100, True), (101, False), (101, True)]
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [run["seconds"] for run in told["details"]["runs"]] == [2.0, 3.0]
-    runs = [*told["details"]["runs"], {**told["details"]["runs"][0], "side": "sync", "wall_s": 8.0}]
-    rates = {c.unit: c.ratio for c in race.compared(race.TASKS["cartpole-dqn"], runs)}
-    assert rates == {"s": 1.0, "env steps/s": 2.0, "opt steps/s": 2.0}
+    assert {c["unit"]: c["ratio"] for c in told["comparisons"]} == {
+        "s": 1.0,
+        "env steps/s": 2.0,
+        "opt steps/s": 2.0,
+    }
+
+
+def test_a_result_that_is_replaced_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = argparse.Namespace(results=tmp_path, repeats=1)
+    for date, ratio in (("2030-01-02", 0.5), ("2030-02-03", 0.25)):
+        keep(args, "x", "?", [a_comparison(ratio)], origin={**ORIGIN, "date": date})
+    read = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert json.loads((tmp_path / "x.json").read_text()) == read[1]
+    older = tmp_path / "replaced" / "x_2030-01-02_abc1234.json"
+    assert json.loads(older.read_text()) == read[0]
 
 
 @pytest.mark.processes

@@ -1,0 +1,45 @@
+#!/bin/sh
+# Takes what depends on speed again, in pieces that take less than four minutes, and writes the tables.
+#
+#     [TURN="COMMAND"] benchmarks/take_all.sh [STEP...]     sampling learner ingest race equal peers
+#
+# All steps by default. Begin at a commit without changes: the tables show no others. TURN is put
+# before each piece, for instance a lock that keeps others away. A piece that fails or runs out of
+# time ends nothing; its earlier result stays.
+set -u
+
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+steps=${*:-sampling learner ingest race equal peers}
+
+take() {
+    echo "$(date +%H:%M:%S) $*" >&2
+    ${TURN:-} "$python" -m "$@" >/dev/null || echo "not taken: $*" >&2
+}
+
+for step in $steps; do
+    case $step in
+    sampling) for name in cartpole native halfcheetah pong; do
+        take benchmarks.speed.sampling --cases "$name"      # 50 to 150 s
+    done ;;
+    learner) for name in sac dqn dqn-256 dqn-images; do
+        take benchmarks.speed.learner --cases "$name"       # 60 to 150 s
+    done ;;
+    ingest) for kind in sac dqn; do
+        take benchmarks.speed.ingest --kind "$kind"         # 60 to 120 s
+    done ;;
+    race) for task in cartpole-dqn pendulum-sac; do
+        take benchmarks.speed.race --task "$task"           # 120 to 200 s
+    done ;;
+    equal) for name in dqn/cartpole ppo/cartpole sac/pendulum td3/pendulum; do
+        take benchmarks.learning --equal --only "$name" --seconds-budget 190
+    done ;;
+    peers) for _ in 1 2 3 4 5 6; do                         # each goes on where the last one stopped
+        take benchmarks.peers.compare --peers sb3 cleanrl_style --budget 200 \
+            --stages updates-sac updates-dqn sampling env
+    done ;;
+    *) echo "there is no step $step" >&2; exit 2 ;;
+    esac
+done
+"$python" -m benchmarks.make_table
+"$python" -m benchmarks.learning --table
