@@ -169,6 +169,15 @@ TASKS: Mapping[str, Task] = {
         max_env_steps=500_000,
         max_seconds=600.0,
     ),
+    "lunarlander": Task(
+        title="LunarLander-v3",
+        env="LunarLander-v3",
+        bar=200.0,
+        random=-180.0,
+        max_env_steps=500_000,
+        max_seconds=600.0,
+        needs="Box2D",
+    ),
     "halfcheetah": Task(
         title="HalfCheetah-v5",
         env="HalfCheetah-v5",

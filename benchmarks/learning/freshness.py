@@ -1,0 +1,219 @@
+"""Does an asynchronous run learn as much from each step as a synchronous one?
+
+    python -m benchmarks.learning.freshness sac/pendulum --seeds 100 101 102 --actors 2
+
+Both modes run with equal settings, seeds, environments and optimisation steps, and are evaluated
+greedily on the same episodes at the same optimisation steps. Runs that are kept are not done again.
+Several processes may add runs to the same file at once.
+
+Returns of some tasks are negative, so scores are normalised: 0 is the return of random actions, 1
+the task's bar. Time is not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncrl.recorders.memory import MemoryRecorder
+from asyncrl.training.common_config import EvaluationConfig
+from asyncrl.training.run_config import RunConfig
+from benchmarks.common import RESULTS, note, write_json
+from benchmarks.learning.runs import of_same_settings, origin
+from benchmarks.learning.tasks import TASKS, Case, case_of
+from benchmarks.learning.training import MODES, settings_of
+
+OPT_STEPS: Mapping[str, int] = {
+    "crossq/halfcheetah": 9000,
+    "sac/halfcheetah": 9000,
+    "sac/pendulum": 2000,
+    "dqn/cartpole": 2500,
+    "dqn/lunarlander": 3000,
+}
+"""How long each case is trained: to where its learning curve is steep."""
+
+_CASES = (Case(algorithm="dqn", task="lunarlander"),)
+"""Those that the learning table does not have."""
+
+_POINTS = 10
+"""Evaluations of a run, at equal distances; the last is at its end."""
+
+_MODES = ("sync", "async")
+_RESAMPLES = 5000
+
+Row = dict[str, Any]
+Numbers = npt.NDArray[np.float64]
+
+
+def config_of(case: str, seed: int, actors: int, settings: Mapping[str, Any]) -> RunConfig:
+    """Return the settings of a run; as many environments in all, however many actors there are."""
+    cases = {one.name: one for one in _CASES}
+    one = cases.get(case) or case_of(case)
+    config = replace(one, settings={**one.settings, **settings}).config(seed)
+    opt_steps = OPT_STEPS[case]
+    return replace(
+        config,
+        actors=actors,
+        envs_per_actor=max(1, config.envs_per_actor * config.actors // actors),
+        max_env_steps=0,
+        max_opt_steps=opt_steps,
+        max_seconds=0.0,
+        stop_at_return=None,
+        record=replace(config.record, interval_s=1.0),
+        evaluate=EvaluationConfig(
+            interval_opt_steps=opt_steps // _POINTS, where="inline", play=config.evaluate.play
+        ),
+    )
+
+
+def train(case: str, mode: str, config: RunConfig) -> Row:
+    """Train, and return what is kept of it."""
+    begun, recorder = origin(), MemoryRecorder()
+    with tempfile.TemporaryDirectory() as directory:
+        result = MODES[mode](config, recorder, Path(directory))
+    scores = {
+        int(record["eval/model_version"]): round(record["eval_reward"], 2)
+        for record in recorder.records
+        if "eval_reward" in record
+    }
+    return {
+        "case": case,
+        "mode": mode,
+        "actors": config.actors,
+        "seed": config.seed,
+        "returns": scores,
+        "env_steps": result.env_steps,
+        "opt_steps": result.opt_steps,
+        "lag_at_insert_mean": _of(recorder, "lag/at_insert_mean", statistics.median),
+        "lag_at_insert_max": _of(recorder, "lag/at_insert_max", max),
+        "settings": settings_of(config, mode),
+        "origin": begun,
+    }
+
+
+def _of(recorder: MemoryRecorder, name: str, take: Any) -> float | None:  # noqa: ANN401
+    values = [record[name] for record in recorder.records if name in record]
+    return round(take(values), 2) if values else None
+
+
+def iqm(scores: Numbers) -> Numbers:
+    """Return the interquartile mean along the last axis."""
+    cut = scores.shape[-1] // 4
+    ordered = np.sort(scores, axis=-1)
+    mean: Numbers = ordered[..., cut : scores.shape[-1] - cut].mean(axis=-1)
+    return mean
+
+
+def normalised(row: Row) -> tuple[float, float]:
+    """Return a run's score at its end, and the mean over its evaluations."""
+    task = TASKS[row["case"].partition("/")[2]]
+    scores = (np.array([*row["returns"].values()]) - task.random) / (task.bar - task.random)
+    return float(scores[-1]), float(scores.mean())
+
+
+def render(rows: Sequence[Row]) -> str:
+    """Return the table: what is learned in both modes, and how one compares with the other."""
+    lines = [
+        "| case | actors | n | at the end: sync | async | ratio | over the run: sync | async "
+        "| ratio | lag when stored, opt steps |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for case, actors in dict.fromkeys((row["case"], row["actors"]) for row in rows):
+        sides = [
+            [row for row in rows if (row["case"], row["actors"], row["mode"]) == (case, actors, m)]
+            for m in _MODES
+        ]
+        if not all(sides):
+            continue
+        n = "/".join(dict.fromkeys(str(len(side)) for side in sides))
+        cells = [case, str(actors), n]
+        for which in (0, 1):
+            scores = [np.array([normalised(row)[which] for row in side]) for side in sides]
+            cells += _compared(*scores)
+        means = [row["lag_at_insert_mean"] for row in sides[1]]
+        most = max(row["lag_at_insert_max"] for row in sides[1])
+        cells.append(f"{statistics.median(means):.1f}, at most {most:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _compared(sync: Numbers, asynchronous: Numbers) -> list[str]:
+    random = np.random.default_rng(0)
+    drawn = [iqm(random.choice(side, (_RESAMPLES, len(side)))) for side in (sync, asynchronous)]
+    cells = []
+    for value, values in (
+        (iqm(sync), drawn[0]),
+        (iqm(asynchronous), drawn[1]),
+        (iqm(asynchronous) / iqm(sync), drawn[1] / drawn[0]),
+    ):
+        low, high = np.percentile(values, (2.5, 97.5))
+        cells.append(f"{value:.2f} ({low:.2f} to {high:.2f})")
+    return cells
+
+
+@contextmanager
+def _kept(path: Path) -> Iterator[list[Row]]:
+    """Give the rows that are kept, and keep what they are afterwards; one process at a time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+        before = len(rows)
+        yield rows
+        if len(rows) != before:
+            question = (__doc__ or "").partition("\n")[0]
+            write_json(path, {"name": "freshness", "question": question, "runs": rows})
+
+
+def _is_done(rows: Sequence[Row], case: str, mode: str, config: RunConfig) -> bool:
+    key, settings = (case, mode, config.actors, config.seed), settings_of(config, mode)
+    return any(
+        (row["case"], row["mode"], row["actors"], row["seed"]) == key
+        and of_same_settings(row["settings"], settings)
+        for row in rows
+    )
+
+
+def main() -> None:
+    """Do the runs that are missing, and print the table of all that are kept."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("case", choices=[*OPT_STEPS], nargs="?", help="without it: only the table")
+    parser.add_argument("--modes", choices=_MODES, nargs="+", default=_MODES)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[100])
+    parser.add_argument("--actors", type=int, default=2)
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=JSON", help="to try things")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    path = args.results / "freshness.json"
+    pairs = (one.partition("=") for one in args.set)
+    settings = {name: json.loads(value) for name, _, value in pairs}
+    for seed in args.seeds if args.case else ():
+        config = config_of(args.case, seed, args.actors, settings)
+        for mode in args.modes:
+            with _kept(path) as rows:
+                done = _is_done(rows, args.case, mode, config)
+            if done:
+                continue
+            row = train(args.case, mode, config)
+            with _kept(path) as rows:
+                rows.append(row)
+            note(
+                f"{args.case} {mode} seed {seed}: {row['returns']}, lag {row['lag_at_insert_mean']}"
+            )
+    with _kept(path) as rows:
+        print(render(rows))
+
+
+if __name__ == "__main__":
+    main()
