@@ -188,11 +188,17 @@ class AsyncTrainer(BaseTrainer):
         return batch
 
     def _draw(self, count: int) -> Iterator[Columns]:
-        """Draw several batches if the limiter allows them now, else one; none if it allows none."""
+        """Draw several batches if the limiter allows them now, else one; none if it allows none.
+
+        Actors act with the newest model while the learner waits.
+        """
         size = self.config.batch_size
         while count > 1 and not self.proxy.wait_may_sample(count * size, 0.0):
             count //= 2
-        allowed = count > 1 or self.proxy.wait_may_sample(size, _WAIT_S)
+        allowed = count > 1 or self.proxy.wait_may_sample(size, 0.0)
+        if not allowed:
+            self.proxy.on_room()
+            allowed = self.proxy.wait_may_sample(size, _WAIT_S)
         self.services.watch.lap("wait")
         if not allowed:
             return iter(())

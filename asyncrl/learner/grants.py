@@ -3,9 +3,11 @@
 A grant allows an actor to act for one more message. So a slow learner stops actors before they act,
 not before they send: they act with the newest model, and the learner stores what arrives at once.
 
-The limiter's room bounds the outstanding grants. A starved learner, one that waits for experience,
-grants at least one message to each actor, whatever is outstanding from others: a slow actor blocks
-no other. To cover the round trip it grants more, up to the window: one more per actor each time
+A grant is due when the limiter has room for its message, or when the learner would consume all that
+is stored and outstanding before that message arrives: the bandwidth-delay product, from the rate at
+which the learner consumes and the round trip of a message, both measured. A starved learner, one
+that waits for experience, grants at least one message to each actor, whatever is outstanding from
+others: a slow actor blocks no other. It grants more, up to the window: one more per actor each time
 that every actor has sent a message that could be stored on arrival, half as many after a message
 that had to wait. Knows no sockets, no threads and no buffer.
 """
@@ -17,16 +19,40 @@ from dataclasses import dataclass
 
 from asyncrl.core.messages import Peer
 
+_INTERVAL_S = 0.25
+"""Over which a rate is measured."""
+
+_DECAY = 0.9
+"""Of a peak, from one measurement to the next: a pause of the learner does not end its pace."""
+
 
 @dataclass(slots=True)
 class _Account:
     received: int = 0
     granted: int = 0
+    granted_at: float | None = None
+    """When the first of the outstanding messages was granted, if no other was outstanding then."""
 
     @property
     def outstanding(self) -> int:
         """Messages that are granted and have not arrived."""
         return max(0, self.granted - self.received)
+
+
+class PeakRate:
+    """The highest recent rate of a count."""
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        self._count, self._since_s = 0.0, float("-inf")
+
+    def update(self, count: float, now_s: float) -> float:
+        """Return the rate per second, now that the count is this."""
+        elapsed_s = now_s - self._since_s
+        if elapsed_s >= _INTERVAL_S:
+            self._peak = max((count - self._count) / elapsed_s, _DECAY * self._peak)
+            self._count, self._since_s = count, now_s
+        return self._peak
 
 
 class Grants:
@@ -42,6 +68,8 @@ class Grants:
         self._window = window
         self._accounts: dict[Peer, _Account] = {}
         self._surplus = 1.0
+        self.round_trip_s = 0.0
+        """From a grant to the arrival of its message, where the actor had no other grant."""
 
     @property
     def outstanding(self) -> int:
@@ -54,16 +82,20 @@ class Grants:
         return bool(self._accounts) and not self.outstanding
 
     @property
-    def any_blocked(self) -> bool:
-        """Whether there is an actor that may not act."""
-        return any(not account.outstanding for account in self._accounts.values())
-
-    @property
     def room_for_next(self) -> float:
         """Room in transitions that the next grant needs; infinite if all windows are full."""
-        if all(account.outstanding >= self._window for account in self._accounts.values()):
+        if self._all_full:
             return float("inf")
         return float((self.outstanding + 1) * self._message)
+
+    @property
+    def shortage_for_next(self) -> float:
+        """Shortage in transitions that makes the next grant due; infinite if windows are full."""
+        return float("inf") if self._all_full else float(self.outstanding * self._message)
+
+    @property
+    def _all_full(self) -> bool:
+        return all(account.outstanding >= self._window for account in self._accounts.values())
 
     def on_arrival(self, peer: Peer) -> None:
         """Add an actor. It replaces the earlier incarnations of the same actor."""
@@ -76,13 +108,16 @@ class Grants:
         """Remove an actor together with its outstanding grants."""
         self._accounts.pop(peer, None)
 
-    def on_received(self, peer: Peer, seq: int, *, at_once: bool | None) -> None:
+    def on_received(self, peer: Peer, seq: int, *, at_once: bool | None, now_s: float) -> None:
         """Count a message that arrived; `at_once` says whether it can be stored without waiting.
 
         `at_once` is None if that says nothing about the learner's speed, as during warm-up.
         """
         if account := self._accounts.get(peer):
             account.received = max(account.received, seq)
+            if account.granted_at is not None:
+                took_s, account.granted_at = now_s - account.granted_at, None
+                self.round_trip_s += 0.2 * (took_s - self.round_trip_s)
         if at_once is None:
             return
         if at_once:
@@ -90,23 +125,29 @@ class Grants:
         else:
             self._surplus = max(1.0, self._surplus / 2)
 
-    def issue(self, room: float, *, starved: bool) -> Iterator[tuple[Peer, int]]:
+    def issue(
+        self, room: float, *, shortage: float, starved: bool, now_s: float
+    ) -> Iterator[tuple[Peer, int]]:
         """Yield new grants: an actor and the number of the message that it may collect.
 
         The actor with the fewest outstanding messages comes first; among equals they take turns.
 
         Args:
             room: Transitions that may still be stored, beyond those that wait to be stored.
-            starved: Whether the learner waits for experience, or soon will.
+            shortage: Transitions that the learner consumes in a round trip, beyond those stored.
+            starved: Whether the learner waits for experience.
+            now_s: The time.
         """
         total = self.outstanding
         surplus = int(self._surplus) if starved else 0
         while self._accounts:
             peer = min(self._accounts, key=lambda p: self._accounts[p].outstanding)
             account = self._accounts[peer]
-            fits = room >= (total + 1) * self._message
-            if account.outstanding >= self._window or not (fits or account.outstanding < surplus):
+            due = room >= (total + 1) * self._message or shortage > total * self._message
+            if account.outstanding >= self._window or not (due or account.outstanding < surplus):
                 return
+            if not account.outstanding:
+                account.granted_at = now_s
             account.granted = max(account.granted, account.received) + 1
             total += 1
             self._accounts[peer] = self._accounts.pop(peer)  # behind the others

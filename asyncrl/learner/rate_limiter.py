@@ -114,10 +114,15 @@ class RateLimiter:
             return float("inf")
         return (self._highest - self._difference()) / self._ratio
 
-    def is_starved(self) -> bool:
-        """Whether inserts are behind, so that samples wait for them, or soon will."""
-        behind = self._difference() < (self._lowest + self._highest) / 2
-        return self._ratio == 0 or self.is_warming_up() or behind
+    def stock(self) -> float:
+        """Return how many transitions' worth of samples are allowed before the next insert."""
+        if self._ratio == 0:
+            return float("inf")
+        return (self._difference() - self._lowest) / self._ratio
+
+    def consumed(self) -> float:
+        """Return how many transitions' worth of samples there were."""
+        return self.sampled / self._ratio if self._ratio else 0.0
 
     def is_warming_up(self) -> bool:
         """Whether there is too little for a first sample."""

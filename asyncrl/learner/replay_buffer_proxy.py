@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from asyncrl.core.replay_buffer import ReplayBuffer, TakesPriorities, replay_gro
 from asyncrl.core.transport import LearnerLink
 from asyncrl.core.types import Array, Arrays, Columns, IntArray
 from asyncrl.learner.actor_table import ActorTable
-from asyncrl.learner.grants import Grants
+from asyncrl.learner.grants import Grants, PeakRate
 from asyncrl.learner.ledger import Balance, Ledger
 from asyncrl.learner.rate_limiter import RateLimiter
 from asyncrl.metrics.stopwatch import Stopwatch, ms_per_lap
@@ -92,7 +93,9 @@ class ReplayBufferProxy:
         self.ended: deque[Peer] = deque()
         """Actors that are gone, for anybody to add to: others then act in their place."""
         self._room_for_next = float("inf")
-        self._any_blocked = False
+        self._stock_for_next = 0.0
+        self._consumption = PeakRate()
+        self._starved = False
         self.blocked = False
         """Whether the limiter has no room for more, so that all actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
@@ -122,6 +125,9 @@ class ReplayBufferProxy:
             return len(self.buffer) > 0 and self._limiter.may_sample(batch_size)
 
         with self._changed:
+            self._starved = timeout_s > 0 and not may_sample()
+            if self._starved:
+                self._link.wake()
             return (
                 self._changed.wait_for(lambda: may_sample() or self._interrupter.is_set, timeout_s)
                 and may_sample()
@@ -132,8 +138,9 @@ class ReplayBufferProxy:
         with self._turnstile, self._changed:
             batch = self.buffer.sample(batch_size)
             self._limiter.on_sample(batch_size)
-            wake = self._room_for_next <= self._limiter.room() < float("inf") or (
-                self._any_blocked and self._limiter.is_starved()
+            wake = (
+                self._room_for_next <= self._limiter.room() < float("inf")
+                or self._limiter.stock() < self._stock_for_next
             )
         if wake:
             self.on_room()
@@ -290,7 +297,7 @@ class ReplayBufferProxy:
         with self._changed:
             fits = not self._held and self._limiter.may_insert(message.transitions)
             at_once = None if self._limiter.is_warming_up() else fits
-        self._grants.on_received(message.peer, message.seq, at_once=at_once)
+        self._grants.on_received(message.peer, message.seq, at_once=at_once, now_s=time.monotonic())
         self._held.append(message)
 
     def _store_held(self) -> None:
@@ -314,13 +321,20 @@ class ReplayBufferProxy:
         while self.ended:
             self._grants.on_end(self.ended.popleft())
         held = sum(message.transitions for message in self._held)
+        now_s = time.monotonic()
         with self._changed:
             anyway = self._drops or self._draining
             room = float("inf") if anyway else self._limiter.room() - held
-            granted = list(self._grants.issue(room, starved=self._limiter.is_starved()))
+            rate = self._consumption.update(self._limiter.consumed(), now_s)
+            needed = rate * self._grants.round_trip_s - held
+            shortage = needed - self._limiter.stock()
+            starved = self._starved or self._limiter.is_warming_up()
+            granted = list(
+                self._grants.issue(room, shortage=shortage, starved=starved, now_s=now_s)
+            )
             first = self._held[0].transitions if self._held else None
             self._room_for_next = first or self._grants.room_for_next
-            self._any_blocked = self._grants.any_blocked
+            self._stock_for_next = needed - self._grants.shortage_for_next
             self.blocked = bool(held) or self._grants.all_blocked
         for peer, seq in granted:
             self._link.acknowledge(peer, 0, seq)

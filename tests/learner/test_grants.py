@@ -7,7 +7,7 @@ import math
 import pytest
 
 from asyncrl.core.messages import Peer
-from asyncrl.learner.grants import Grants
+from asyncrl.learner.grants import Grants, PeakRate
 from tests.support.sample_messages import make_peer
 
 MESSAGE = 10
@@ -21,74 +21,118 @@ def grants(*peers: Peer, window: int = 4) -> Grants:
     return given
 
 
+def issue(
+    given: Grants, room: float, *, shortage: float = 0.0, starved: bool = False, now_s: float = 0.0
+) -> list[tuple[Peer, int]]:
+    return list(given.issue(room, shortage=shortage, starved=starved, now_s=now_s))
+
+
+def received(
+    given: Grants, peer: Peer, seq: int, *, at_once: bool | None, now_s: float = 0.0
+) -> None:
+    given.on_received(peer, seq, at_once=at_once, now_s=now_s)
+
+
 def test_no_more_is_granted_than_there_is_room_for() -> None:
     given = grants(A, B)
-    assert list(given.issue(29.0, starved=False)) == [(A, 1), (B, 1)]
-    assert list(given.issue(29.0, starved=False)) == [], "what is outstanding counts"
-    given.on_received(A, 1, at_once=True)
-    assert list(given.issue(19.0, starved=False)) == [], "one is still to come"
-    assert list(given.issue(20.0, starved=False)) == [(A, 2)]
+    assert issue(given, 29.0) == [(A, 1), (B, 1)]
+    assert issue(given, 29.0) == [], "what is outstanding counts"
+    received(given, A, 1, at_once=True)
+    assert issue(given, 19.0) == [], "one is still to come"
+    assert issue(given, 20.0) == [(A, 2)]
 
 
 def test_actors_take_turns() -> None:
     given = grants(A, B)
-    first = [peer for peer, _ in given.issue(10.0, starved=False)]
-    given.on_received(first[0], 1, at_once=True)
-    second = [peer for peer, _ in given.issue(10.0, starved=False)]
+    first = [peer for peer, _ in issue(given, 10.0)]
+    received(given, first[0], 1, at_once=True)
+    second = [peer for peer, _ in issue(given, 10.0)]
     assert sorted(peer.actor_id for peer in first + second) == [0, 1]
 
 
 def test_the_window_bounds_what_room_allows() -> None:
     given = grants(A, window=3)
-    assert [seq for _, seq in given.issue(math.inf, starved=False)] == [1, 2, 3]
+    assert [seq for _, seq in issue(given, math.inf)] == [1, 2, 3]
     assert given.room_for_next == math.inf
 
 
 def test_a_starved_learner_grants_beyond_the_room_more_each_time_nothing_waited() -> None:
     given = grants(A, window=4)
-    assert [seq for _, seq in given.issue(0.0, starved=True)] == [1]
-    given.on_received(A, 1, at_once=None)
-    assert [seq for _, seq in given.issue(0.0, starved=True)] == [2], "as many as before"
+    assert [seq for _, seq in issue(given, 0.0, starved=True)] == [1]
+    received(given, A, 1, at_once=None)
+    assert [seq for _, seq in issue(given, 0.0, starved=True)] == [2], "as many as before"
     for seq in range(2, 8):
-        given.on_received(A, seq, at_once=True)
-    assert [seq for _, seq in given.issue(0.0, starved=True)] == [8, 9, 10, 11], "the window"
-    given.on_received(A, 11, at_once=False)
-    assert [seq for _, seq in given.issue(0.0, starved=True)] == [12, 13], "half after a wait"
+        received(given, A, seq, at_once=True)
+    assert [seq for _, seq in issue(given, 0.0, starved=True)] == [8, 9, 10, 11], "the window"
+    received(given, A, 11, at_once=False)
+    assert [seq for _, seq in issue(given, 0.0, starved=True)] == [12, 13], "half after a wait"
+
+
+def test_what_the_learner_will_lack_is_granted_and_no_more() -> None:
+    given = grants(A, B)
+    assert issue(given, 0.0, shortage=0.0) == []
+    assert issue(given, 0.0, shortage=15.0) == [(A, 1), (B, 1)]
+    assert given.shortage_for_next == 20.0
+    assert issue(given, 0.0, shortage=20.0) == [], "what is outstanding counts"
+    assert issue(given, 0.0, shortage=20.5) == [(A, 2)]
+
+
+def test_round_trips_are_those_of_actors_that_had_nothing_else_to_collect() -> None:
+    given = grants(A, window=2)
+    issue(given, math.inf, now_s=1.0)
+    received(given, A, 1, at_once=True, now_s=2.0)
+    first_s = given.round_trip_s
+    assert 0.0 < first_s < 1.0, "a part of the newest, as averages have it"
+    received(given, A, 2, at_once=True, now_s=50.0)
+    assert given.round_trip_s == first_s, "the second one waited for the first"
+    for k in range(3, 60):
+        issue(given, 10.0, now_s=100.0 * k)
+        received(given, A, k, at_once=True, now_s=100.0 * k + 0.5)
+    assert given.round_trip_s == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_peak_rate_outlasts_a_pause() -> None:
+    rate = PeakRate()
+    assert rate.update(1000.0, 0.0) == 0.0, "it did not see how long that took"
+    assert rate.update(1100.0, 1.0) == 100.0
+    assert rate.update(1100.0, 1.1) == 100.0
+    assert 50.0 < rate.update(1100.0, 2.0) < 100.0
+    assert rate.update(2000.0, 3.0) == 900.0
 
 
 def test_a_slow_actor_blocks_no_other() -> None:
     given = grants(A, B)
-    list(given.issue(math.inf, starved=False))
+    issue(given, math.inf)
     for seq in range(1, 5):
-        given.on_received(B, seq, at_once=None)
-    assert list(given.issue(0.0, starved=False)) == []
-    assert list(given.issue(0.0, starved=True)) == [(B, 5)]
+        received(given, B, seq, at_once=None)
+    assert issue(given, 0.0) == []
+    assert issue(given, 0.0, starved=True) == [(B, 5)]
 
 
 def test_grants_of_an_actor_that_ended_go_to_others() -> None:
     given = grants(A, B)
-    list(given.issue(20.0, starved=False))
+    issue(given, 20.0)
     given.on_end(A)
-    assert list(given.issue(20.0, starved=False)) == [(B, 2)]
+    assert issue(given, 20.0) == [(B, 2)]
 
 
 def test_a_new_incarnation_begins_with_its_first_message() -> None:
     given = grants(A)
-    list(given.issue(20.0, starved=False))
+    issue(given, 20.0)
     again = make_peer(0, 1)
     given.on_arrival(again)
     given.on_arrival(again)
-    assert list(given.issue(10.0, starved=False)) == [(again, 1)]
-    given.on_received(A, 2, at_once=True)  # one that was under way
+    assert issue(given, 10.0) == [(again, 1)]
+    received(given, A, 2, at_once=True)  # one that was under way
     assert given.outstanding == 1
 
 
 def test_messages_without_a_grant_are_not_outstanding() -> None:
     given = grants(A)
-    list(given.issue(10.0, starved=False))
-    given.on_received(A, 5, at_once=True)
+    issue(given, 10.0)
+    received(given, A, 5, at_once=True)
     assert given.outstanding == 0
-    assert list(given.issue(10.0, starved=False)) == [(A, 6)]
+    assert issue(given, 10.0) == [(A, 6)]
 
 
 @pytest.mark.parametrize("peers", [(), (A,)])
@@ -96,5 +140,5 @@ def test_all_blocked_needs_actors_none_of_which_may_act(peers: tuple[Peer, ...])
     given = grants(*peers)
     assert given.all_blocked is bool(peers)
     assert given.room_for_next == (MESSAGE if peers else math.inf)
-    list(given.issue(MESSAGE, starved=False))
+    issue(given, MESSAGE)
     assert not given.all_blocked

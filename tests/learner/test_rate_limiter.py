@@ -102,21 +102,21 @@ def test_refusal_names_a_band_that_works() -> None:
     )
 
 
-def test_room_is_what_may_be_inserted_and_hunger_what_is_missing() -> None:
+def test_room_is_what_may_be_inserted_and_stock_what_may_be_sampled() -> None:
     limiter = RateLimiterConfig(samples_per_insert=2.0, min_size=100).build(
         max_insert=20, batch_size=10
     )
-    full, starved = limiter.room(), []
+    full = limiter.room()
     while limiter.may_insert(1):
         assert limiter.is_warming_up() is (limiter.inserted < 100)
-        starved.append(limiter.is_starved())
         limiter.on_insert(1)
     assert limiter.inserted == full
     assert limiter.room() == 0
-    assert starved == [True] * 100 + [False] * (limiter.inserted - 100)
+    stock = limiter.stock()
     while limiter.may_sample(10):
         limiter.on_sample(10)
-    assert limiter.is_starved()
+    assert limiter.consumed() == pytest.approx(stock - limiter.stock())
+    assert limiter.stock() < 5.0
     assert limiter.may_insert(int(limiter.room()))
     assert not limiter.may_insert(int(limiter.room()) + 1)
 
@@ -124,8 +124,7 @@ def test_room_is_what_may_be_inserted_and_hunger_what_is_missing() -> None:
 def test_without_a_ratio_there_is_always_room() -> None:
     limiter = RateLimiterConfig(samples_per_insert=0.0).build(max_insert=4, batch_size=1)
     limiter.on_insert(10**9)
-    assert limiter.room() == float("inf")
-    assert limiter.is_starved()
+    assert limiter.room() == limiter.stock() == float("inf")
 
 
 def test_nothing_is_sampled_before_the_warm_up() -> None:
