@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from asyncrl.actor.outbox import Outbox
-from asyncrl.actor.step_processor import Step, StepProcessor
+from asyncrl.actor.step_processor import OneStep, Step, StepProcessor
 from asyncrl.core.agent import Policy, Remembers, acted, as_number, forget, recorded
 from asyncrl.core.env import BatchEnv, EnvStep
 from asyncrl.core.env_checks import checked
@@ -86,6 +86,8 @@ class Actor:
         self._policy = policy
         self._remembers = isinstance(policy, Remembers)  # asked here, since asking takes a while
         self._processor = processor
+        # Other processors may hold rows back, and a cut would end what they collect.
+        self._cuts = isinstance(processor, OneStep)
         self._outbox = outbox
         self._link = link
         self._progress = progress
@@ -113,6 +115,7 @@ class Actor:
                 self._wait_for_grant()
                 continue
             self.run_step()
+            self._complete_segments()
             self._progress.turn(self._outbox.produced)
             if self._clock() - self._reported_at >= _REPORT_INTERVAL_S:
                 self._reported_at = self._clock()
@@ -250,6 +253,16 @@ class Actor:
             self._sync_model(timeout_s=min(_WAIT_S, left_s))
         self._progress.waiting(False)
         self._watch.lap("wait")
+
+    def _complete_segments(self) -> None:
+        """Cut segments that lack only a successor, if the step that brings it is not granted.
+
+        The last transitions would wait for the next grant otherwise, and be stored a round late.
+        """
+        if not self._cuts or not self._outbox.lacks_successors:
+            return
+        if not self._link.may_begin(self._outbox.next_seq + 1):
+            self.finish_streams(goes_on=True)
 
     def _wait_for_grant(self) -> None:
         """Wait until the learner grants the next message, or until the actor must finish.

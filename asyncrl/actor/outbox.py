@@ -72,6 +72,13 @@ class Outbox:
         """The number of the message that is being filled."""
         return self._seq + len(self._ready) + 1
 
+    @property
+    def lacks_successors(self) -> bool:
+        """Whether all that full segments lack is the observation after their last step."""
+        if self._room != 1 or self._schema.lookahead != 1:
+            return False
+        return bool(self._filled(slice(None)).min() == self._schema.sampled.stop)
+
     def push(self, rows: Rows) -> None:
         """Append one row to each of some streams."""
         ids, columns, only = rows
