@@ -58,7 +58,6 @@ def appo() -> RunConfig:
         agent=PPOConfig(correction="vtrace"),
         envs_per_actor=8,
         segment=SegmentConfig(length=32),
-        transport=ZmqTransportConfig(window=2),
         replay=TrajectoryQueueConfig(),
         limiter=RateLimiterConfig(samples_per_insert=1.0),
         trainer=AsyncTrainerConfig(
@@ -102,15 +101,12 @@ def crossq() -> RunConfig:
     """CrossQ for small problems with continuous actions, such as Pendulum.
 
     One optimisation step for each environment step.
-
-    At that rate rows that wait are soon out of date: messages are short, and none wait in line.
     """
     return RunConfig(
         agent=CrossQConfig(hidden=(64, 64), critic_hidden=(64, 64)),
         env="Pendulum-v1",
         envs_per_actor=4,
         segment=SegmentConfig(length=4),
-        transport=ZmqTransportConfig(window=1),
         limiter=RateLimiterConfig(samples_per_insert=128.0, min_size=1000),
         trainer=AsyncTrainerConfig(sync_interval_opt_steps=10),
         evaluate=EvaluationConfig(interval_opt_steps=250),
