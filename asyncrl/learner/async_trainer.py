@@ -162,8 +162,11 @@ class AsyncTrainer(BaseTrainer):
         """Sum the run up."""
         balance = self.proxy.ledger.balance()
         rows = self.proxy.actors.rows()
+        newest = self._staleness.of(self._batch, self.services.counts.opt_steps)
         return replace(
             super().result(),
+            lag_at_insert=self._staleness.mean_at_insert,
+            lag_when_sampled=newest.get("lag/versions_mean"),
             actor_shares=self.proxy.actors.shares(),
             ledger={**asdict(balance), "in_flight": balance.in_flight},
             actors={str(actor_id): row.counts() for actor_id, row in rows.items()},

@@ -112,9 +112,14 @@ class _Publications:
 class _Sum(NamedTuple):
     """How far behind models were when their experience was stored, in optimisation steps."""
 
-    n: int
-    total: float
-    most: float
+    n: int = 0
+    total: float = 0.0
+    most: float = 0.0
+
+    def with_more(self, lags: Array) -> _Sum:
+        """Return the sum with some more lags in it."""
+        most = max(self.most, float(lags.max()))
+        return _Sum(self.n + len(lags), self.total + float(lags.sum()), most)
 
 
 class Staleness:
@@ -129,7 +134,8 @@ class Staleness:
         self._lock = threading.Lock()
         self._published = _Publications()
         self._warned_at: dict[ActorId, float] = {}
-        self._stored = _Sum(0, 0.0, 0.0)
+        self._stored = _Sum()
+        self._all_stored = _Sum()
 
     def on_publish(self, version: ModelVersion) -> None:
         """Note that a model was published now; each one is newer than the one before."""
@@ -164,15 +170,20 @@ class Staleness:
         lags = opt_steps - versions.astype(np.float64)
         if len(lags):
             with self._lock:
-                count, total, most = self._stored
-                self._stored = _Sum(
-                    count + len(lags), total + float(lags.sum()), max(most, float(lags.max()))
-                )
+                self._stored = self._stored.with_more(lags)
+                self._all_stored = self._all_stored.with_more(lags)
+
+    @property
+    def mean_at_insert(self) -> float | None:
+        """Mean lag of all that was stored, in optimisation steps; None before that."""
+        with self._lock:
+            count, total, _ = self._all_stored
+        return total / count if count else None
 
     def take(self) -> Record:
         """Return the lag metrics of what was stored since the last call."""
         with self._lock:
-            (count, total, most), self._stored = self._stored, _Sum(0, 0.0, 0.0)
+            (count, total, most), self._stored = self._stored, _Sum()
         if not count:
             return {}
         return {"lag/at_insert_mean": total / count, "lag/at_insert_max": most}

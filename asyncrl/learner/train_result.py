@@ -51,6 +51,13 @@ class TrainResult:
     throttled_percent: float | None = None
     """Of the periods of a CPU quota, those in which it was used up; None without a quota."""
 
+    lag_at_insert: float | None = None
+    """Mean optimisation steps by which the model that acted was behind when experience was stored;
+    None in a run without actors."""
+
+    lag_when_sampled: float | None = None
+    """The same for the newest batch."""
+
     setup: Setup = field(default_factory=Setup)
     learner_shares: Mapping[str, float]
     """Parts of its time by phase, from the first optimisation step to the last one."""
@@ -87,6 +94,8 @@ class TrainResult:
             machine_cpu_percent=self.machine_cpu_percent,
             children_cpu_percent=self.children_cpu_percent,
             throttled_percent=self.throttled_percent,
+            lag_at_insert=self.lag_at_insert,
+            lag_when_sampled=self.lag_when_sampled,
         )
         return judge(facts)
 

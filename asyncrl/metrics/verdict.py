@@ -90,6 +90,12 @@ class Facts:
     throttled_percent: float | None = None
     """Of the periods of a CPU quota, those in which it was used up."""
 
+    lag_at_insert: float | None = None
+    """Mean age of the model that acted, in optimisation steps, when experience is stored."""
+
+    lag_when_sampled: float | None = None
+    """The same when it is sampled."""
+
     @classmethod
     def of_record(cls, values: Record, setup: Setup) -> Facts:
         """Read them from the newest values of a run's metrics."""
@@ -105,6 +111,8 @@ class Facts:
             machine_cpu_percent=values.get("system/machine_cpu_percent"),
             children_cpu_percent=values.get("system/children_cpu_percent"),
             throttled_percent=values.get("system/throttled_percent"),
+            lag_at_insert=values.get("lag/at_insert_mean"),
+            lag_when_sampled=values.get("lag/versions_mean"),
         )
 
     @property
@@ -169,6 +177,10 @@ _THROTTLED_PERCENT = 25.0
 _TAKEN = 0.75
 """Of the cores that a run wants; with less, others take them."""
 
+_OLD_OPT_STEPS = 10.0
+_OLD_SHARE = 0.2
+"""Of its age when sampled, that experience has when it is stored; with less, replay decides."""
+
 _MANY_RESTARTS = 3
 _CALM_S = 60.0
 """Between two restarts of any actors; rarer ones cost nothing that counts."""
@@ -201,6 +213,11 @@ def judge(facts: Facts) -> Verdict:
     """Say what limits a run, on what evidence, and what would change it."""
     if untold := _untold(facts):
         return untold
+    limit = _limit(facts)
+    return limit._replace(sentence=limit.sentence + _old(facts))
+
+
+def _limit(facts: Facts) -> Verdict:
     for rule in (
         _restarts,
         _throttled,
@@ -235,6 +252,18 @@ def _untold(facts: Facts) -> Verdict | None:
             f"after {facts.start_up_s:.1f} s of starting up",
         )
     return None
+
+
+def _old(facts: Facts) -> str:
+    """Say that experience is old when it is stored; empty if it is not."""
+    stored, sampled = facts.lag_at_insert or 0.0, facts.lag_when_sampled or 0.0
+    if stored < _OLD_OPT_STEPS or stored < _OLD_SHARE * sampled:
+        return ""
+    return (
+        f"; experience is {stored:.0f} opt steps old when it is stored, which is much beside "
+        f"{max(stored, sampled):.0f} when it is sampled: shorten segment.length, or lower "
+        "transport.window or trainer.sync_interval_opt_steps"
+    )
 
 
 def _alone(facts: Facts) -> Verdict | None:

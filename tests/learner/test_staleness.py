@@ -48,6 +48,7 @@ def stored(staleness: Staleness, versions: list[list[int]], rows: list[int], at:
 def test_age_at_storing_is_of_the_transitions_stored_since_the_last_record() -> None:
     staleness = Staleness()
     assert staleness.take() == {}
+    assert staleness.mean_at_insert is None
     stored(staleness, [[4, 6, 0], [2, 8, 0]], [3, 2], at=10)  # an `END` row, and one not filled
     stored(staleness, [[7, 7, 0]], [3], at=13)
     assert staleness.take() == {
@@ -55,6 +56,8 @@ def test_age_at_storing_is_of_the_transitions_stored_since_the_last_record() -> 
         "lag/at_insert_max": 8.0,
     }
     assert staleness.take() == {}
+    stored(staleness, [[7, 0]], [2], at=13)
+    assert staleness.mean_at_insert == (6 + 4 + 8 + 2 + 6 + 6 + 6) / 7, "of the whole run"
 
 
 def test_experience_without_versions_of_its_rows_is_of_its_newest_model() -> None:

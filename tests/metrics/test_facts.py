@@ -20,6 +20,8 @@ RECORD = {
     "system/machine_cpu_percent": 75.0,
     "system/children_cpu_percent": 50.0,
     "system/throttled_percent": 12.0,
+    "lag/at_insert_mean": 3.0,
+    "lag/versions_mean": 70.0,
 }
 
 
@@ -37,6 +39,8 @@ def test_record_holds_every_fact() -> None:
         machine_cpu_percent=75.0,
         children_cpu_percent=50.0,
         throttled_percent=12.0,
+        lag_at_insert=3.0,
+        lag_when_sampled=70.0,
     )
 
 

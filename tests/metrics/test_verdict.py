@@ -276,6 +276,11 @@ CASES: dict[str, tuple[Facts, Kind, tuple[str, ...]]] = {
         "unlimited",
         ("not limited", "23 times"),
     ),
+    "old when stored": (
+        facts(0.62, 0.02, lag_at_insert=40.0, lag_when_sampled=90.0),
+        "learner-bound",
+        ("actors wait 62 %", "40 opt steps old when it is stored", "segment.length"),
+    ),
     "nobody waits": (facts(0.1, 0.12), "balanced", ("actors wait 10 %", "learner 12 %")),
 }
 
@@ -287,6 +292,12 @@ def test_verdict_names_its_evidence_and_what_to_do(
     verdict = judge(measured)
     assert verdict.kind == kind
     assert [word for word in words if word not in verdict.sentence] == []
+
+
+@pytest.mark.parametrize(("stored", "sampled"), [(5.0, 8.0), (40.0, 900.0), (None, None)])
+def test_little_lag_is_not_named(stored: float | None, sampled: float | None) -> None:
+    verdict = judge(facts(0.62, 0.02, lag_at_insert=stored, lag_when_sampled=sampled))
+    assert verdict == judge(facts(0.62, 0.02))
 
 
 def test_every_kind_has_a_case() -> None:
