@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import numpy as np
 
@@ -26,8 +25,9 @@ class Outbox:
     Each environment has its own stream and fills its own segment: an episode's end costs one row
     more, so streams drift apart. Streams have room beyond a segment, so that those which are full
     are cut together, every few steps, and not each when it is its turn: with 64 streams an actor is
-    5 % faster. When all are full they are cut at once: no row waits. A full segment is copied into
-    the open message; the rows that look ahead stay, as the first of the next segment.
+    5 % faster. When all are full they are cut at once: no row waits. What is cut together is sent
+    together, whether the message is full or not: no segment waits for those of other streams. The
+    rows that look ahead stay, as the first of the next segment.
 
         |<- lookback ->|<- length ->|<- lookahead ->|<- room ->|      one stream
         |<--------- schema.rows: a segment -------->|
@@ -40,13 +40,10 @@ class Outbox:
         schema: SegmentSchema,
         config: SegmentConfig,
         n_envs: int,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._peer = peer
         self._schema = schema
         self._n_segments = segments_per_message(config, schema, n_envs)
-        self._flush_interval_s = config.flush_interval_s or float("inf")
-        self._clock = clock
         self._capacity = schema.rows + schema.length // 2
         self._streams = {
             c.name: np.zeros((n_envs, self._capacity, *c.shape), c.dtype) for c in schema.columns
@@ -123,8 +120,6 @@ class Outbox:
 
     def take(self, model_version: ModelVersion, env_steps: int) -> Experience | None:
         """Return the next message that is ready, if any."""
-        if self._open and self._clock() - self._open.opened_at >= self._flush_interval_s:
-            self._close_draft()
         if not self._ready:
             return None
         draft = self._ready.popleft()
@@ -162,6 +157,7 @@ class Outbox:
         while len(full := (self._filled(everyone) >= self._schema.rows).nonzero()[0]):
             self._cut(full)
             self._carry(full)
+        self._close_draft()
         self._look_at_room()
 
     def _look_at_room(self) -> None:
@@ -177,7 +173,7 @@ class Outbox:
         """Copy the segments of these streams into messages, opening new ones as needed."""
         done = 0
         while done < len(ids):
-            draft = self._open = self._open or _Draft(self._schema, self._n_segments, self._clock())
+            draft = self._open = self._open or _Draft(self._schema, self._n_segments)
             part = ids[done : done + self._n_segments - draft.count]
             draft.add(self._streams, part, np.minimum(self._filled(part), self._schema.rows))
             done += len(part)
@@ -229,8 +225,7 @@ def _misfit(name: str, column: Array, n_rows: int, schema: SegmentSchema) -> Con
 class _Draft:
     """A message that is being filled; its arrays are its own, and travel without a copy."""
 
-    def __init__(self, schema: SegmentSchema, n_segments: int, now: float) -> None:
-        self.opened_at = now
+    def __init__(self, schema: SegmentSchema, n_segments: int) -> None:
         self._sampled, self._rows = schema.sampled, schema.rows
         self.count = 0
         self.transitions = 0

@@ -34,7 +34,7 @@ from typing import Annotated
 
 import numpy as np
 
-from asyncrl.core.declared import Count, PositiveOrOff, Within, check_declared
+from asyncrl.core.declared import Count, Within, check_declared
 from asyncrl.core.errors import ConfigError
 
 DISCOUNTED_RETURN = "discounted_return"
@@ -80,9 +80,6 @@ class SegmentConfig:
     max_message_bytes: Count = 4 << 20
     """Maximum size of a message in bytes. A message is sent when one more segment would exceed
     it."""
-
-    flush_interval_s: PositiveOrOff = 1.0
-    """Seconds after which a message is sent even if it is not full. 0 waits until it is full."""
 
     frame_stack: Annotated[int, Within("[1, inf)", why="1 keeps observations whole")] = 1
     """Frames per observation, stacked along its first axis, newest last. Only the newest frame of

@@ -11,7 +11,7 @@ stored as actors store them. Does not know where episodes come from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -115,9 +115,7 @@ def push_episodes(
             "actor can store them; use an agent or settings that need none"
         )
     playback = _Playback(episodes, spec)
-    # By count only: sending by time would depend on the clock.
-    by_count = replace(segment, flush_interval_s=0.0)
-    outbox = Outbox(_DATA_SET, schema, by_count, playback.n_streams)
+    outbox = Outbox(_DATA_SET, schema, segment, playback.n_streams)
     processor = make_one_step(segment, extras)
     sink = _Sink(buffer, schema)
     # A sequence sees that it begins an episode by the `END` row before it; each stream needs one.

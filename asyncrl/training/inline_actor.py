@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 
 from asyncrl.actor.actor import Actor
 from asyncrl.actor.outbox import Outbox
@@ -45,8 +44,7 @@ class InlineActor:
         self._env = env
         self._link = _BufferLink(buffer)
         self._schema = schema
-        # By count only: a message sent because time has passed would depend on the clock.
-        self._segment = replace(segment, flush_interval_s=0.0)
+        self._segment = segment
         self._processor = processor
         self._seed = seed
         self._table = ActorTable()

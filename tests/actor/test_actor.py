@@ -161,8 +161,8 @@ class Life:
         self.env = WatchedBatch(**env)
         self.policy = policy or ConstantAgent(9)
         self.progress = WatchedProgress()
-        config = SegmentConfig(length=2, flush_interval_s=0.0)
-        self.outbox = Outbox(PEER, SCHEMA, config, self.env.n_envs, self.link.clock)
+        config = SegmentConfig(length=2)
+        self.outbox = Outbox(PEER, SCHEMA, config, self.env.n_envs)
         self.actor = Actor(
             PEER,
             self.env,

@@ -257,7 +257,7 @@ def test_columns_are_made_of_the_whole_trajectory_before_it_is_clipped() -> None
 def test_made_columns_are_in_batches() -> None:
     processor = Trajectories(post_process=ReturnToGo(gamma=0.5))
     schema = make_schema(processor.columns(SPEC, ()), length=3, lookahead=1)
-    outbox = Outbox(PEER, schema, SegmentConfig(length=3, flush_interval_s=0.0), 1)
+    outbox = Outbox(PEER, schema, SegmentConfig(length=3), 1)
     replay = UniformReplayConfig(capacity=30).build(schema, seed=0)
     for rows in feed(processor, ["--T---T"]):
         outbox.push(rows)

@@ -39,7 +39,7 @@ def test_one_transition_from_the_environment_to_the_update_and_back() -> None:
     # 1. The learner's first model is there before any action.
     learner_link.publish(learner.model_info(), "act")
     policy = ConstantAgent(action=0)
-    segment = SegmentConfig(length=2, flush_interval_s=0.0)
+    segment = SegmentConfig(length=2)
     actor = Actor(
         PEER,
         CountingBatch(n_envs=2, length=3),

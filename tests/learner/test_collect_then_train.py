@@ -21,7 +21,7 @@ from tests.support.fakes import ConstantConfig, CountingBatch
 
 SETTINGS = AsyncConfig(
     actors=2,
-    segment=SegmentConfig(length=4, flush_interval_s=0.05),
+    segment=SegmentConfig(length=4),
     replay=UniformReplayConfig(capacity=4000),
     limiter=RateLimiterConfig(samples_per_insert=0.0, min_size=20),
     trainer=AsyncTrainerConfig(

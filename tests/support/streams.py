@@ -98,7 +98,7 @@ def take_all(outbox: Outbox, env_steps: int = 0) -> list[Experience]:
 
 def make_outbox(n_envs: int, length: int, lookahead: int, frame_stack: int = 1) -> Outbox:
     """Return an outbox that never sends because time has passed."""
-    config = SegmentConfig(length=length, flush_interval_s=0.0)
+    config = SegmentConfig(length=length)
     return Outbox(PEER, schema(length, lookahead, frame_stack), config, n_envs)
 
 
