@@ -12,6 +12,7 @@ from asyncrl.bench.load import Load
 from asyncrl.bench.measure import Stage
 from asyncrl.bench.stage_env import env_stage
 from asyncrl.bench.stage_learner import KINDS, learner_stage, replay_stage
+from asyncrl.bench.stage_peers import PEER_STAGES, peer_stages
 from asyncrl.bench.stage_runs import sample_stage, train_stage
 from asyncrl.bench.stage_transport import CASES, transport_stage
 from asyncrl.bench.workload import StageName, Workload
@@ -45,8 +46,15 @@ STAGES: dict[StageName, Callable[[Workload], Iterator[Stage]]] = {
 """Name -> what makes its measurements, each only when its turn has come."""
 
 
-def make_stages(name: StageName | Literal["all"], workload: Workload) -> Iterator[Stage]:
-    """Make the measurements of one stage, or of `all`, one after another."""
+def make_stages(
+    name: StageName | Literal["all"], workload: Workload, *, peers: bool = False
+) -> Iterator[Stage]:
+    """Make the measurements of one stage, or of `all`, one after another.
+
+    With `peers`, each is followed by the same beside other frameworks that are installed.
+    """
     for stage, make in STAGES.items():
         if name in {stage, "all"}:
             yield from make(workload)
+            if peers and stage in PEER_STAGES:
+                yield from peer_stages(stage, Load.of(workload))

@@ -39,6 +39,10 @@ class BenchArguments(Workload):
     quick: bool = False
     """Smoke test of a few seconds per stage. Other flags still apply."""
 
+    peers: bool = False
+    """Also measure other frameworks that are installed, in the stages sample and learner: so far
+    Stable-Baselines3. Their numbers stand in the place of the limit."""
+
     json: bool = False
     """Print one JSON object per line, as soon as it is measured, instead of the table."""
 
@@ -104,14 +108,17 @@ def _check_place(path: Path) -> None:
 
 def run(arguments: Arguments) -> int:
     """Measure, and return the exit code."""
+    from asyncrl.bench.stage_peers import PEERS
     from asyncrl.bench.stages import make_stages
 
     bench = arguments.bench
+    if bench.peers and not any(peer.is_installed for peer in PEERS):
+        complain("asyncrl: --peers: none is installed; try: pip install stable-baselines3")
     if bench.save is not None:  # environments may change the directory
         bench = replace(bench, save=bench.save.absolute())
     results: list[Result] = []
     try:
-        for stage in make_stages(arguments.stage, bench):
+        for stage in make_stages(arguments.stage, bench, peers=bench.peers):
             _measure(stage, bench, results)
     except KeyboardInterrupt:
         if results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from asyncrl.bench.result import title
@@ -17,6 +18,9 @@ MARKS = "<!-- learning: written by benchmarks.learning --table -->", "<!-- end o
 _SIDES = {OURS: "asyncrl", "sb3": "Stable-Baselines3", "tianshou": "Tianshou"}
 _TOLERANCE = 0.02
 """Of the way from random play to the bar."""
+
+_ENOUGH_SEEDS = 5
+"""Fresh ones of a case, before its runs are shown in place of older ones."""
 
 _CASES_HEAD = (
     "| task, bar | algorithm | score | at the bar | env steps | seconds | policy lag |"
@@ -35,7 +39,9 @@ _OWN_SETTINGS = "Each side with its own settings, which says nothing about speed
 def render(runs: Sequence[Run], equal: Sequence[Run], duels: Sequence[Run]) -> str:
     """Return all tables, each with what it was measured with; runs of no commit are left out."""
     known = [run for run in runs if is_clean(run.origin)]
-    measured = [run for run in known if run.seed >= FIRST_SEED]
+    fresh = [run for run in known if run.seed >= FIRST_SEED]
+    seeds = Counter(name for name, _ in {(run.name, run.seed) for run in fresh})
+    measured = [run for run in fresh if seeds[run.name] >= _ENOUGH_SEEDS]
     names = {run.name for run in measured}
     tuned = [run for run in known if run.seed < FIRST_SEED and run.name not in names]
     lines = [

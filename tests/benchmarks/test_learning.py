@@ -307,40 +307,45 @@ def test_nothing_of_that_name_is_an_error(tmp_path: Path, capsys: Any):
 
 
 def test_table_says_what_was_run_and_what_was_not(tmp_path: Path):
+    lag: dict[str, Any] = {"lag_opt_steps": 12.0, "lag_s": 0.02}
     runs = [
-        a_run(seed=100, score=470.0, lag_opt_steps=12.0, lag_s=0.02),
-        a_run(seed=101, score=500.0, reached=False, lag_opt_steps=14.0, lag_s=0.03),
+        a_run(seed=100, score=470.0, **lag),
+        a_run(seed=101, score=500.0, reached=False, **lag),
+        *(a_run(seed=seed, score=485.0, **lag) for seed in (102, 103, 104)),
         a_run(mode="sync", seed=100),
     ]
     text = render(runs, [], [])
     row = next(line for line in text.splitlines() if line.startswith("| CartPole-v1, 475 | dqn |"))
     assert row == (
-        "| CartPole-v1, 475 | dqn | 485.0 +- 21.2 (2) | 1 of 2, 1 scores below | 1,000 | 4.0 |"
-        " 13.0 (25 ms) | 490.0 (1) | 1,000 | 4.0 |"
+        "| CartPole-v1, 475 | dqn | 485.0 +- 10.6 (5) | 4 of 5, 1 scores below | 1,000 | 4.0 |"
+        " 12.0 (20 ms) | 490.0 (1) | 1,000 | 4.0 |"
     )
     assert "Not measured at a commit: rainbow/cartpole, " in text
     assert "a processor, 2 of 2 cores" in text
     assert "Commits abc1234; 2030-01-02; load before a run 0.5 to 0.5, 0.5 in the median." in text
     page = tmp_path / "page.md"
     page.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
-    keep(tmp_path, runs[0])
+    for run in runs[:5]:
+        keep(tmp_path, run)
     assert main(["--table", "--results", str(tmp_path), "--page", str(page)]) == 0
     text = page.read_text()
     assert "old" not in text
     assert text.startswith("before\n")
-    assert "470.0 (1)" in text
+    assert "485.0 +- 10.6 (5)" in text
 
 
 def test_seeds_that_presets_were_tuned_on_stand_apart_and_what_has_no_commit_is_left_out():
     tuned = a_run("ppo/cartpole", seed=0, score=481.0)
     unknown = replace(a_run(seed=100), origin={**a_run().origin, "commit": "abc1234-dirty"})
-    text = render([a_run("dqn/acrobot", seed=100, score=-70.0), tuned, unknown], [], [])
+    fresh = [a_run("dqn/acrobot", seed=100 + i, score=-70.0) for i in range(5)]
+    text = render([*fresh, tuned, unknown], [], [])
     measured, _, best_case = text.partition("**Seeds 0 to 2, on which presets were tuned")
-    assert "-70.0 (1)" in measured
+    assert "-70.0 +- 0.0 (5)" in measured
     assert "481.0 (1)" in best_case
     assert "490.0" not in text
-    later = a_run("ppo/cartpole", seed=100, score=482.0)
-    assert "481.0" not in render([tuned, later], [], [])
+    later = [a_run("ppo/cartpole", seed=100 + i, score=482.0) for i in range(5)]
+    assert "481.0" in render([tuned, *later[:4]], [], []), "four seeds are too few"
+    assert "481.0" not in render([tuned, *later], [], [])
 
 
 def test_duels_show_the_work_of_both_sides():

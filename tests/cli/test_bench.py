@@ -35,7 +35,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeStage]:
         FakeStage([[90.0], [80.0]], [[100.0], [100.0]], [a_quantity(stage="env")]),
         FakeStage([[40.0], [50.0]], [[100.0], [100.0]]),
     ]
-    monkeypatch.setattr(stages_module, "make_stages", lambda _name, _workload: iter(stages))
+    monkeypatch.setattr(stages_module, "make_stages", lambda _name, _workload, **_: iter(stages))
     return stages
 
 
@@ -167,7 +167,8 @@ def test_a_stage_that_fails_does_not_take_the_others_results_with_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def stages(_name: str, _workload: object) -> Iterator[FakeStage]:
+    def stages(_name: str, _workload: object, *, peers: bool) -> Iterator[FakeStage]:
+        assert not peers
         yield fakes[0]
         raise AsyncRLError("the second stage is broken")
 
