@@ -125,12 +125,17 @@ def provenance() -> dict[str, Any]:
     load = os.getloadavg()[0]
     if load > _QUIET_LOAD:
         note(f"the load is {load:.2f}: something else is running, so numbers will be too low")
-    return {
+    origin = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
         "load_before": load,
         "machine": machine(),
     }
+    if not is_clean(origin):
+        note(
+            "the code has changes that are in no commit: the tables will not show what is measured"
+        )
+    return origin
 
 
 def keep(

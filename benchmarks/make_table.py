@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import PAGE, RESULTS, ROOT, publish
+from benchmarks.common import PAGE, RESULTS, ROOT, is_clean, publish
 
 MARKS = "<!-- results: written by make_table.py -->", "<!-- end of results -->"
 
@@ -67,6 +67,7 @@ PICKS: Mapping[str, Mapping[str, Sequence[str]]] = {
         ],
         "replay": [
             "sample 256 of 1,000,000 transitions / torch.index_select of as many bytes",
+            "90 % of samples of 256 transitions beside a pushing thread / at rest",
             f"{_PER} / tianshou",
             f"{_PER} / cpprb",
             f"{_PER} / torchrl",
@@ -156,11 +157,11 @@ def _machine(machine: Mapping[str, Any]) -> str:
 
 
 def load(directory: Path) -> list[dict[str, Any]]:
-    """Return the results of a directory, in the order of their names."""
+    """Return the results of a directory that were taken at a commit, in the order of names."""
     read = [
         json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))
     ]
-    return [result for result in read if "comparisons" in result]
+    return [result for result in read if "comparisons" in result and is_clean(result)]
 
 
 def main() -> None:

@@ -302,11 +302,11 @@ def make_env(env_id: str) -> Any:  # noqa: ANN401  # untyped where this is check
     import gymnasium  # noqa: PLC0415  # not all peers have it
 
     if not env_id.startswith("ALE/"):
-        return gymnasium.make(env_id)
+        return gymnasium.make(env_id, disable_env_checker=True)
     import ale_py  # noqa: PLC0415  # nor this
 
     gymnasium.register_envs(ale_py)
-    env = gymnasium.make(env_id, frameskip=1)
+    env = gymnasium.make(env_id, frameskip=1, disable_env_checker=True)
     env = gymnasium.wrappers.AtariPreprocessing(env, frame_skip=4, screen_size=84, noop_max=30)
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 

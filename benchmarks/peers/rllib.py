@@ -84,7 +84,7 @@ def make_update_turn(sizes: Sizes, n_rows: int, *, discrete: bool, seed: int) ->
         replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": n_rows},
     )
     if discrete:
-        config = config.training(double_q=True, dueling=False)
+        config = config.training(double_q=False, dueling=False)
     model = DefaultModelConfig(
         fcnet_hiddens=[sizes.hidden[0]],
         fcnet_activation="relu",

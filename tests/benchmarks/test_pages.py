@@ -101,4 +101,4 @@ def test_rows_of_the_tables_are_of_commits_in_the_history() -> None:
 
 
 def test_speed_rows_are_of_clean_commits() -> None:
-    assert all(is_clean(result) for result in make_table.load(RESULTS))
+    assert all(is_clean(result) for result in kept(RESULTS, "comparisons"))
