@@ -95,7 +95,7 @@ class ReplayBufferProxy:
         self._room_for_next = float("inf")
         self._stock_for_next = 0.0
         self._consumption = PeakRate()
-        self._starved = False
+        self._waits_for = 0  # transitions of the batch that the learner waits for
         self.blocked = False
         """Whether the limiter has no room for more, so that all actors wait."""
         self._evaluations: deque[EvaluationReport] = deque()
@@ -120,18 +120,15 @@ class ReplayBufferProxy:
 
     def wait_may_sample(self, batch_size: int, timeout_s: float) -> bool:
         """Wait until the limiter allows a batch; False if it did not in time."""
-
-        def may_sample() -> bool:
-            return len(self.buffer) > 0 and self._limiter.may_sample(batch_size)
-
         with self._changed:
-            self._starved = timeout_s > 0 and not may_sample()
-            if self._starved:
+            if timeout_s > 0 and not self._may_sample(batch_size):
+                self._waits_for = batch_size
                 self._link.wake()
-            return (
-                self._changed.wait_for(lambda: may_sample() or self._interrupter.is_set, timeout_s)
-                and may_sample()
+            self._changed.wait_for(
+                lambda: self._may_sample(batch_size) or self._interrupter.is_set, timeout_s
             )
+            self._waits_for = 0
+            return self._may_sample(batch_size)
 
     def sample(self, batch_size: int) -> Columns:
         """Sample a batch, which `wait_may_sample` has allowed."""
@@ -328,7 +325,7 @@ class ReplayBufferProxy:
             rate = self._consumption.update(self._limiter.consumed(), now_s)
             needed = rate * self._grants.round_trip_s - held
             shortage = needed - self._limiter.stock()
-            starved = self._starved or self._limiter.is_warming_up()
+            starved = not held and self._is_starved()
             granted = list(
                 self._grants.issue(room, shortage=shortage, starved=starved, now_s=now_s)
             )
@@ -338,6 +335,13 @@ class ReplayBufferProxy:
             self.blocked = bool(held) or self._grants.all_blocked
         for peer, seq in granted:
             self._link.acknowledge(peer, 0, seq)
+
+    def _may_sample(self, batch_size: int) -> bool:
+        return len(self.buffer) > 0 and self._limiter.may_sample(batch_size)
+
+    def _is_starved(self) -> bool:
+        waits = self._waits_for > 0 and not self._may_sample(self._waits_for)
+        return waits or self._limiter.is_warming_up()
 
     def _store(self, message: Experience) -> None:
         """Push a message, in parts between which others may sample or save; each counts at once."""

@@ -383,6 +383,21 @@ def test_actors_are_granted_what_there_is_room_for(slow_station: Station) -> Non
     assert not station.proxy.blocked
 
 
+def test_a_learner_that_has_waited_is_starved_no_longer(slow_station: Station) -> None:
+    """Else actors would go on acting while its first optimisation step takes long."""
+    station, peer = slow_station, make_peer(0)
+    station.link.put(make_hello(peer))
+    station.handled()
+    learner = threading.Thread(target=station.proxy.wait_may_sample, args=(4, SOON_S))
+    learner.start()
+    wait_until(lambda: station.link.woken, SOON_S, "the learner to wait")
+    station.link.put(make_experience(1, peer))
+    learner.join(SOON_S)
+    station.link.put(make_experience(2, peer), make_experience(3, peer))
+    station.handled()
+    assert station.link.granted == {peer: 2}, "the third is held, and no other is granted"
+
+
 def test_grants_of_an_actor_that_ended_go_to_others(slow_station: Station) -> None:
     station, peers = slow_station, [make_peer(0), make_peer(1)]
     station.link.put(make_hello(peers[0]))
