@@ -34,7 +34,8 @@ from asyncrl.supervision.actor_manager import ActorManager
 
 _WAIT_S = 0.05
 _PUBLISH_SHARE = 0.02
-"""Of the learner's time, for models that are published between intervals."""
+"""Of the learner's time, for models that are published between intervals. Actors spend as much on
+loading them, so it is less where many actors share few cores."""
 
 _DRAW_BYTES = 512 << 10
 """Drawn at once: half of what a core's own cache holds."""
@@ -114,6 +115,9 @@ class AsyncTrainer(BaseTrainer):
         proxy.on_stored = self._note_lag
         if strategy is None:
             proxy.on_room = self._publish_newest
+        self._publish_share = _PUBLISH_SHARE
+        if setup is not None and setup.actors > setup.cores:
+            self._publish_share *= setup.cores / setup.actors
         self._publish_after = 0.0
         self._drawn: Iterator[Columns] = iter(())
         self._at_once = 1
@@ -148,7 +152,7 @@ class AsyncTrainer(BaseTrainer):
             return
         self.publish()
         took_s = time.monotonic() - now
-        self._publish_after = now + took_s / _PUBLISH_SHARE
+        self._publish_after = now + took_s / self._publish_share
 
     def _note_lag(self, message: Experience) -> None:
         self._staleness.on_stored(message, self.services.counts.opt_steps)
