@@ -97,7 +97,7 @@ class EpisodeInfo:
     def take(self, infos: Infos, ended: IntArray) -> Mapping[str, Array] | None:
         """Return the numbers of episodes that ended with these infos, as in `EnvStep.info`."""
         found = {}
-        for name in _SUCCESS_KEYS:
+        for name in _SUCCESS_KEYS if _has_any(infos, _SUCCESS_KEYS, ended) else ():
             if _any(success := _read(infos, name, ended)):
                 found[SUCCESS] = success
                 break
@@ -154,6 +154,12 @@ class _Fold:
         """Return the number of each episode so far; NaN where there was none."""
         counts = np.where(self._count, self._count, np.nan)
         return self._total / counts if self._mean else self._total + 0.0 * counts
+
+
+def _has_any(infos: Infos, keys: Sequence[str], env_ids: IntArray) -> bool:
+    """Whether any info has any of these keys: much faster than to read what is not there."""
+    each = [infos] if isinstance(infos, Mapping) else [infos[i] for i in env_ids.tolist()]
+    return any(key in info for info in each if isinstance(info, Mapping) for key in keys)
 
 
 def _read(infos: Infos, key: str, env_ids: IntArray) -> Array:
