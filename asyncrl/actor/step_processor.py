@@ -89,6 +89,7 @@ class OneStep:
         self._return: Array = np.zeros(1, np.float32)
         # The same at nearly every step.
         self._everyone: IntArray = np.arange(0)
+        self._end_flags: Array = np.zeros(0, np.uint8)
         self._versions: IntArray = np.zeros(0, np.int32)
 
     def columns(self, spec: EnvSpec, extras: tuple[ColumnSpec, ...]) -> tuple[ColumnSpec, ...]:
@@ -110,11 +111,14 @@ class OneStep:
     def process(self, step: Step) -> Iterator[Rows]:
         """Yield the step's rows, then the last observations of episodes that ended in it."""
         out = step.outcome
-        flags = out.terminated.view(np.uint8) | out.truncated.view(np.uint8) * TRUNCATED
+        flags = out.terminated.view(np.uint8)
+        if np.count_nonzero(out.truncated):
+            flags = flags | out.truncated.view(np.uint8) * TRUNCATED
         if self._stacks:
             self._stacks.check_step(step)
         if len(self._everyone) != len(flags):
             self._everyone = np.arange(len(flags))
+            self._end_flags = np.full(len(flags), END, np.uint8)
         if len(self._versions) != len(flags) or self._versions[0] != step.model_version:
             self._versions = np.full(len(flags), step.model_version, np.int32)
         columns = {
@@ -130,12 +134,14 @@ class OneStep:
             self._return = np.where(flags, np.float32(0), so_far)
             columns[DISCOUNTED_RETURN] = so_far
         yield Rows(self._everyone, columns, out.stepped)
-        if len(ended := (out.terminated | out.truncated).nonzero()[0]):
-            yield _end_rows(ended, self._newest(out.final_obs.take(ended, axis=0)))
+        if len(ended := flags.nonzero()[0]):
+            last = self._newest(out.final_obs.take(ended, axis=0))
+            yield Rows(ended, {"obs": last, "flags": self._end_flags[: len(ended)]})
 
     def finish(self, obs: Array) -> Iterator[Rows]:
         """Yield the observation after the last row of every environment."""
-        yield _end_rows(np.arange(len(obs)), self._newest(obs))
+        flags = np.full(len(obs), END, np.uint8)
+        yield Rows(np.arange(len(obs)), {"obs": self._newest(obs), "flags": flags})
 
     def record(self) -> Record:
         """Tell nothing: each step is a row."""
@@ -223,7 +229,3 @@ class _Stacks:
             )
         ended = out.terminated | out.truncated
         self._begins = np.where(stepped, ended, begins)
-
-
-def _end_rows(env_ids: IntArray, obs: Array) -> Rows:
-    return Rows(env_ids, {"obs": obs, "flags": np.full(len(env_ids), END, np.uint8)})
