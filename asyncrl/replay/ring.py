@@ -242,14 +242,14 @@ class Ring:
     def _index(self, slot: int, rows: IntArray) -> int:
         """Remove the rows of overwritten slots from the list, and add the new ones."""
         count = len(rows)
-        self.oldest += int(self._per_slot[slot : slot + count].sum())
+        self.oldest += int(np.add.reduce(self._per_slot[slot : slot + count]))
         flags = self._segments["flags"][slot : slot + count]
-        if (rows < self.schema.rows).any():
+        if np.count_nonzero(rows < self.schema.rows):
             # Makes the segment itself show how much of it is filled.
             flags[np.arange(self.schema.rows) >= rows[:, None]] = END
         real = flags < END
         listed = self._listed(real)
-        self._per_slot[slot : slot + count] = np.count_nonzero(listed, axis=1)
+        np.add.reduce(listed, axis=1, dtype=np.int64, out=self._per_slot[slot : slot + count])
         # Slots are contiguous in memory, so one number locates a row.
         self._append(slot * self.schema.rows + listed.ravel().nonzero()[0])
         return int(np.count_nonzero(real[:, self.schema.sampled]))
@@ -264,8 +264,9 @@ class Ring:
 
     def _listed(self, real: BoolArray) -> BoolArray:
         """Return a mask of the rows that can be sampled, given which rows are transitions."""
-        listed = np.zeros_like(real)
-        listed[:, self.schema.sampled] = real[:, self.schema.sampled]
+        listed = real.copy()
+        listed[:, : self.schema.sampled.start] = False
+        listed[:, self.schema.sampled.stop :] = False
         return listed
 
 
