@@ -35,8 +35,12 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 
-_PART_BYTES = 256 << 10
-"""As much of a message is stored at once; whoever wants to sample waits for no more than that."""
+_PART_BYTES = 32 << 10
+"""Maximum size of the part of a message that is stored at once, because sampling waits for it. A
+part of 32 KiB takes about as long as a batch; smaller ones cost more than they shorten the wait."""
+
+_UNSAMPLED_PARTS = 8
+"""Parts that are stored at once as long as nothing has been sampled."""
 
 _KEPT_BYTES = 32 << 20
 """As much of what is overwritten while it is being saved is kept for that; no actor waits."""
@@ -346,7 +350,8 @@ class ReplayBufferProxy:
     def _store(self, message: Experience) -> None:
         """Push a message, in parts between which others may sample or save; each counts at once."""
         segment_bytes = sum(column[0].nbytes for column in message.columns.values())
-        step = max(1, _PART_BYTES // segment_bytes)
+        parts = 1 if self._limiter.sampled else _UNSAMPLED_PARTS
+        step = max(1, parts * _PART_BYTES // segment_bytes)
         for first in range(0, len(message.rows), step):
             part = slice(first, first + step)
             columns = {name: column[part] for name, column in message.columns.items()}
